@@ -1,0 +1,335 @@
+//! Little-endian fields, bounded lists and checked text: the alphabet every message is written in.
+
+use crate::ids::*;
+use crate::limits::*;
+use std::fmt;
+
+/// Bytes that are not a well-formed frame or message, and the first thing wrong with them.
+#[allow(missing_docs)] // each variant says what its fields are
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// The first four bytes are not `FPW1`.
+    Magic { found: [u8; 4] },
+    /// The peer speaks only versions outside `VERSION_MIN..=VERSION_MAX`.
+    Version { found: u8 },
+    /// The header's own checksum does not match.
+    HeaderChecksum,
+    /// The body's checksum does not match.
+    BodyChecksum,
+    /// A reserved field or flag that must be zero is not.
+    Reserved { field: &'static str },
+    /// No such opcode.
+    Opcode { found: u16 },
+    /// More bytes, entries or characters than the named limit.
+    TooMany { what: &'static str, found: u64, max: u64 },
+    /// The body ended inside a field.
+    Truncated { needed: usize, left: usize },
+    /// Bytes are left over behind the last field.
+    Trailing { left: usize },
+    /// A field holds a value that means nothing.
+    Value { what: &'static str, found: u64 },
+    /// Text that is not UTF-8, is empty where it must not be, or holds control characters.
+    Text { what: &'static str },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Magic { found } => {
+                write!(f, "not a Farpool frame: it starts with {found:02x?}, expected \"FPW1\"")
+            }
+            WireError::Version { found } => {
+                write!(f, "protocol version {found} is not spoken here ({VERSION_MIN} to {VERSION_MAX} are)")
+            }
+            WireError::HeaderChecksum => f.write_str("the checksum of a frame header does not match"),
+            WireError::BodyChecksum => f.write_str("the checksum of a frame body does not match"),
+            WireError::Reserved { field } => write!(f, "reserved field {field} is not zero"),
+            WireError::Opcode { found } => write!(f, "no such opcode: {found}"),
+            WireError::TooMany { what, found, max } => write!(f, "{what}: {found}, at most {max} allowed"),
+            WireError::Truncated { needed, left } => {
+                write!(f, "message ends early: a field needs {needed} bytes, {left} are left")
+            }
+            WireError::Trailing { left } => write!(f, "{left} bytes are left over behind the last field"),
+            WireError::Value { what, found } => write!(f, "{what} cannot be {found}"),
+            WireError::Text { what } => write!(f, "{what} is not valid text"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// A body being read, front to back.
+pub struct Cursor<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the front of `body`.
+    pub fn new(body: &'a [u8]) -> Self {
+        Cursor { left: body }
+    }
+
+    /// The next `count` bytes.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        match self.left.split_at_checked(count) {
+            Some((taken, left)) => {
+                self.left = left;
+                Ok(taken)
+            }
+            None => Err(WireError::Truncated { needed: count, left: self.left.len() }),
+        }
+    }
+
+    /// Everything not read yet.
+    pub fn rest(self) -> &'a [u8] {
+        self.left
+    }
+
+    /// Bytes not read yet.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Ends the reading: an error if anything is left over.
+    pub fn finish(self) -> Result<(), WireError> {
+        if self.left.is_empty() { Ok(()) } else { Err(WireError::Trailing { left: self.left.len() }) }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.bytes(N)?);
+        Ok(out)
+    }
+}
+
+/// A value with one byte-exact form.
+pub trait Field: Sized {
+    /// The fewest bytes a value takes: what a list's count is checked against before allocating.
+    const BYTES_MIN: usize;
+    /// Appends the value.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Reads the value from the front of `from`.
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError>;
+}
+
+macro_rules! integers {
+    ($($int:ty),*) => {$(
+        impl Field for $int {
+            const BYTES_MIN: usize = size_of::<$int>();
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+                Ok(<$int>::from_le_bytes(from.array()?))
+            }
+        }
+    )*};
+}
+integers!(u8, u16, u32, u64, u128);
+
+macro_rules! newtypes {
+    ($($name:ident($inner:ty)),*) => {$(
+        impl Field for $name {
+            const BYTES_MIN: usize = <$inner>::BYTES_MIN;
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+            fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+                Ok($name(<$inner>::take(from)?))
+            }
+        }
+    )*};
+}
+newtypes!(
+    NodeId(u64), Incarnation(u64), Term(u64), SessionId(u64), TicketId(u64), FileId(u64),
+    RegionIndex(u32), Epoch(u64), Handle(u128), Secret(u128)
+);
+
+impl Field for bool {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        match u8::take(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            found => Err(WireError::Value { what: "a yes or no", found: found.into() }),
+        }
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    const BYTES_MIN: usize = N;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        from.array()
+    }
+}
+
+impl Field for FileClass {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            FileClass::Cache => 1,
+            FileClass::Scratch => 2,
+            FileClass::Pinned => 3,
+        });
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        match u8::take(from)? {
+            1 => Ok(FileClass::Cache),
+            2 => Ok(FileClass::Scratch),
+            3 => Ok(FileClass::Pinned),
+            found => Err(WireError::Value { what: "a file class", found: found.into() }),
+        }
+    }
+}
+
+/// A list that cannot be longer than `MAX`, neither built nor received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T, const MAX: usize>(Vec<T>);
+
+impl<T, const MAX: usize> List<T, MAX> {
+    /// Takes `items`, or says how many were too many.
+    pub fn new(items: Vec<T>) -> Result<Self, WireError> {
+        if items.len() > MAX {
+            return Err(WireError::TooMany { what: "entries in a list", found: items.len() as u64, max: MAX as u64 });
+        }
+        Ok(List(items))
+    }
+
+    /// The items.
+    pub fn into_vec(self) -> Vec<T> {
+        self.0
+    }
+}
+
+impl<T, const MAX: usize> Default for List<T, MAX> {
+    fn default() -> Self {
+        List(Vec::new())
+    }
+}
+
+impl<T, const MAX: usize> std::ops::Deref for List<T, MAX> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Field, const MAX: usize> Field for List<T, MAX> {
+    const BYTES_MIN: usize = 4;
+    fn put(&self, out: &mut Vec<u8>) {
+        // `new` holds the length under MAX, and every MAX is far below u32::MAX.
+        (self.0.len() as u32).put(out);
+        for item in &self.0 {
+            item.put(out);
+        }
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let count = u32::take(from)? as usize;
+        if count > MAX {
+            return Err(WireError::TooMany { what: "entries in a list", found: count as u64, max: MAX as u64 });
+        }
+        let needed = count.saturating_mul(T::BYTES_MIN);
+        if needed > from.left() {
+            return Err(WireError::Truncated { needed, left: from.left() });
+        }
+        let mut items = Vec::with_capacity(count);
+        for _ in 0..count {
+            items.push(T::take(from)?);
+        }
+        Ok(List(items))
+    }
+}
+
+/// Text of at most `MAX` bytes without control characters; may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text(String);
+
+/// Text of 1 to 255 bytes without control characters: what files, nodes, hosts and clients are called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+fn check_text(text: &str, min: usize, max: usize, what: &'static str) -> Result<(), WireError> {
+    if text.len() > max {
+        return Err(WireError::TooMany { what, found: text.len() as u64, max: max as u64 });
+    }
+    if text.len() < min || text.chars().any(char::is_control) {
+        return Err(WireError::Text { what });
+    }
+    Ok(())
+}
+
+impl Text {
+    /// Checks length and characters.
+    pub fn new(text: impl Into<String>) -> Result<Self, WireError> {
+        let text = text.into();
+        check_text(&text, 0, TEXT_BYTES_MAX, "bytes of text")?;
+        Ok(Text(text))
+    }
+}
+
+impl Name {
+    /// Checks length and characters.
+    pub fn new(name: impl Into<String>) -> Result<Self, WireError> {
+        let name = name.into();
+        check_text(&name, 1, NAME_BYTES_MAX, "bytes of a name")?;
+        Ok(Name(name))
+    }
+}
+
+macro_rules! texts {
+    ($($name:ident),*) => {$(
+        impl std::ops::Deref for $name {
+            type Target = str;
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl Field for $name {
+            const BYTES_MIN: usize = 2;
+            fn put(&self, out: &mut Vec<u8>) {
+                (self.0.len() as u16).put(out);
+                out.extend_from_slice(self.0.as_bytes());
+            }
+            fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+                let count = u16::take(from)? as usize;
+                let bytes = from.bytes(count)?;
+                let text = std::str::from_utf8(bytes).map_err(|_| WireError::Text { what: stringify!($name) })?;
+                $name::new(text)
+            }
+        }
+    )*};
+}
+texts!(Text, Name);
+
+/// Declares a message or a part of one: its fields in wire order, nothing between them.
+macro_rules! wire_struct {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
+
+        impl $crate::codec::Field for $name {
+            const BYTES_MIN: usize = 0 $(+ <$type as $crate::codec::Field>::BYTES_MIN)*;
+            #[allow(unused_variables)]
+            fn put(&self, out: &mut Vec<u8>) {
+                $($crate::codec::Field::put(&self.$field, out);)*
+            }
+            #[allow(unused_variables)]
+            fn take(from: &mut $crate::codec::Cursor<'_>) -> Result<Self, $crate::codec::WireError> {
+                Ok($name { $($field: $crate::codec::Field::take(from)?),* })
+            }
+        }
+    };
+}
+pub(crate) use wire_struct;

@@ -1,0 +1,648 @@
+//! Control messages. Fields stand in wire order; `spec/wire.md` says the same without Rust.
+
+use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
+use crate::frame::Opcode;
+use crate::ids::*;
+use crate::limits::*;
+
+wire_struct! {
+    /// First message on a connection, in a form that never changes.
+    Hello {
+        /// Oldest version the asker speaks.
+        version_min: u8,
+        /// Newest version the asker speaks.
+        version_max: u8,
+    }
+}
+
+wire_struct! {
+    /// The version both will use from now on.
+    Welcome {
+        /// Chosen by the answering side.
+        version: u8,
+    }
+}
+
+wire_struct! {
+    /// Begins a session, or resumes one after a broker restart.
+    OpenSession {
+        /// The session to resume; 0 begins a new one.
+        resume: SessionId,
+        /// The secret of the session to resume; 0 for a new one.
+        secret: Secret,
+        /// What the client calls itself in listings.
+        label: Name,
+    }
+}
+
+wire_struct! {
+    /// The session, and the times it lives by.
+    SessionOpened {
+        /// Its id.
+        session: SessionId,
+        /// Proves it, to broker and nodes.
+        secret: Secret,
+        /// The broker's term.
+        term: Term,
+        /// A lease not renewed for this long expires.
+        lease_ttl_ms: u32,
+        /// An expired lease keeps its bytes for this long, unusable until renewed.
+        grace_ms: u32,
+    }
+}
+
+wire_struct! {
+    /// A session and its proof.
+    SessionProof {
+        /// Which session.
+        session: SessionId,
+        /// Its secret.
+        secret: Secret,
+    }
+}
+
+wire_struct! {
+    /// Asks for promises of memory, all of it or nothing.
+    RequestTickets {
+        /// Which session.
+        session: SessionId,
+        /// Its secret.
+        secret: Secret,
+        /// Bytes wanted, at least; whole regions are promised.
+        bytes: u64,
+        /// What they are for.
+        class: FileClass,
+        /// The client's host (boot id): nodes there are reached by shared memory. 0: unknown.
+        near: u128,
+        /// Nodes not to use.
+        avoid: List<NodeId, NODES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A signed, timed promise of so many regions on this life of this node to this session.
+    Ticket {
+        /// Never repeated within a term.
+        id: TicketId,
+        /// The term of the broker that signed it.
+        term: Term,
+        /// Who may redeem it.
+        session: SessionId,
+        /// First 16 bytes of the SHA-256 of the session's secret.
+        secret_digest: u128,
+        /// Where.
+        node: NodeId,
+        /// In which life of the node.
+        incarnation: Incarnation,
+        /// How many regions.
+        region_count: u32,
+        /// For what.
+        class: FileClass,
+        /// Until when, in milliseconds of the broker's clock.
+        not_after_ms: u64,
+        /// HMAC-SHA-256 of all the fields before, under the node's ticket key.
+        mac: [u8; 32],
+    }
+}
+
+wire_struct! {
+    /// Where a node is and how to reach it.
+    NodeInfo {
+        /// Its id.
+        node: NodeId,
+        /// Its name.
+        name: Name,
+        /// Its life.
+        incarnation: Incarnation,
+        /// `host:port` of its TCP listener.
+        address: Text,
+        /// Abstract Unix socket of its shared-memory listener; empty: none.
+        shm_socket: Text,
+        /// Boot id of its host: equal means same host.
+        host_boot: u128,
+        /// Its failure domain.
+        host_label: Name,
+        /// Bytes of each of its regions.
+        region_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// A ticket and the node to take it to.
+    TicketOffer {
+        /// The promise.
+        ticket: Ticket,
+        /// Where to redeem it.
+        node: NodeInfo,
+    }
+}
+
+wire_struct! {
+    /// The promises.
+    Tickets {
+        /// Together they cover the bytes asked for.
+        tickets: List<TicketOffer, TICKETS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A run of a published file's bytes, in file order.
+    NamedExtent {
+        /// Which node.
+        node: NodeId,
+        /// In which life.
+        incarnation: Incarnation,
+        /// Which region.
+        region: RegionIndex,
+        /// The sealed region's epoch.
+        epoch: Epoch,
+        /// The right to read it.
+        handle: Handle,
+        /// First byte in the region.
+        region_offset: u64,
+        /// Bytes of the run.
+        bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// Gives sealed extents to a name: one transaction of the catalog.
+    Publish {
+        /// Which session sealed them.
+        session: SessionId,
+        /// Its secret.
+        secret: Secret,
+        /// The name.
+        name: Name,
+        /// The file's class.
+        class: FileClass,
+        /// Whether a file of this name is replaced.
+        replace: bool,
+        /// Where its bytes are.
+        extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// The name now owns the bytes.
+    Published {
+        /// The file's id.
+        file: FileId,
+    }
+}
+
+wire_struct! {
+    /// A published file by name.
+    ByName {
+        /// The name.
+        name: Name,
+    }
+}
+
+wire_struct! {
+    /// Where a published file's bytes are.
+    Opened {
+        /// The file's id.
+        file: FileId,
+        /// Its class.
+        class: FileClass,
+        /// Where its bytes are, in file order.
+        extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
+        /// The nodes named in the extents.
+        nodes: List<NodeInfo, NODES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Gives a published file another name.
+    Rename {
+        /// Its name now.
+        from: Name,
+        /// Its name then; must be free.
+        to: Name,
+    }
+}
+
+wire_struct! {
+    /// Asks for a page of names in their order.
+    ListNames {
+        /// Only names that begin so.
+        prefix: Text,
+        /// Only names behind this one; empty: from the start.
+        after: Text,
+    }
+}
+
+wire_struct! {
+    /// A published file in a listing.
+    NameInfo {
+        /// Its name.
+        name: Name,
+        /// Its id.
+        file: FileId,
+        /// Its class.
+        class: FileClass,
+        /// Its length.
+        bytes: u64,
+        /// Whether a node that held some of it is gone.
+        lost: bool,
+    }
+}
+
+wire_struct! {
+    /// A page of names.
+    Names {
+        /// In order.
+        names: List<NameInfo, NAMES_PAGE_MAX>,
+        /// Whether more follow.
+        more: bool,
+    }
+}
+
+wire_struct! {
+    /// What a node counted since it started.
+    Traffic {
+        /// Reads served over the network.
+        read_ops: u64,
+        /// Their bytes.
+        read_bytes: u64,
+        /// Writes served over the network.
+        write_ops: u64,
+        /// Their bytes.
+        write_bytes: u64,
+        /// Data operations refused.
+        refused_ops: u64,
+        /// Regions mapped by clients on this host (their traffic does not pass the node).
+        mapped_regions: u64,
+    }
+}
+
+wire_struct! {
+    /// A node in the pool's status.
+    NodeStatus {
+        /// Where it is.
+        info: NodeInfo,
+        /// Whether it was heard of lately.
+        alive: bool,
+        /// Milliseconds since it was heard of.
+        heard_ms_ago: u64,
+        /// What is free and what is held.
+        counts: RegionCounts,
+        /// What it served.
+        traffic: Traffic,
+    }
+}
+
+wire_struct! {
+    /// Where a node's regions stand.
+    RegionCounts {
+        /// Ready to be granted.
+        free: u32,
+        /// Owned by sessions.
+        leased: u32,
+        /// Owned by names, or sealed on their way there.
+        named: u32,
+        /// Being wiped or pre-faulted.
+        cleaning: u32,
+        /// Locked into RAM.
+        locked: u32,
+        /// Sessions that hold something here.
+        sessions: u32,
+    }
+}
+
+wire_struct! {
+    /// The pool at a glance.
+    StatusReport {
+        /// The broker's term.
+        term: Term,
+        /// Sessions heard of within their time.
+        sessions: u32,
+        /// Published files.
+        files: u64,
+        /// Their bytes.
+        file_bytes: u64,
+        /// Tickets granted and not yet redeemed.
+        tickets_open: u32,
+        /// The nodes.
+        nodes: List<NodeStatus, NODES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A region that is not free, in a node's inventory.
+    OwnedRegion {
+        /// Which.
+        region: RegionIndex,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Whose.
+        owner: RegionOwner,
+    }
+}
+
+/// Who owns a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionOwner {
+    /// A session; it may write.
+    Session(SessionId),
+    /// Sealed by a session that lives; no name has it yet, as far as the node knows.
+    Sealing(SessionId),
+    /// Sealed by a session that is gone; no name has it, as far as the node knows.
+    Orphan,
+    /// A published file.
+    Name(FileId),
+}
+
+impl Field for RegionOwner {
+    const BYTES_MIN: usize = 9;
+    fn put(&self, out: &mut Vec<u8>) {
+        let (kind, id) = match self {
+            RegionOwner::Session(session) => (1u8, session.0),
+            RegionOwner::Sealing(session) => (2, session.0),
+            RegionOwner::Orphan => (3, 0),
+            RegionOwner::Name(file) => (4, file.0),
+        };
+        kind.put(out);
+        id.put(out);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let kind = u8::take(from)?;
+        let id = u64::take(from)?;
+        match kind {
+            1 => Ok(RegionOwner::Session(SessionId(id))),
+            2 => Ok(RegionOwner::Sealing(SessionId(id))),
+            3 => Ok(RegionOwner::Orphan),
+            4 => Ok(RegionOwner::Name(FileId(id))),
+            found => Err(WireError::Value { what: "the kind of a region's owner", found: found.into() }),
+        }
+    }
+}
+
+wire_struct! {
+    /// A node presents itself; its inventory follows at once.
+    Offer {
+        /// Where it is.
+        info: NodeInfo,
+        /// Signs and checks tickets for this life of the node.
+        ticket_key: [u8; 32],
+    }
+}
+
+wire_struct! {
+    /// The times a node must keep.
+    Offered {
+        /// The broker's term.
+        term: Term,
+        /// A lease not renewed for this long expires.
+        lease_ttl_ms: u32,
+        /// An expired lease keeps its bytes for this long.
+        grace_ms: u32,
+        /// How often to send an inventory.
+        heartbeat_ms: u32,
+    }
+}
+
+wire_struct! {
+    /// What a node holds.
+    Inventory {
+        /// Which node.
+        node: NodeId,
+        /// Which life of it.
+        incarnation: Incarnation,
+        /// Counts of regions.
+        counts: RegionCounts,
+        /// What it served.
+        traffic: Traffic,
+        /// Redeemed tickets whose time is not over.
+        spent: List<TicketId, SPENT_TICKETS_MAX>,
+        /// Every region that is not free.
+        owned: List<OwnedRegion, NODE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A sealed region goes to a published file.
+    Adoption {
+        /// Which region.
+        region: RegionIndex,
+        /// At which epoch.
+        epoch: Epoch,
+        /// Its owner from now on.
+        file: FileId,
+    }
+}
+
+wire_struct! {
+    /// A region at one epoch.
+    RegionAt {
+        /// Which region.
+        region: RegionIndex,
+        /// At which epoch.
+        epoch: Epoch,
+    }
+}
+
+wire_struct! {
+    /// The broker's word on an inventory.
+    Ruling {
+        /// Its term.
+        term: Term,
+        /// Its clock, against which tickets are timed.
+        broker_now_ms: u64,
+        /// Sealed regions that a name owns.
+        adopt: List<Adoption, NODE_REGIONS_MAX>,
+        /// Sealed regions that nobody owns: free them.
+        drop: List<RegionAt, NODE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Redeems a ticket.
+    Lease {
+        /// The promise.
+        ticket: Ticket,
+        /// Whether the client is on this host and will map the regions.
+        shared: bool,
+    }
+}
+
+wire_struct! {
+    /// One leased region.
+    Grant {
+        /// Which.
+        region: RegionIndex,
+        /// Its epoch under this lease.
+        epoch: Epoch,
+        /// The right to read and write it.
+        handle: Handle,
+    }
+}
+
+wire_struct! {
+    /// The leases made of a ticket.
+    Leased {
+        /// Renew within this time.
+        lease_ttl_ms: u32,
+        /// One for each region promised.
+        grants: List<Grant, LEASE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Asks for the file descriptors of a region and of the page of fence words.
+    Attach {
+        /// Which region.
+        region: RegionIndex,
+        /// Its epoch.
+        epoch: Epoch,
+        /// A right to it; with a write handle the mapping may be written.
+        handle: Handle,
+    }
+}
+
+wire_struct! {
+    /// Two descriptors come with this: the region, then the fence words (read-only).
+    Attached {
+        /// Bytes of the region.
+        region_bytes: u64,
+        /// Where the region's fence word lies in the second descriptor.
+        word_offset: u64,
+        /// Bytes of the second descriptor.
+        words_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// The session's leases here live on.
+    Renewed {
+        /// Renew again within this time.
+        lease_ttl_ms: u32,
+        /// Regions it holds here.
+        regions: u32,
+    }
+}
+
+wire_struct! {
+    /// Gives regions back.
+    Release {
+        /// Which session.
+        session: SessionId,
+        /// Its secret.
+        secret: Secret,
+        /// Whether everything it holds here goes, whatever the list says.
+        whole: bool,
+        /// Regions that go.
+        regions: List<RegionAt, LEASE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// What was given back.
+    Released {
+        /// Regions that were this session's and are not any more.
+        regions: u32,
+    }
+}
+
+wire_struct! {
+    /// Ends writing to regions, for ever.
+    Seal {
+        /// Which session.
+        session: SessionId,
+        /// Its secret.
+        secret: Secret,
+        /// Regions to seal.
+        regions: List<RegionAt, LEASE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// The sealed regions at their new epochs, in the order asked; the handles read.
+    Sealed {
+        /// One for each region.
+        regions: List<Grant, LEASE_REGIONS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Done; nothing more to say.
+    Done {}
+}
+
+macro_rules! messages {
+    ($($opcode:ident($request:ident) -> $reply:ident),* $(,)?) => {
+        /// A control request.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Request { $($opcode($request)),* }
+
+        /// The answer to the control request of the same name.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Reply { $($opcode($reply)),* }
+
+        impl Request {
+            /// The opcode of its frame.
+            pub fn opcode(&self) -> Opcode {
+                match self { $(Request::$opcode(_) => Opcode::$opcode),* }
+            }
+            /// Appends its body.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Request::$opcode(message) => message.put(out)),* }
+            }
+            /// Reads a body; data opcodes are not control messages.
+            pub fn decode(opcode: Opcode, body: &[u8]) -> Result<Request, WireError> {
+                let mut from = Cursor::new(body);
+                let request = match opcode {
+                    $(Opcode::$opcode => Request::$opcode(Field::take(&mut from)?),)*
+                    data => return Err(WireError::Opcode { found: data as u16 }),
+                };
+                from.finish()?;
+                Ok(request)
+            }
+        }
+
+        impl Reply {
+            /// The opcode of its frame.
+            pub fn opcode(&self) -> Opcode {
+                match self { $(Reply::$opcode(_) => Opcode::$opcode),* }
+            }
+            /// Appends its body.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Reply::$opcode(message) => message.put(out)),* }
+            }
+            /// Reads a body; data opcodes are not control messages.
+            pub fn decode(opcode: Opcode, body: &[u8]) -> Result<Reply, WireError> {
+                let mut from = Cursor::new(body);
+                let reply = match opcode {
+                    $(Opcode::$opcode => Reply::$opcode(Field::take(&mut from)?),)*
+                    data => return Err(WireError::Opcode { found: data as u16 }),
+                };
+                from.finish()?;
+                Ok(reply)
+            }
+        }
+    };
+}
+
+messages! {
+    Hello(Hello) -> Welcome,
+    OpenSession(OpenSession) -> SessionOpened,
+    KeepSession(SessionProof) -> Done,
+    CloseSession(SessionProof) -> Done,
+    RequestTickets(RequestTickets) -> Tickets,
+    Publish(Publish) -> Published,
+    OpenName(ByName) -> Opened,
+    DropName(ByName) -> Done,
+    RenameName(Rename) -> Done,
+    ListNames(ListNames) -> Names,
+    Status(Done) -> StatusReport,
+    Offer(Offer) -> Offered,
+    Inventory(Inventory) -> Ruling,
+    Lease(Lease) -> Leased,
+    Attach(Attach) -> Attached,
+    Renew(SessionProof) -> Renewed,
+    Release(Release) -> Released,
+    Seal(Seal) -> Sealed,
+}

@@ -1,0 +1,101 @@
+//! Data messages: one range, or a table of ranges, and the bytes.
+
+use crate::codec::{Cursor, Field, WireError};
+use crate::ids::*;
+use crate::limits::*;
+
+/// A range of one region and the right to it: 40 bytes on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which region of the node.
+    pub region: RegionIndex,
+    /// Bytes of the range.
+    pub bytes: u32,
+    /// First byte of the range, counted from the region's start.
+    pub offset: u64,
+    /// The epoch the right belongs to.
+    pub epoch: Epoch,
+    /// The right: a write handle reads and writes, a read handle reads.
+    pub handle: Handle,
+}
+
+/// Bytes of a [`Span`] on the wire.
+pub const SPAN_BYTES: usize = 40;
+
+impl Field for Span {
+    const BYTES_MIN: usize = SPAN_BYTES;
+    fn put(&self, out: &mut Vec<u8>) {
+        self.region.put(out);
+        self.bytes.put(out);
+        self.offset.put(out);
+        self.epoch.put(out);
+        self.handle.put(out);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        Ok(Span {
+            region: RegionIndex::take(from)?,
+            bytes: u32::take(from)?,
+            offset: u64::take(from)?,
+            epoch: Epoch::take(from)?,
+            handle: Handle::take(from)?,
+        })
+    }
+}
+
+fn check_io_bytes(spans: &[Span]) -> Result<u64, WireError> {
+    let total = spans.iter().map(|span| u64::from(span.bytes)).sum();
+    if total > IO_BYTES_MAX as u64 {
+        return Err(WireError::TooMany { what: "bytes of one data frame", found: total, max: IO_BYTES_MAX as u64 });
+    }
+    Ok(total)
+}
+
+/// Appends the body of a `Read` (one span) or `ReadBatch` (any number).
+pub fn put_spans(spans: &[Span], batch: bool, out: &mut Vec<u8>) {
+    if batch {
+        (spans.len() as u64).put(out);
+    }
+    for span in spans {
+        span.put(out);
+    }
+}
+
+fn take_spans(from: &mut Cursor<'_>, batch: bool, spans: &mut Vec<Span>) -> Result<u64, WireError> {
+    spans.clear();
+    let count = if batch { u64::take(from)? } else { 1 };
+    if count == 0 || count > BATCH_OPS_MAX as u64 {
+        return Err(WireError::TooMany { what: "operations of a batch", found: count, max: BATCH_OPS_MAX as u64 });
+    }
+    for _ in 0..count {
+        spans.push(Span::take(from)?);
+    }
+    check_io_bytes(spans)
+}
+
+/// Reads the body of a `Read` or `ReadBatch` into `spans` (its old content goes). Returns the bytes asked for.
+pub fn decode_read(body: &[u8], batch: bool, spans: &mut Vec<Span>) -> Result<u64, WireError> {
+    let mut from = Cursor::new(body);
+    let total = take_spans(&mut from, batch, spans)?;
+    from.finish()?;
+    Ok(total)
+}
+
+/// Reads the body of a `Write` or `WriteBatch`: the spans, and their payloads one behind the other.
+pub fn decode_write<'a>(body: &'a [u8], batch: bool, spans: &mut Vec<Span>) -> Result<&'a [u8], WireError> {
+    let mut from = Cursor::new(body);
+    let total = take_spans(&mut from, batch, spans)?;
+    let payload = from.rest();
+    if payload.len() as u64 != total {
+        return Err(WireError::Value { what: "the payload length of a write", found: payload.len() as u64 });
+    }
+    Ok(payload)
+}
+
+/// In a refused batch, the body of the reply: the index of the first operation that was refused. A read
+/// batch is answered whole or not at all; of a write batch, the operations before this index were done.
+pub fn decode_refused_index(body: &[u8]) -> Result<u32, WireError> {
+    let mut from = Cursor::new(body);
+    let index = u32::take(&mut from)?;
+    from.finish()?;
+    Ok(index)
+}

@@ -1,0 +1,22 @@
+//! Words on the wire: the ids, limits, frames and messages that Farpool's processes exchange.
+//!
+//! A frame is a fixed 40-byte header with its own checksum and a bounded body; `spec/wire.md` gives every
+//! byte. Everything here turns bytes into values and back.
+//!
+//! Never in this crate: I/O, clocks, threads, unsafe code, allocation before a bound check, or a panic that
+//! a peer's bytes can reach (invariant I10).
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod control;
+pub mod data;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod refusal;
+
+pub use codec::{List, Name, Text, WireError};
+pub use control::{Reply, Request};
+pub use frame::{Header, Opcode};
+pub use ids::*;
+pub use refusal::{Code, Refusal};

@@ -1,0 +1,49 @@
+//! Every count and size that may appear in a frame has its limit here (invariant I10).
+
+/// Oldest protocol version this code speaks.
+pub const VERSION_MIN: u8 = 1;
+/// Newest protocol version this code speaks.
+pub const VERSION_MAX: u8 = 1;
+
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = 40;
+/// File bytes that one data frame may carry, in either direction.
+pub const IO_BYTES_MAX: usize = 1 << 20;
+/// Reads or writes in one batch frame.
+pub const BATCH_OPS_MAX: usize = 256;
+/// Bytes of one frame body: a full batch and its table, or the largest control message.
+pub const FRAME_BODY_BYTES_MAX: usize = IO_BYTES_MAX + (64 << 10);
+
+/// Smallest region a node may donate.
+pub const REGION_BYTES_MIN: u64 = 1 << 20;
+/// Largest region a node may donate.
+pub const REGION_BYTES_MAX: u64 = 2 << 30;
+/// Region size where none is given.
+pub const REGION_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// Regions of one node: its arena, its inventory.
+pub const NODE_REGIONS_MAX: usize = 32_768;
+/// Regions that one ticket may promise, and one request may name.
+pub const LEASE_REGIONS_MAX: usize = 4_096;
+/// Tickets in one answer of the broker.
+pub const TICKETS_MAX: usize = 256;
+/// Nodes of one pool.
+pub const NODES_MAX: usize = 1_024;
+/// Extents of one published file.
+pub const NAMED_EXTENTS_MAX: usize = 16_384;
+/// Names in one page of a listing.
+pub const NAMES_PAGE_MAX: usize = 1_000;
+/// Tickets a node remembers as spent until they expire.
+pub const SPENT_TICKETS_MAX: usize = 4_096;
+
+/// Bytes of a name (file, node, host label, client label).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of an address or socket name.
+pub const TEXT_BYTES_MAX: usize = 512;
+
+const _: () = assert!(REGION_BYTES_MIN.is_power_of_two() && REGION_BYTES_MAX.is_power_of_two());
+// A batch of full size must fit its frame: 40 bytes of table entry per operation.
+const _: () = assert!(IO_BYTES_MAX + 8 + BATCH_OPS_MAX * 40 <= FRAME_BODY_BYTES_MAX);
+// The largest control messages: a full inventory (29 bytes a region) and a full file (60 bytes an extent).
+const _: () = assert!(NODE_REGIONS_MAX * 29 + SPENT_TICKETS_MAX * 8 + 4096 <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(NAMED_EXTENTS_MAX * 60 + 4096 <= FRAME_BODY_BYTES_MAX);

@@ -1,0 +1,127 @@
+//! Why a peer said no. A refusal is a code and one number; the reader makes the sentence, so no text of a
+//! peer ever reaches a log or a user.
+
+use std::fmt;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
+        /// What was refused. The meaning of [`Refusal::detail`] stands with each code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        pub enum Code { $($(#[$doc])* $name = $value),* }
+
+        impl Code {
+            /// Every code, in wire order.
+            pub const ALL: &'static [Code] = &[$(Code::$name),*];
+
+            /// The code with this number on the wire.
+            pub fn from_wire(value: u16) -> Option<Code> {
+                match value { $($value => Some(Code::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The region has moved on; detail: its epoch now.
+    StaleEpoch = 1,
+    /// The handle is not the one minted for this region and right; detail: 0.
+    WrongHandle = 2,
+    /// The range leaves the region; detail: bytes of the region.
+    OutOfBounds = 3,
+    /// The region is sealed: it can be read, not written; detail: 0.
+    Sealed = 4,
+    /// The lease ran out and is in its grace time: renew first; detail: 0.
+    LeaseExpired = 5,
+    /// No region with this index; detail: regions of the node.
+    NoSuchRegion = 6,
+    /// Not that many bytes are free; detail: bytes that are.
+    Exhausted = 7,
+    /// The ticket's time is over; detail: milliseconds since.
+    TicketExpired = 8,
+    /// The ticket was redeemed before; detail: its id.
+    TicketSpent = 9,
+    /// The ticket's signature does not fit; detail: 0.
+    TicketForged = 10,
+    /// Meant for another life of this node; detail: the incarnation now.
+    WrongIncarnation = 11,
+    /// Of an older term than this node has seen; detail: the term seen.
+    OldTerm = 12,
+    /// No such session here (never was, or it expired); detail: its id.
+    UnknownSession = 13,
+    /// The secret is not this session's; detail: the session's id.
+    WrongSecret = 14,
+    /// The name is taken; detail: the file's id.
+    NameTaken = 15,
+    /// No file of this name; detail: 0.
+    NoSuchName = 16,
+    /// The file lost bytes with a node; detail: the node's id.
+    FileLost = 17,
+    /// This peer does not do that; detail: the opcode.
+    Unsupported = 18,
+    /// The message was not well-formed; detail: the opcode.
+    Malformed = 19,
+    /// No common protocol version; detail: the newest one spoken here.
+    VersionMismatch = 20,
+    /// The peer's store failed, so nothing was promised; detail: 0.
+    StoreFailed = 21,
+    /// The region is not shared memory, or the caller is not on this host; detail: 0.
+    NotShared = 22,
+    /// A limit on how many things one peer may hold; detail: the limit.
+    LimitReached = 23,
+    /// No node is there to serve; detail: 0.
+    NoNodes = 24,
+    /// The operating system refused the node memory; detail: bytes asked for.
+    OutOfMemory = 25,
+}
+
+/// A refusal: what, and the one number that helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What was refused.
+    pub code: Code,
+    /// Its meaning depends on the code.
+    pub detail: u64,
+}
+
+impl Refusal {
+    /// A refusal with its number.
+    pub fn new(code: Code, detail: u64) -> Self {
+        Refusal { code, detail }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let detail = self.detail;
+        match self.code {
+            Code::StaleEpoch => write!(f, "the region was given to somebody else (its epoch is now {detail})"),
+            Code::WrongHandle => f.write_str("the capability handle does not fit this region"),
+            Code::OutOfBounds => write!(f, "the range leaves the region of {detail} bytes"),
+            Code::Sealed => f.write_str("the region is sealed: it can only be read"),
+            Code::LeaseExpired => f.write_str("the lease has expired and was not renewed"),
+            Code::NoSuchRegion => write!(f, "no such region (the node has {detail})"),
+            Code::Exhausted => write!(f, "the pool is full: {detail} bytes are free"),
+            Code::TicketExpired => write!(f, "the ticket expired {detail} ms ago"),
+            Code::TicketSpent => write!(f, "ticket {detail} was redeemed before"),
+            Code::TicketForged => f.write_str("the ticket's signature does not fit"),
+            Code::WrongIncarnation => write!(f, "the node has restarted (its incarnation is now {detail:016x})"),
+            Code::OldTerm => write!(f, "the ticket is of an older broker term than {detail}"),
+            Code::UnknownSession => write!(f, "no such session: {detail:016x}"),
+            Code::WrongSecret => write!(f, "the secret is not that of session {detail:016x}"),
+            Code::NameTaken => write!(f, "the name is taken (by file {detail})"),
+            Code::NoSuchName => f.write_str("no file of this name"),
+            Code::FileLost => write!(f, "the file lost bytes with node {detail:016x}"),
+            Code::Unsupported => write!(f, "operation {detail} is not served here"),
+            Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),
+            Code::VersionMismatch => write!(f, "no common protocol version (the peer speaks up to {detail})"),
+            Code::StoreFailed => f.write_str("the broker's store failed, nothing was promised"),
+            Code::NotShared => f.write_str("the region cannot be mapped from here"),
+            Code::LimitReached => write!(f, "a limit was reached: {detail}"),
+            Code::NoNodes => f.write_str("no memory node is in the pool"),
+            Code::OutOfMemory => write!(f, "the node's host refused it {detail} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
