@@ -1,1 +1,157 @@
+//! Links and listeners: how a client's operations reach a node, and a node's service reaches the wire.
 //!
+//! The idea: a [`Link`] is one conversation of one caller at a time; requests go out and replies come back
+//! in order, so a reply lands straight in the caller's buffers. Concurrency is more links, not locks. All
+//! transports speak the frames of `spec/wire.md`; they differ in how bytes move:
+//!
+//! * [`tcp`]: sockets, vectored calls, spin-then-park waiting.
+//! * [`shm`]: the client maps the region and copies by itself; the node is asked only for the mapping.
+//! * [`sim`]: a simulated net with seeded delays, losses and cuts on a virtual clock.
+//! * [`shaped`]: a wrapper over any link that emulates a slower one.
+//!
+//! Never in this crate: a decision about leases (that is the [`Service`]), a retry (that is the client), or
+//! an async runtime.
+#![deny(unsafe_code)]
+
+mod client;
+pub mod clock;
+mod connection;
+pub mod serve;
+pub mod shaped;
+pub mod shm;
+pub mod sim;
+pub mod socket;
+pub mod tcp;
+pub mod waiting;
+
+pub use client::FrameLink;
+pub use serve::{Peer, Service, Shared};
+
+use farpool_wire::data::Span;
+use farpool_wire::limits::{BATCH_OPS_MAX, IO_BYTES_MAX};
+use farpool_wire::{MonoNs, Refusal, Reply, Request, WireError};
+use std::fmt;
+use std::io;
+
+/// How bytes travel over a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// Sockets.
+    Tcp,
+    /// Memory mapped by client and node of one host.
+    Shm,
+    /// A simulated net.
+    Sim,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Tcp => "tcp",
+            Transport::Shm => "shm",
+            Transport::Sim => "sim",
+        })
+    }
+}
+
+/// One read: the range, and where its bytes go. The buffer is exactly as long as the range.
+#[derive(Debug)]
+pub struct ReadOp<'a> {
+    /// Where from.
+    pub span: Span,
+    /// Where to.
+    pub into: &'a mut [u8],
+}
+
+/// One write: the range and its bytes, exactly as many.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOp<'a> {
+    /// Where to.
+    pub span: Span,
+    /// What.
+    pub from: &'a [u8],
+}
+
+/// Why an operation over a link did not happen.
+#[derive(Debug)]
+pub enum LinkError {
+    /// The peer refused operation `index`; the link is still good. Reads: none was done. Writes: those
+    /// before `index` were done.
+    Refused {
+        /// Which of the operations given.
+        index: usize,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Nothing came within the time. The link is unusable: an answer may still be under way.
+    TimedOut,
+    /// The connection ended. The link is unusable.
+    Cut(io::Error),
+    /// The peer broke the protocol. The link is unusable.
+    Protocol(WireError),
+}
+
+impl LinkError {
+    /// Whether the link may be used again.
+    pub fn link_survives(&self) -> bool {
+        matches!(self, LinkError::Refused { .. })
+    }
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkError::Refused { refusal, .. } => write!(f, "{refusal}"),
+            LinkError::TimedOut => f.write_str("no answer within the request timeout"),
+            LinkError::Cut(error) => write!(f, "the connection ended: {error}"),
+            LinkError::Protocol(error) => write!(f, "the peer broke the protocol: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+/// One conversation with a node or broker. Used by one caller at a time.
+pub trait Link: Send {
+    /// How its bytes travel.
+    fn transport(&self) -> Transport;
+
+    /// Asks a control question.
+    fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError>;
+
+    /// Reads every range, or reports the first that was refused. A range may be at most `IO_BYTES_MAX`.
+    fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
+
+    /// Writes every range in order, or reports the first that was refused. A range may be at most
+    /// `IO_BYTES_MAX`.
+    fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
+}
+
+/// How many of the operations from the front fit one frame. At least one, so that progress is certain: an
+/// operation that is too large by itself is refused by [`check_ops`] first.
+pub(crate) fn fitting(lengths: impl Iterator<Item = usize>) -> usize {
+    let mut total = 0;
+    let mut count = 0;
+    for length in lengths.take(BATCH_OPS_MAX) {
+        total += length;
+        if total > IO_BYTES_MAX && count > 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// The contract of [`Link::read`] and [`Link::write`] on what the caller hands in.
+pub(crate) fn check_ops(lengths: impl Iterator<Item = (u32, usize)>) -> Result<(), LinkError> {
+    for (bytes, length) in lengths {
+        if bytes as usize != length || length > IO_BYTES_MAX {
+            return Err(LinkError::Protocol(WireError::TooMany {
+                what: "bytes of one operation",
+                found: length.max(bytes as usize) as u64,
+                max: IO_BYTES_MAX as u64,
+            }));
+        }
+    }
+    Ok(())
+}

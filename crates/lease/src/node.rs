@@ -1,0 +1,434 @@
+//! `NodeLeases` is the arbiter of one node's regions: it turns tickets into leases, mints epochs, seals,
+//! expires and takes back.
+//!
+//! The idea: a region is always in exactly one state, and leaves `Leased` or any sealed state only through
+//! `Close`, which mints a new epoch and waits until no copy under the old one is running. Whatever a lost
+//! message, a late client or a second broker asks for afterwards carries an old epoch and is refused.
+//!
+//! It never touches a byte: it says what must happen to the gates and the memory, as [`Action`]s in order,
+//! and hears back (`scrubbed`) when a region is clean. A reply goes out after its actions are carried out.
+//!
+//! Invariants: I1 (one writable epoch per region: `Open` follows `Close` and a scrub, never another `Open`),
+//! I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing after
+//! TTL + grace).
+
+use crate::settings::LeaseSettings;
+use crate::ticket::{self, TicketKey};
+use farpool_wire::control::*;
+use farpool_wire::ids::*;
+use farpool_wire::limits::*;
+use farpool_wire::{Code, List, Refusal};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the node must do to its memory, in the order given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let operations of this epoch in.
+    Open {
+        /// Which region.
+        region: RegionIndex,
+        /// At which epoch.
+        epoch: Epoch,
+        /// Who holds `handle` may write, or only read.
+        writable: bool,
+        /// The capability.
+        handle: Handle,
+    },
+    /// Refuse everybody for now; the bytes stay.
+    Suspend(RegionIndex),
+    /// Let the same epoch in again.
+    Resume(RegionIndex),
+    /// Refuse everybody for good: set the epoch, then wait until no copy is running.
+    Close {
+        /// Which region.
+        region: RegionIndex,
+        /// Its epoch from now on.
+        epoch: Epoch,
+    },
+    /// Zero it, then call [`NodeLeases::scrubbed`].
+    Scrub(RegionIndex),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Leased(SessionId),
+    Sealing(SessionId),
+    Orphan,
+    Named(FileId),
+    Cleaning,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    epoch: Epoch,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    secret_digest: u128,
+    /// Expires here; freed at `deadline + grace`.
+    deadline: MonoNs,
+    suspended: bool,
+    regions: BTreeSet<RegionIndex>,
+}
+
+/// The broker's clock as last heard.
+#[derive(Clone, Copy, Debug)]
+struct BrokerClock {
+    broker_ms: u64,
+    heard: MonoNs,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct NodeLeases {
+    node: NodeId,
+    incarnation: Incarnation,
+    ticket_key: TicketKey,
+    lease_ttl_ms: u32,
+    grace_ms: u32,
+    term: Term,
+    clock: Option<BrokerClock>,
+    regions: Vec<Region>,
+    free: BTreeSet<RegionIndex>,
+    sessions: BTreeMap<SessionId, Session>,
+    spent: BTreeMap<TicketId, u64>,
+}
+
+impl NodeLeases {
+    /// The arbiter of `region_count` regions, none of them clean yet: report each with [`Self::scrubbed`].
+    pub fn new(node: NodeId, incarnation: Incarnation, ticket_key: TicketKey, region_count: u32) -> Self {
+        let times = LeaseSettings::default();
+        NodeLeases {
+            node,
+            incarnation,
+            ticket_key,
+            lease_ttl_ms: times.lease_ttl_ms,
+            grace_ms: times.grace_ms,
+            term: Term(0),
+            clock: None,
+            regions: vec![Region { epoch: Epoch(0), state: State::Cleaning }; region_count as usize],
+            free: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            spent: BTreeMap::new(),
+        }
+    }
+
+    /// This life of the node.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// A broker took this node in: its times hold from now on. A broker of an older term is ignored.
+    pub fn offered(&mut self, offered: &Offered) {
+        if offered.term >= self.term {
+            self.term = offered.term;
+            self.lease_ttl_ms = offered.lease_ttl_ms;
+            self.grace_ms = offered.grace_ms;
+        }
+    }
+
+    /// The region is zeroed and may be granted.
+    pub fn scrubbed(&mut self, region: RegionIndex) {
+        if let Some(entry) = self.regions.get_mut(region.0 as usize)
+            && entry.state == State::Cleaning
+        {
+            entry.state = State::Free;
+            self.free.insert(region);
+        }
+    }
+
+    /// Makes leases of a ticket. `handles` gives one fresh random handle per region.
+    pub fn redeem(
+        &mut self,
+        now: MonoNs,
+        ticket: &Ticket,
+        mut handles: impl FnMut() -> Handle,
+        actions: &mut Vec<Action>,
+    ) -> Result<Leased, Refusal> {
+        if !ticket::is_genuine(ticket, &self.ticket_key) || ticket.node != self.node {
+            return Err(Refusal::new(Code::TicketForged, 0));
+        }
+        if ticket.incarnation != self.incarnation {
+            return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
+        }
+        if ticket.term < self.term {
+            return Err(Refusal::new(Code::OldTerm, self.term.0));
+        }
+        if let Some(late) = self.broker_now_ms(now).and_then(|clock| clock.checked_sub(ticket.not_after_ms))
+            && late > 0
+        {
+            return Err(Refusal::new(Code::TicketExpired, late));
+        }
+        self.forget_expired_tickets(now);
+        if self.spent.contains_key(&ticket.id) {
+            return Err(Refusal::new(Code::TicketSpent, ticket.id.0));
+        }
+        if self.spent.len() >= SPENT_TICKETS_MAX {
+            return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
+        }
+        let wanted = ticket.region_count as usize;
+        if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
+            return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
+        }
+        let deadline = now.plus_ms(self.lease_ttl_ms.into());
+        let session = self.sessions.entry(ticket.session).or_insert(Session {
+            secret_digest: ticket.secret_digest,
+            deadline,
+            suspended: false,
+            regions: BTreeSet::new(),
+        });
+        if session.secret_digest != ticket.secret_digest {
+            return Err(Refusal::new(Code::WrongSecret, ticket.session.0));
+        }
+        // Leasing is a sign of life like any other, or the new region would outlive a suspended session.
+        if session.suspended {
+            session.suspended = false;
+            actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
+        }
+        session.deadline = deadline;
+        self.term = ticket.term;
+        self.spent.insert(ticket.id, ticket.not_after_ms);
+        let mut grants = Vec::with_capacity(wanted);
+        for _ in 0..wanted {
+            let Some(region) = self.free.pop_first() else { break };
+            let entry = &mut self.regions[region.0 as usize];
+            entry.epoch = Epoch(entry.epoch.0 + 1);
+            entry.state = State::Leased(ticket.session);
+            session.regions.insert(region);
+            let handle = handles();
+            actions.push(Action::Open { region, epoch: entry.epoch, writable: true, handle });
+            grants.push(Grant { region, epoch: entry.epoch, handle });
+        }
+        let grants = List::new(grants).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
+        Ok(Leased { lease_ttl_ms: self.lease_ttl_ms, grants })
+    }
+
+    /// The session lives: its leases here are extended, also out of their grace.
+    pub fn renew(
+        &mut self,
+        now: MonoNs,
+        proof: &SessionProof,
+        actions: &mut Vec<Action>,
+    ) -> Result<Renewed, Refusal> {
+        let deadline = now.plus_ms(self.lease_ttl_ms.into());
+        let session = self.session_of(proof.session, proof.secret)?;
+        session.deadline = deadline;
+        let regions = session.regions.len() as u32;
+        if session.suspended {
+            session.suspended = false;
+            actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
+        }
+        Ok(Renewed { lease_ttl_ms: self.lease_ttl_ms, regions })
+    }
+
+    /// Takes back what the session gives back. What is not its own, or at another epoch, is passed over:
+    /// a repeated release must not fail.
+    pub fn release(&mut self, release: &Release, actions: &mut Vec<Action>) -> Result<Released, Refusal> {
+        let held = self.session_of(release.session, release.secret)?.regions.clone();
+        let leaving: BTreeSet<RegionIndex> = if release.whole {
+            held
+        } else {
+            let is_held = |at: &&RegionAt| {
+                held.contains(&at.region) && self.entry(at.region).is_ok_and(|entry| entry.epoch == at.epoch)
+            };
+            release.regions.iter().filter(is_held).map(|at| at.region).collect()
+        };
+        for region in &leaving {
+            self.take_back(*region, actions);
+        }
+        if release.whole {
+            self.sessions.remove(&release.session);
+        }
+        Ok(Released { regions: leaving.len() as u32 })
+    }
+
+    /// Ends writing to regions. All of them, or none if one is not the session's own at that epoch.
+    pub fn seal(
+        &mut self,
+        seal: &Seal,
+        mut handles: impl FnMut() -> Handle,
+        actions: &mut Vec<Action>,
+    ) -> Result<Sealed, Refusal> {
+        self.session_of(seal.session, seal.secret)?;
+        let mut seen = BTreeSet::new();
+        for at in seal.regions.iter() {
+            let entry = self.entry(at.region)?;
+            if entry.state != State::Leased(seal.session) || entry.epoch != at.epoch || !seen.insert(at.region) {
+                return Err(Refusal::new(Code::StaleEpoch, entry.epoch.0));
+            }
+        }
+        let mut sealed = Vec::with_capacity(seal.regions.len());
+        for at in seal.regions.iter() {
+            let entry = &mut self.regions[at.region.0 as usize];
+            entry.epoch = Epoch(entry.epoch.0 + 1);
+            entry.state = State::Sealing(seal.session);
+            let (region, epoch, handle) = (at.region, entry.epoch, handles());
+            actions.push(Action::Close { region, epoch });
+            actions.push(Action::Open { region, epoch, writable: false, handle });
+            sealed.push(Grant { region, epoch, handle });
+            if let Some(session) = self.sessions.get_mut(&seal.session) {
+                session.regions.remove(&region);
+            }
+        }
+        let regions = List::new(sealed).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
+        Ok(Sealed { regions })
+    }
+
+    /// Grants that could not be opened (no memory): they go back as if released.
+    pub fn abandon(&mut self, session: SessionId, regions: &[RegionAt], actions: &mut Vec<Action>) {
+        for at in regions {
+            if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
+                entry.epoch == at.epoch && entry.state == State::Leased(session)
+            }) {
+                self.take_back(at.region, actions);
+            }
+        }
+    }
+
+    /// The broker's word on sealed regions. Only what is sealed, at the very epoch named, follows it.
+    pub fn rule(&mut self, now: MonoNs, ruling: &Ruling, actions: &mut Vec<Action>) {
+        if ruling.term < self.term {
+            return;
+        }
+        self.term = ruling.term;
+        self.clock = Some(BrokerClock { broker_ms: ruling.broker_now_ms, heard: now });
+        for adoption in ruling.adopt.iter() {
+            if let Some(entry) = self.regions.get_mut(adoption.region.0 as usize)
+                && entry.epoch == adoption.epoch
+                && matches!(entry.state, State::Sealing(_) | State::Orphan)
+            {
+                entry.state = State::Named(adoption.file);
+            }
+        }
+        for at in ruling.drop.iter() {
+            if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
+                entry.epoch == at.epoch && matches!(entry.state, State::Orphan | State::Named(_))
+            }) {
+                self.take_back(at.region, actions);
+            }
+        }
+    }
+
+    /// Lets time pass: expired sessions are suspended, and after their grace lose what they hold.
+    pub fn tick(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
+        let grace_ms = u64::from(self.grace_ms);
+        let mut gone = Vec::new();
+        for (id, session) in &mut self.sessions {
+            if now >= session.deadline.plus_ms(grace_ms) {
+                gone.push(*id);
+            } else if now >= session.deadline && !session.suspended {
+                session.suspended = true;
+                actions.extend(session.regions.iter().map(|region| Action::Suspend(*region)));
+            }
+        }
+        for id in gone {
+            let Some(session) = self.sessions.get(&id) else { continue };
+            for region in session.regions.clone() {
+                self.take_back(region, actions);
+            }
+            self.sessions.remove(&id);
+        }
+        // A sealed region outlives its session until the broker says whether a name has it.
+        let sessions = &self.sessions;
+        for entry in &mut self.regions {
+            if let State::Sealing(session) = entry.state
+                && !sessions.contains_key(&session)
+            {
+                entry.state = State::Orphan;
+            }
+        }
+        self.forget_expired_tickets(now);
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<MonoNs> {
+        self.sessions
+            .values()
+            .map(|session| if session.suspended { session.deadline.plus_ms(self.grace_ms.into()) } else { session.deadline })
+            .min()
+    }
+
+    /// Everything that is not free, and what is spent.
+    pub fn inventory(&self, traffic: Traffic, locked: u32) -> Inventory {
+        let mut counts = RegionCounts { free: 0, leased: 0, named: 0, cleaning: 0, locked, sessions: 0 };
+        counts.sessions = self.sessions.values().filter(|session| !session.regions.is_empty()).count() as u32;
+        let mut owned = Vec::new();
+        for (index, entry) in self.regions.iter().enumerate() {
+            let owner = match entry.state {
+                State::Free => {
+                    counts.free += 1;
+                    continue;
+                }
+                State::Cleaning => {
+                    counts.cleaning += 1;
+                    continue;
+                }
+                State::Leased(session) => {
+                    counts.leased += 1;
+                    RegionOwner::Session(session)
+                }
+                State::Sealing(session) => {
+                    counts.named += 1;
+                    RegionOwner::Sealing(session)
+                }
+                State::Orphan => {
+                    counts.named += 1;
+                    RegionOwner::Orphan
+                }
+                State::Named(file) => {
+                    counts.named += 1;
+                    RegionOwner::Name(file)
+                }
+            };
+            owned.push(OwnedRegion { region: RegionIndex(index as u32), epoch: entry.epoch, owner });
+        }
+        Inventory {
+            node: self.node,
+            incarnation: self.incarnation,
+            counts,
+            traffic,
+            // Both are bounded where they grow: an arena by NODE_REGIONS_MAX, `spent` in `redeem`.
+            spent: List::new(self.spent.keys().copied().collect()).unwrap_or_default(),
+            owned: List::new(owned).unwrap_or_default(),
+        }
+    }
+
+    fn entry(&self, region: RegionIndex) -> Result<Region, Refusal> {
+        let regions = self.regions.len() as u64;
+        self.regions.get(region.0 as usize).copied().ok_or(Refusal::new(Code::NoSuchRegion, regions))
+    }
+
+    fn session_of(&mut self, session: SessionId, secret: Secret) -> Result<&mut Session, Refusal> {
+        let entry = self.sessions.get_mut(&session).ok_or(Refusal::new(Code::UnknownSession, session.0))?;
+        if entry.secret_digest != ticket::secret_digest(secret) {
+            return Err(Refusal::new(Code::WrongSecret, session.0));
+        }
+        Ok(entry)
+    }
+
+    fn take_back(&mut self, region: RegionIndex, actions: &mut Vec<Action>) {
+        let entry = &mut self.regions[region.0 as usize];
+        if let State::Leased(session) | State::Sealing(session) = entry.state
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            session.regions.remove(&region);
+        }
+        entry.epoch = Epoch(entry.epoch.0 + 1);
+        entry.state = State::Cleaning;
+        actions.push(Action::Close { region, epoch: entry.epoch });
+        actions.push(Action::Scrub(region));
+    }
+
+    fn broker_now_ms(&self, now: MonoNs) -> Option<u64> {
+        self.clock.map(|clock| clock.broker_ms.saturating_add(now.ms_since(clock.heard)))
+    }
+
+    fn forget_expired_tickets(&mut self, now: MonoNs) {
+        if let Some(clock) = self.broker_now_ms(now) {
+            self.spent.retain(|_, not_after_ms| *not_after_ms >= clock);
+        }
+    }
+}

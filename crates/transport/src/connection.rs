@@ -1,0 +1,114 @@
+//! The answering side of one socket: frames in, replies out, in order. Requests that arrived together are
+//! answered together, so a pipelining peer costs one write for many replies.
+
+use crate::serve::{Conversation, Next, Peer, Service, reject};
+use crate::socket::{Interest, Socket, Stream, write_full};
+use farpool_wire::{MonoNs, Opcode};
+use farpool_wire::frame::Header;
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+
+/// What is kept for the next bytes of a quiet connection; a large frame grows it, then it shrinks again.
+const INPUT_BYTES_START: usize = 64 << 10;
+/// Replies are sent when this much has gathered, even if more requests wait.
+const OUTPUT_BYTES_FLUSH: usize = 256 << 10;
+/// A peer that does not take its replies for this long is cut off.
+const SEND_PATIENCE_MS: u64 = 30_000;
+
+/// Bytes received and not yet answered.
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new() -> Self {
+        Input { buffer: vec![0; INPUT_BYTES_START], start: 0, end: 0 }
+    }
+
+    /// The next whole frame's header, or how many bytes the buffer must hold for it.
+    fn peek(&self) -> Result<Result<Header, usize>, farpool_wire::WireError> {
+        let waiting = &self.buffer[self.start..self.end];
+        let Some(head) = waiting.first_chunk::<HEADER_BYTES>() else { return Ok(Err(HEADER_BYTES)) };
+        let header = Header::decode(head)?;
+        let whole = HEADER_BYTES + header.body_bytes as usize;
+        Ok(if waiting.len() >= whole { Ok(header) } else { Err(whole) })
+    }
+
+    /// Room for a frame of `whole` bytes at the front. Bounded: `Header::decode` refuses longer bodies.
+    fn make_room(&mut self, whole: usize) {
+        debug_assert!(whole <= HEADER_BYTES + FRAME_BODY_BYTES_MAX);
+        if self.start > 0 && (self.start == self.end || self.start + whole > self.buffer.len()) {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if whole > self.buffer.len() {
+            self.buffer.resize(whole, 0);
+        }
+    }
+}
+
+/// Serves one connection until the peer leaves, breaks the protocol or the socket is shut down.
+pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()> {
+    let mut conversation = Conversation::new(Peer { is_local: socket.is_unix() });
+    let mut input = Input::new();
+    let mut out = Vec::new();
+    loop {
+        match input.peek() {
+            Err(error) => {
+                reject(error, &mut out);
+                return flush(&mut socket, &mut out);
+            }
+            Ok(Ok(header)) => {
+                let body_start = input.start + HEADER_BYTES;
+                let body_end = body_start + header.body_bytes as usize;
+                if header.opcode == Opcode::Attach {
+                    // Descriptors go with the first bytes sent, which must be those of their own reply.
+                    flush(&mut socket, &mut out)?;
+                }
+                let next = conversation.answer(service, &header, &input.buffer[body_start..body_end], &mut out);
+                input.start = body_end;
+                match next {
+                    Next::Continue => {
+                        if out.len() >= OUTPUT_BYTES_FLUSH {
+                            flush(&mut socket, &mut out)?;
+                        }
+                    }
+                    Next::Descriptors(shared) => {
+                        crate::shm::send_descriptors(&mut socket, &mut out, [shared.region.as_fd(), shared.words.as_fd()])?;
+                        flush(&mut socket, &mut out)?;
+                    }
+                    Next::HangUp => return flush(&mut socket, &mut out),
+                }
+            }
+            Ok(Err(whole)) => {
+                flush(&mut socket, &mut out)?;
+                input.make_room(whole);
+                let end = input.end;
+                match socket.read(&mut [IoSliceMut::new(&mut input.buffer[end..])]) {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => input.end += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        socket.wait(Interest::Readable, MonoNs(u64::MAX))?;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+}
+
+fn flush(socket: &mut Socket, out: &mut Vec<u8>) -> io::Result<()> {
+    if !out.is_empty() {
+        let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+        write_full(socket, &mut [IoSlice::new(out)], deadline)?;
+        out.clear();
+        // One large reply must not make every quiet connection expensive.
+        out.shrink_to(2 * OUTPUT_BYTES_FLUSH);
+    }
+    Ok(())
+}

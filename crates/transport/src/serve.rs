@@ -1,0 +1,213 @@
+//! The answering side: what a service must offer, and how one frame becomes one reply. No socket here; the
+//! same code answers over tcp, over the shared-memory socket and in the simulator.
+
+use farpool_wire::control::{Attach, Attached, Welcome};
+use farpool_wire::data::{Span, decode_read, decode_write};
+use farpool_wire::frame::{Header, append_frame};
+use farpool_wire::limits::*;
+use farpool_wire::{Code, Opcode, Refusal, Reply, Request, WireError};
+use std::os::fd::OwnedFd;
+
+/// Who is asking, as far as the connection proves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// On this host, under the same user: reached by a Unix socket that checked both.
+    pub is_local: bool,
+}
+
+/// The descriptors of a shared region: the region itself, then the fence words.
+#[derive(Debug)]
+pub struct Shared {
+    /// The region; opened without write access for a read handle.
+    pub region: OwnedFd,
+    /// The node's fence words; cannot be mapped writable.
+    pub words: OwnedFd,
+    /// Where the region's word is.
+    pub attached: Attached,
+}
+
+/// What a node or broker does for its peers. Called from many threads at once.
+pub trait Service: Send + Sync + 'static {
+    /// Answers a control request.
+    fn call(&self, peer: Peer, request: Request) -> Result<Reply, Refusal>;
+    /// Copies the range into the buffer, which is exactly as long.
+    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal>;
+    /// Copies the bytes, exactly as many as the range, into it.
+    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal>;
+    /// Hands out the descriptors of a region to a local peer.
+    fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
+}
+
+/// The conversation so far, as much of it as the next frame's answer depends on.
+#[derive(Debug)]
+pub struct Conversation {
+    peer: Peer,
+    greeted: bool,
+    spans: Vec<Span>,
+    /// A control reply's body, reused.
+    body: Vec<u8>,
+}
+
+/// What to do after a frame.
+#[derive(Debug)]
+pub enum Next {
+    /// Go on.
+    Continue,
+    /// Send what is to be sent, these descriptors with its last frame, and go on.
+    Descriptors(Box<Shared>),
+    /// Send what is to be sent and hang up.
+    HangUp,
+}
+
+impl Conversation {
+    /// Begins with a peer that has not said hello.
+    pub fn new(peer: Peer) -> Self {
+        Conversation { peer, greeted: false, spans: Vec::new(), body: Vec::new() }
+    }
+
+    /// Answers a frame; the reply is appended to `out`.
+    pub fn answer(&mut self, service: &dyn Service, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Next {
+        if header.is_reply || header.check_body(body).is_err() {
+            reject(WireError::BodyChecksum, out);
+            return Next::HangUp;
+        }
+        if !self.greeted && header.opcode != Opcode::Hello {
+            refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
+            return Next::HangUp;
+        }
+        match header.opcode {
+            Opcode::Read => self.answer_read(service, header, body, false, out),
+            Opcode::ReadBatch => self.answer_read(service, header, body, true, out),
+            Opcode::Write => self.answer_write(service, header, body, false, out),
+            Opcode::WriteBatch => self.answer_write(service, header, body, true, out),
+            _ => self.answer_control(service, header, body, out),
+        }
+    }
+
+    fn answer_control(&mut self, service: &dyn Service, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Next {
+        let request = match Request::decode(header.opcode, body) {
+            Ok(request) => request,
+            Err(_) => {
+                refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
+                return Next::HangUp;
+            }
+        };
+        let mut next = Next::Continue;
+        let answer = match request {
+            Request::Hello(hello) => {
+                if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
+                    refuse(header, Refusal::new(Code::VersionMismatch, VERSION_MAX.into()), out);
+                    return Next::HangUp;
+                }
+                self.greeted = true;
+                Ok(Reply::Hello(Welcome { version: hello.version_max.min(VERSION_MAX) }))
+            }
+            Request::Attach(attach) if self.peer.is_local => service.share(&attach).map(|shared| {
+                let attached = shared.attached.clone();
+                next = Next::Descriptors(Box::new(shared));
+                Reply::Attach(attached)
+            }),
+            Request::Attach(_) => Err(Refusal::new(Code::NotShared, 0)),
+            other => service.call(self.peer, other),
+        };
+        match answer {
+            Ok(reply) => {
+                self.body.clear();
+                reply.encode(&mut self.body);
+                append_frame(out, header.reply(&self.body, None), &self.body);
+            }
+            Err(refusal) => refuse(header, refusal, out),
+        }
+        next
+    }
+
+    fn answer_read(
+        &mut self,
+        service: &dyn Service,
+        header: &Header,
+        body: &[u8],
+        batch: bool,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let Ok(total) = decode_read(body, batch, &mut self.spans) else {
+            refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
+            return Next::HangUp;
+        };
+        // The reply is made in place: room for the header, the bytes behind it, the header last.
+        let start = out.len();
+        let body_start = start + HEADER_BYTES;
+        // `decode_read` holds the total under IO_BYTES_MAX.
+        out.resize(body_start + total as usize, 0);
+        let mut at = body_start;
+        for (index, span) in self.spans.iter().enumerate() {
+            let end = at + span.bytes as usize;
+            if let Err(refusal) = service.read(span, &mut out[at..end]) {
+                out.truncate(start);
+                refuse_at(header, batch, index, refusal, out);
+                return Next::Continue;
+            }
+            at = end;
+        }
+        let head = header.reply(&out[body_start..], None).encode();
+        out[start..body_start].copy_from_slice(&head);
+        Next::Continue
+    }
+
+    fn answer_write(
+        &mut self,
+        service: &dyn Service,
+        header: &Header,
+        body: &[u8],
+        batch: bool,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let Ok(payload) = decode_write(body, batch, &mut self.spans) else {
+            refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
+            return Next::HangUp;
+        };
+        let mut rest = payload;
+        for (index, span) in self.spans.iter().enumerate() {
+            // `decode_write` has checked that the payloads are exactly the spans' bytes.
+            let (bytes, behind) = rest.split_at(span.bytes as usize);
+            rest = behind;
+            if let Err(refusal) = service.write(span, bytes) {
+                refuse_at(header, batch, index, refusal, out);
+                return Next::Continue;
+            }
+        }
+        append_frame(out, header.reply(&[], None), &[]);
+        Next::Continue
+    }
+}
+
+fn refuse(header: &Header, refusal: Refusal, out: &mut Vec<u8>) {
+    append_frame(out, header.reply(&[], Some(refusal)), &[]);
+}
+
+fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Vec<u8>) {
+    if batch {
+        let body = (index as u32).to_le_bytes();
+        append_frame(out, header.reply(&body, Some(refusal)), &body);
+    } else {
+        refuse(header, refusal, out);
+    }
+}
+
+/// The answer to bytes that are no frame: id 0, and why. To a stream that is not even ours, nothing.
+pub fn reject(error: WireError, out: &mut Vec<u8>) {
+    let refusal = match error {
+        WireError::Magic { .. } => return,
+        WireError::Version { .. } => Refusal::new(Code::VersionMismatch, VERSION_MAX.into()),
+        _ => Refusal::new(Code::Malformed, 0),
+    };
+    let header = Header {
+        version: VERSION_MAX,
+        is_reply: true,
+        opcode: Opcode::Hello,
+        request_id: 0,
+        body_bytes: 0,
+        body_crc: None,
+        refusal: Some(refusal),
+    };
+    out.extend_from_slice(&header.encode());
+}

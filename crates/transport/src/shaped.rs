@@ -1,0 +1,108 @@
+//! A link made slower: added latency and bounded bandwidth over any transport. An emulation, and labelled as
+//! one wherever its figures are shown: no queueing elsewhere, no loss, one direction at a time.
+
+use crate::{Link, LinkError, ReadOp, Transport, WriteOp};
+use farpool_wire::{MonoNs, Reply, Request};
+
+/// The link to emulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Added to every operation or batch.
+    pub latency_ns: u64,
+    /// Bytes that pass in a second; 0: no bound.
+    pub bytes_per_second: u64,
+}
+
+impl Shape {
+    /// How long `bytes` in one exchange take on the emulated link.
+    pub fn duration_ns(&self, bytes: u64) -> u64 {
+        let transfer = u128::from(bytes) * 1_000_000_000;
+        let transfer = transfer.checked_div(self.bytes_per_second.into()).unwrap_or(0);
+        self.latency_ns.saturating_add(u64::try_from(transfer).unwrap_or(u64::MAX))
+    }
+}
+
+/// Time as the wrapper sees it: what it is, and how to let it pass.
+pub trait Pace: Send {
+    /// Now.
+    fn now(&mut self) -> MonoNs;
+    /// Returns at `until` or later.
+    fn pass(&mut self, until: MonoNs);
+}
+
+/// Real time: sleeps for the most of it and spins for the rest, as sleeps overshoot by tens of microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealPace;
+
+impl Pace for RealPace {
+    fn now(&mut self) -> MonoNs {
+        crate::clock::now()
+    }
+
+    fn pass(&mut self, until: MonoNs) {
+        const OVERSHOOT_NS: u64 = 200_000;
+        let left = until.0.saturating_sub(self.now().0);
+        if left > OVERSHOOT_NS {
+            std::thread::sleep(std::time::Duration::from_nanos(left - OVERSHOOT_NS));
+        }
+        while self.now() < until {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Pace for crate::sim::SimNet {
+    fn now(&mut self) -> MonoNs {
+        crate::sim::SimNet::now(self)
+    }
+
+    fn pass(&mut self, until: MonoNs) {
+        let now = crate::sim::SimNet::now(self);
+        self.advance_ns(until.0.saturating_sub(now.0));
+    }
+}
+
+/// A link that takes at least as long as the emulated one would.
+pub struct Shaped<L, P = RealPace> {
+    link: L,
+    shape: Shape,
+    pace: P,
+}
+
+impl<L: Link, P: Pace> Shaped<L, P> {
+    /// Wraps a link.
+    pub fn new(link: L, shape: Shape, pace: P) -> Self {
+        Shaped { link, shape, pace }
+    }
+
+    fn shaped<T>(
+        &mut self,
+        bytes: u64,
+        exchange: impl FnOnce(&mut L) -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
+        let due = MonoNs(self.pace.now().0.saturating_add(self.shape.duration_ns(bytes)));
+        let result = exchange(&mut self.link);
+        self.pace.pass(due);
+        result
+    }
+}
+
+impl<L: Link, P: Pace> Link for Shaped<L, P> {
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        self.shaped(0, |link| link.call(request, deadline))
+    }
+
+    fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let bytes = ops.iter().map(|op| op.into.len() as u64).sum();
+        self.shaped(bytes, |link| link.read(ops, deadline))
+    }
+
+    fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let bytes = ops.iter().map(|op| op.from.len() as u64).sum();
+        self.shaped(bytes, |link| link.write(ops, deadline))
+    }
+}

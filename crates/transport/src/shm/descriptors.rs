@@ -1,0 +1,42 @@
+//! Descriptors beside bytes (`SCM_RIGHTS`).
+
+use crate::socket::Socket;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Sends `out` with the descriptors beside its first bytes; what did not fit stays in `out`.
+///
+/// Called with a reply that is the last of `out`. The socket is non-blocking, and its buffer is empty but for
+/// the replies before: at most one flush's worth, which a Unix socket takes whole or not at all at this size.
+pub(crate) fn send_descriptors(socket: &mut Socket, out: &mut Vec<u8>, fds: [BorrowedFd<'_>; 2]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let sent = rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(out)], &mut beside, SendFlags::NOSIGNAL)?;
+    out.drain(..sent);
+    Ok(())
+}
+
+/// Receives bytes, and descriptors if some come with them.
+pub(crate) fn receive_descriptors(
+    socket: &Socket,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(received.bytes)
+}

@@ -1,0 +1,105 @@
+//! A shared descriptor mapped into this process: raw copies in and out, and fence words.
+//!
+//! No Rust reference into the mapping ever exists: the node and, after a revoke, nobody in particular may
+//! write it at any time. Bytes are copied to and from private memory and mean nothing before the fence word
+//! was found unchanged.
+#![allow(unsafe_code)]
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the holder may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A mapping of the first `bytes` of a descriptor.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+    access: Access,
+}
+
+// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; every access is a
+// raw copy or an atomic load, so sharing it races no more than the peers on the other side already do.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps, populated at once so that no copy takes a page fault.
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Mapping> {
+        let length = rustix::fs::fstat(fd)?.st_size;
+        // A mapping past the end of the file would kill us by SIGBUS at the first touch.
+        if bytes == 0 || u64::try_from(length).is_ok_and(|length| length < bytes as u64) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::POPULATE, fd, 0)?
+        };
+        Ok(Mapping { base: base.cast(), bytes, access })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    fn is_inside(&self, offset: u64, length: usize) -> bool {
+        offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes as u64)
+    }
+
+    /// Copies out; false if the range leaves the mapping.
+    pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool {
+        if !self.is_inside(offset, into.len()) {
+            return false;
+        }
+        // SAFETY: the source range was just checked to lie in the mapping, which lives until drop; `into` is
+        // private memory, so they cannot overlap; peers may write meanwhile, and then the caller's second
+        // look at the fence word throws the result away.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.add(offset as usize), into.as_mut_ptr(), into.len()) };
+        true
+    }
+
+    /// Copies in; false if the range leaves the mapping or it is read-only.
+    pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) -> bool {
+        if !self.is_writable() || !self.is_inside(offset, from.len()) {
+            return false;
+        }
+        // SAFETY: the target range was just checked to lie in the mapping, which is writable and lives until
+        // drop; `from` is private memory, so they cannot overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(offset as usize), from.len()) };
+        true
+    }
+
+    /// The word at an offset; nothing if it is misplaced.
+    pub(crate) fn word(&self, offset: u64) -> Option<u64> {
+        if !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
+            return None;
+        }
+        // SAFETY: the word lies in the mapping and is aligned, for mappings start on pages; the other side
+        // changes it only by atomic stores.
+        let word = unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) };
+        Some(word.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `new` mapped; nothing borrows from it.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,41 @@
+//! Shared memory: the client maps a leased region and copies by itself.
+//!
+//! The node cannot take a mapping back, so two things make a late copy harmless. Writes: every lease has a
+//! memfd of its own that is never used again, so a late write spoils memory nobody will see. Reads: the
+//! region's fence word, which the node changes before anything else, is compared before and after each copy
+//! of at most 256 KiB; if it moved, the copy is thrown away and the caller gets an error.
+//!
+//! Control messages and the mapping's descriptors travel over a Unix socket in the abstract namespace, which
+//! leaves no file behind, and which admits only the node's own user and root.
+
+mod descriptors;
+mod link;
+mod mapping;
+
+pub use link::{ShmLink, ShmSpace};
+
+use crate::serve::Service;
+use crate::socket::Socket;
+use crate::tcp::Listening;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+
+pub(crate) use descriptors::send_descriptors;
+
+/// Serves local clients on an abstract Unix socket of this name.
+pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    let accept = |listener: &UnixListener| {
+        let (stream, _) = listener.accept()?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let own = rustix::process::geteuid();
+        if peer.uid != own && !peer.uid.is_root() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Socket::unix(stream)
+    };
+    crate::tcp::run(listener, accept, service)
+}

@@ -1,0 +1,210 @@
+//! A simulated net: the real framing code on both sides, a virtual clock, and faults drawn from one seed.
+//!
+//! A frame sent is answered by the service at once, in the caller's own thread; then chance decides whether
+//! request or reply is lost, whether the connection is cut, and how much virtual time the journey takes.
+//! Waiting moves the virtual clock, nothing else does: no real time passes, and the same seed with the same
+//! calls gives the same run.
+//!
+//! Faults the system must survive: loss, delay, a cut before or after the service acted. Not simulated here:
+//! corrupted or reordered bytes inside a connection, which TCP and the frame checksums exclude.
+
+use crate::client::FrameLink;
+use crate::serve::{Conversation, Next, Peer, Service};
+use crate::socket::{Interest, Stream};
+use crate::{LinkError, Transport};
+use farpool_wire::MonoNs;
+use farpool_wire::frame::Header;
+use farpool_wire::limits::HEADER_BYTES;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What goes wrong how often.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// One way, in virtual nanoseconds.
+    pub delay_ns: RangeInclusive<u64>,
+    /// Frames lost on the way there or back, of a million.
+    pub lost_per_million: u32,
+    /// Connections cut with a frame in flight, of a million.
+    pub cut_per_million: u32,
+}
+
+impl Faults {
+    /// A net without faults, 10 us each way.
+    pub fn none() -> Faults {
+        Faults { delay_ns: 10_000..=10_000, lost_per_million: 0, cut_per_million: 0 }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    random: u64,
+    now: MonoNs,
+    faults: Faults,
+}
+
+/// One simulated net; its clones are the same net.
+#[derive(Clone, Debug)]
+pub struct SimNet(Arc<Mutex<State>>);
+
+impl SimNet {
+    /// A net whose every chance comes from `seed`.
+    pub fn new(seed: u64, faults: Faults) -> SimNet {
+        SimNet(Arc::new(Mutex::new(State { random: seed, now: MonoNs(1), faults })))
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> MonoNs {
+        self.state().now
+    }
+
+    /// Lets virtual time pass.
+    pub fn advance_ns(&self, ns: u64) {
+        let mut state = self.state();
+        state.now = MonoNs(state.now.0.saturating_add(ns));
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// A number drawn from the seed.
+    pub fn draw(&self) -> u64 {
+        self.state().draw()
+    }
+
+    /// A link to a service.
+    pub fn connect(&self, service: Arc<dyn Service>) -> Result<FrameLink<SimStream>, LinkError> {
+        let stream = SimStream {
+            net: self.clone(),
+            service,
+            conversation: Conversation::new(Peer { is_local: false }),
+            outgoing: Vec::new(),
+            incoming: VecDeque::new(),
+            arrives: MonoNs(0),
+            is_cut: false,
+        };
+        FrameLink::greet(stream, Transport::Sim, self.now().plus_ms(1_000))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// SplitMix64 (Steele, Lea, Flood 2014): every seed is a good seed, and the whole state is one number.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn happens(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.draw() % 1_000_000 < u64::from(per_million)
+    }
+
+    fn delay(&mut self) -> u64 {
+        let (low, high) = (*self.faults.delay_ns.start(), *self.faults.delay_ns.end());
+        low + self.draw() % (high.saturating_sub(low) + 1)
+    }
+}
+
+/// The asking end of a simulated connection.
+pub struct SimStream {
+    net: SimNet,
+    service: Arc<dyn Service>,
+    conversation: Conversation,
+    outgoing: Vec<u8>,
+    incoming: VecDeque<u8>,
+    arrives: MonoNs,
+    is_cut: bool,
+}
+
+impl SimStream {
+    /// Delivers every whole frame that was written.
+    fn deliver(&mut self) {
+        while let Some(head) = self.outgoing.first_chunk::<HEADER_BYTES>() {
+            let Ok(header) = Header::decode(head) else {
+                self.is_cut = true;
+                return;
+            };
+            let whole = HEADER_BYTES + header.body_bytes as usize;
+            if self.outgoing.len() < whole {
+                return;
+            }
+            let frame: Vec<u8> = self.outgoing.drain(..whole).collect();
+            let (request_lost, cut_before, reply_lost, cut_after, journey) = {
+                let mut state = self.net.state();
+                let (lost, cut) = (state.faults.lost_per_million, state.faults.cut_per_million);
+                let drawn = (state.happens(lost), state.happens(cut), state.happens(lost), state.happens(cut));
+                let journey = state.delay() + state.delay();
+                (drawn.0, drawn.1, drawn.2, drawn.3, journey)
+            };
+            if cut_before {
+                self.is_cut = true;
+                return;
+            }
+            if request_lost {
+                continue;
+            }
+            let mut reply = Vec::new();
+            let next = self.conversation.answer(&*self.service, &header, &frame[HEADER_BYTES..], &mut reply);
+            if cut_after {
+                self.is_cut = true;
+                return;
+            }
+            if !reply_lost {
+                self.incoming.extend(reply);
+                self.arrives = MonoNs(self.net.now().0.max(self.arrives.0) + journey);
+            }
+            if matches!(next, Next::HangUp) {
+                self.is_cut = true;
+                return;
+            }
+        }
+    }
+}
+
+impl Stream for SimStream {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.incoming.is_empty() {
+            return if self.is_cut { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
+        if self.net.now() < self.arrives {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.incoming.read_vectored(into)
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.is_cut {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut count = 0;
+        for slice in from {
+            self.outgoing.extend_from_slice(slice);
+            count += slice.len();
+        }
+        self.deliver();
+        Ok(count)
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
+        if interest == Interest::Writable || self.is_cut {
+            return Ok(());
+        }
+        let mut state = self.net.state();
+        if self.incoming.is_empty() || self.arrives > deadline {
+            state.now = state.now.max(deadline);
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        state.now = state.now.max(self.arrives);
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! A byte stream with non-blocking vectored calls and a wait that ends at a deadline: what the framing
+//! code on both sides is written against.
+
+use crate::clock;
+use crate::waiting::{Waiter, time_left};
+use farpool_wire::MonoNs;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes to read, or the end.
+    Readable,
+    /// Room to write.
+    Writable,
+}
+
+/// A byte stream. `read` and `write` return `WouldBlock` rather than wait.
+pub trait Stream: Send {
+    /// Reads into the slices in order.
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    /// Writes from the slices in order.
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Waits; `TimedOut` when the deadline passes first.
+    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()>;
+}
+
+/// A TCP or Unix socket.
+#[derive(Debug)]
+pub struct Socket {
+    kind: Kind,
+    waiter: Waiter,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Takes over a TCP connection.
+    pub fn tcp(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::default() })
+    }
+
+    /// Takes over a Unix connection.
+    pub fn unix(stream: UnixStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::default() })
+    }
+
+    /// A second handle on the same connection, to shut it down from elsewhere.
+    pub fn shutdown_handle(&self) -> io::Result<ShutdownHandle> {
+        Ok(ShutdownHandle(match &self.kind {
+            Kind::Tcp(stream) => Kind::Tcp(stream.try_clone()?),
+            Kind::Unix(stream) => Kind::Unix(stream.try_clone()?),
+        }))
+    }
+
+    /// Whether the other side is on this host by construction.
+    pub fn is_unix(&self) -> bool {
+        matches!(self.kind, Kind::Unix(_))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Tcp(stream) => stream.as_fd(),
+            Kind::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Stream for Socket {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match &mut self.kind {
+            Kind::Tcp(stream) => stream.read_vectored(into),
+            Kind::Unix(stream) => stream.read_vectored(into),
+        }
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.kind {
+            Kind::Tcp(stream) => stream.write_vectored(from),
+            Kind::Unix(stream) => stream.write_vectored(from),
+        }
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
+        let flags = match interest {
+            Interest::Readable => PollFlags::IN,
+            Interest::Writable => PollFlags::OUT,
+        };
+        let Socket { kind, waiter } = self;
+        let fd = match &*kind {
+            Kind::Tcp(stream) => stream.as_fd(),
+            Kind::Unix(stream) => stream.as_fd(),
+        };
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_ready = || poll(&mut [PollFd::new(&fd, flags)], Some(&at_once)).is_ok_and(|ready| ready > 0);
+        if waiter.spin(is_ready) {
+            return Ok(());
+        }
+        loop {
+            let Some(left) = time_left(deadline, clock::now()) else {
+                return Err(io::ErrorKind::TimedOut.into());
+            };
+            match poll(&mut [PollFd::new(&fd, flags)], Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Ends a connection that another thread is using.
+#[derive(Debug)]
+pub struct ShutdownHandle(Kind);
+
+impl ShutdownHandle {
+    /// Both directions, now. The other thread's next call sees the end.
+    pub fn shutdown(&self) {
+        // An error means the connection has ended already.
+        let _ = match &self.0 {
+            Kind::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
+            Kind::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
+        };
+    }
+}
+
+/// Reads until all slices are full.
+pub(crate) fn read_full(
+    stream: &mut dyn Stream,
+    mut into: &mut [IoSliceMut<'_>],
+    deadline: MonoNs,
+) -> io::Result<()> {
+    IoSliceMut::advance_slices(&mut into, 0);
+    while !into.is_empty() {
+        match stream.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => IoSliceMut::advance_slices(&mut into, count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.wait(Interest::Readable, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all slices.
+pub(crate) fn write_full(
+    stream: &mut dyn Stream,
+    mut from: &mut [IoSlice<'_>],
+    deadline: MonoNs,
+) -> io::Result<()> {
+    IoSlice::advance_slices(&mut from, 0);
+    while !from.is_empty() {
+        match stream.write(from) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut from, count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.wait(Interest::Writable, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

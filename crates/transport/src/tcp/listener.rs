@@ -1,0 +1,106 @@
+//! Accepting, for TCP and for the Unix socket of shared memory alike.
+
+use crate::connection;
+use crate::serve::Service;
+use crate::socket::{ShutdownHandle, Socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Connections of one listener; more are closed at once. Each costs a thread and about 128 KiB.
+pub const CONNECTIONS_MAX: usize = 1_024;
+
+type Open = Arc<Mutex<BTreeMap<u64, ShutdownHandle>>>;
+
+/// A listener at work. Dropping it closes its connections and waits for its threads.
+#[derive(Debug)]
+pub struct Listening {
+    wake: UnixStream,
+    accepting: Option<JoinHandle<()>>,
+    local: Option<SocketAddr>,
+}
+
+impl Listening {
+    /// Where it listens (TCP only): with port 0 asked for, the port that was given.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.local
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // The accepting thread sees the end of the pair, closes the connections and joins their threads.
+        let _ = self.wake.shutdown(std::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+/// Serves on an address of this machine; `host:0` picks a free port.
+pub fn listen(address: SocketAddr, service: Arc<dyn Service>) -> io::Result<Listening> {
+    let listener = TcpListener::bind(address)?;
+    let local = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let mut listening = run(listener, |listener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream)), service)?;
+    listening.local = Some(local);
+    Ok(listening)
+}
+
+/// Runs an accept loop on a thread of its own.
+pub(crate) fn run<L: AsFd + Send + 'static>(
+    listener: L,
+    accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
+    service: Arc<dyn Service>,
+) -> io::Result<Listening> {
+    let (wake, woken) = UnixStream::pair()?;
+    let accepting = std::thread::Builder::new().name("farpool-accept".into()).spawn(move || {
+        let open: Open = Arc::default();
+        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut next = 0;
+        loop {
+            let mut polled = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+            match poll(&mut polled, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break,
+            }
+            if !polled[1].revents().is_empty() {
+                break;
+            }
+            // An accept that fails is the peer's problem, or passes (too many files); others wait behind it.
+            let Ok(socket) = accept(&listener) else { continue };
+            threads.retain(|thread| !thread.is_finished());
+            if threads.len() >= CONNECTIONS_MAX {
+                continue;
+            }
+            let Ok(handle) = socket.shutdown_handle() else { continue };
+            let id = next;
+            next += 1;
+            open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+            let (service, opened) = (Arc::clone(&service), Arc::clone(&open));
+            let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
+                // How a connection ended is for its peer to say; the leases behind it have their own time.
+                let _ = connection::serve(socket, &*service);
+                opened.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            });
+            match spawned {
+                Ok(thread) => threads.push(thread),
+                Err(_) => {
+                    open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                }
+            }
+        }
+        for handle in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            handle.shutdown();
+        }
+        for thread in threads {
+            let _ = thread.join();
+        }
+    })?;
+    Ok(Listening { wake, accepting: Some(accepting), local: None })
+}

@@ -1,0 +1,50 @@
+"""Far memory for database engines: idle RAM on other machines, leased as files.
+
+    import farpool
+
+    with farpool.connect("farpool://10.0.0.7:7400") as pool:
+        with pool.create("runs/0") as file:
+            file.write_at(0, b"more than this machine can hold")
+            print(file.read_at(0, 4))
+
+A far file belongs to the session that created it, and dies with it, until `Pool.publish`
+gives it to its name. `farpool.duckdb.attach` makes a DuckDB database spill into a pool.
+"""
+
+from farpool._farpool import (
+    ClosedError,
+    Error,
+    ExhaustedError,
+    ExistsError,
+    File,
+    FileInfo,
+    ForkError,
+    InvalidError,
+    LeaseError,
+    LostError,
+    NotFoundError,
+    Pool,
+    UnreachableError,
+    __version__,
+    connect,
+    embedded,
+)
+
+__all__ = [
+    "ClosedError",
+    "Error",
+    "ExhaustedError",
+    "ExistsError",
+    "File",
+    "FileInfo",
+    "ForkError",
+    "InvalidError",
+    "LeaseError",
+    "LostError",
+    "NotFoundError",
+    "Pool",
+    "UnreachableError",
+    "__version__",
+    "connect",
+    "embedded",
+]

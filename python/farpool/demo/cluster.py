@@ -1,0 +1,116 @@
+"""Broker and memory nodes as processes of this machine, and the proof that they leave nothing."""
+
+from __future__ import annotations
+
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import farpool
+
+READY_SECONDS = 20
+STOP_SECONDS = 10
+# A clean client gives back at once; the rest is what a lost one may take (TTL, grace, a second).
+GIVEN_BACK_SECONDS = 15
+
+
+class Cluster:
+    """One broker and several nodes. A context manager; leaving it ends every process."""
+
+    def __init__(self, binary: str, node_memory_bytes: int, node_count: int = 2):
+        self.url = ""
+        self._binary = binary
+        self._node_memory_bytes = node_memory_bytes
+        self._node_count = node_count
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}  # in starting order
+        self._logs = Path(tempfile.mkdtemp(prefix="farpool-demo-logs-"))
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start_all()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def what_is_left(self) -> list[str]:
+        """What clients have not given back, in words; waits a little for it to become nothing."""
+        deadline = time.monotonic() + GIVEN_BACK_SECONDS
+        with farpool.connect(self.url, transport="tcp") as pool:
+            while True:
+                status = pool.status()
+                left = []
+                if status["leased_bytes"]:
+                    left.append(f"{status['leased_bytes']} bytes are still leased")
+                if status["files"]:
+                    left.append(f"{len(status['files'])} files are still in the pool")
+                if not left or time.monotonic() > deadline:
+                    return left
+                time.sleep(0.05)
+
+    def stop(self) -> list[str]:
+        """Ends all processes, nodes first. Returns what did not end as it should, in words."""
+        left = []
+        while self._processes:
+            name, process = self._processes.popitem()
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                code = process.wait(STOP_SECONDS)
+                if code != 0:
+                    left.append(f"{name} ended with {code}: {self._log_tail(name)}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                left.append(f"{name} did not end within {STOP_SECONDS} s of SIGTERM and was killed")
+            process.stdout.close()
+        shutil.rmtree(self._logs, ignore_errors=True)
+        return left
+
+    def _start_all(self) -> None:
+        words = self._start("broker", ["broker", "--listen", "127.0.0.1:0", "--store", "memory"])
+        self.url = words[1]
+        for number in range(1, self._node_count + 1):
+            name = f"node-{number}"
+            memory = str(self._node_memory_bytes)
+            self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url])
+
+    def _start(self, name: str, arguments: list[str]) -> list[str]:
+        """Starts a process and returns the words of its ready line."""
+        with self._log_path(name).open("wb") as log:
+            # A session of its own: Ctrl-C must not end the pool under the running query.
+            process = subprocess.Popen(
+                [self._binary, *arguments], stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        self._processes[name] = process
+        line = read_line(process, READY_SECONDS)
+        if not line.startswith("ready "):
+            raise RuntimeError(f"{name} did not say that it is ready, but '{line}': {self._log_tail(name)}")
+        return line.split()
+
+    def _log_path(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def _log_tail(self, name: str) -> str:
+        return self._log_path(name).read_text(errors="replace").strip()[-1000:] or "it logged nothing"
+
+
+def read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
+    """The next line that the process prints, or what there was of it at its end or the timeout."""
+    line = b""
+    deadline = time.monotonic() + timeout_seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n") and selector.select(max(deadline - time.monotonic(), 0)):
+            byte = process.stdout.raw.read(1) if hasattr(process.stdout, "raw") else process.stdout.read(1)
+            if not byte:
+                break
+            line += byte
+    return line.decode(errors="replace").strip()

@@ -1,0 +1,344 @@
+"""Lets a stock DuckDB spill into far memory.
+
+    con = duckdb.connect("tpch.duckdb")
+    con.execute("SET memory_limit = '200MB'")
+    farpool.duckdb.attach(con, pool)
+
+DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
+root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
+habits shape this module:
+
+* It shares one handle among its threads and positions it before every block, so the position
+  belongs to the thread and not to the handle: far reads and writes let go of the GIL.
+* It asks whether a file exists once per spilled block. The answer is a look into a dictionary
+  here; nothing outside this process is asked.
+* It shortens a file with `touch(truncate=True)` and does not say to which length. We keep the
+  bytes until DuckDB removes the file, which it does as soon as the file holds no block.
+
+Never here: failing over to local disk. An error of the pool ends the query that met it, with the
+text of the `farpool.Error`, and the connection stays usable.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import uuid
+import weakref
+from datetime import datetime, timezone
+from typing import Any
+
+import duckdb
+from fsspec import AbstractFileSystem
+
+import farpool
+
+__all__ = ["FarFileSystem", "attach", "detach"]
+
+_PREFIX = "farpool://"
+
+# Attached file systems by the temporary directory each one serves; no two share a directory.
+_attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDictionary()
+
+
+def attach(
+    con: duckdb.DuckDBPyConnection,
+    pool: farpool.Pool,
+    *,
+    directory: str = "spill",
+    max_size: int | None = None,
+) -> FarFileSystem:
+    """Makes the database behind `con` spill into `pool`, and returns the file system it uses.
+
+    The setting covers every connection to that database. Several databases may share a pool:
+    each gets its own subdirectory of `directory`. `max_size` bounds the spilled bytes; without it
+    the bound is the memory that the pool's nodes offer. Both are bounds on what DuckDB asks for,
+    not reservations: `Pool.reserve` leases ahead.
+
+    Far files disappear when DuckDB removes them, which it does at the latest when the database is
+    closed, or with `detach`. Keep `pool` open until then.
+
+    Raises `farpool.InvalidError` if the database has a pool already or has spilled elsewhere:
+    DuckDB cannot move its temporary directory once it has used it.
+    """
+    parent = directory.strip("/")
+    if not parent:
+        raise farpool.InvalidError("directory is empty: name the far directory to spill into, such as 'spill'")
+    if max_size is not None and max_size <= 0:
+        raise farpool.InvalidError(f"max_size is {max_size}: it must be at least 1 byte")
+    if con.filesystem_is_registered(FarFileSystem.protocol):
+        raise farpool.InvalidError("this database has a Farpool file system already: attach it once, before it spills")
+    if max_size is None:
+        max_size = sum(node["donated_bytes"] for node in pool.status()["nodes"])
+
+    fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}")
+    with con.cursor() as cursor:
+        fs._directory_before = _setting(cursor, "temp_directory")
+        con.register_filesystem(fs)
+        try:
+            _set(cursor, "temp_directory", fs.url)
+        except duckdb.NotImplementedException as error:
+            con.unregister_filesystem(FarFileSystem.protocol)
+            raise farpool.InvalidError(
+                f"this database has spilled to '{fs._directory_before}' already, and DuckDB cannot move its "
+                "temporary directory after that: attach right after duckdb.connect()"
+            ) from error
+        except duckdb.Error:
+            con.unregister_filesystem(FarFileSystem.protocol)
+            raise
+        _set(cursor, "max_temp_directory_size", f"{max_size}B")
+    _attached[fs.url] = fs
+    return fs
+
+
+def detach(con: duckdb.DuckDBPyConnection) -> None:
+    """Deletes every far file of the database behind `con` and gives the memory back.
+
+    A database that has not spilled yet gets its former temporary directory back. One that has
+    cannot: from here on its queries must fit in memory, and what it still kept in far memory
+    (temporary tables) is lost. Closing the connection instead needs no detach.
+    """
+    with con.cursor() as cursor:
+        fs = _attached.pop(_setting(cursor, "temp_directory"), None)
+        if fs is None:
+            raise farpool.InvalidError("this database does not spill into far memory: attach was not called on it")
+        try:
+            _set(cursor, "temp_directory", fs._directory_before)
+            con.unregister_filesystem(FarFileSystem.protocol)
+        except duckdb.NotImplementedException:
+            pass  # Used already. It stays registered, so that a later spill meets our ClosedError.
+    fs.close()
+
+
+class FarFileSystem(AbstractFileSystem):
+    """The far files of one attached database, as an fsspec file system for `farpool://` paths.
+
+    Which files exist is known here and nowhere else, so only reads and writes leave the process.
+    """
+
+    protocol = "farpool"
+    cachable = False  # fsspec would hand one database the files of another
+
+    def __init__(self, pool: farpool.Pool, directory: str, **storage_options: Any):
+        super().__init__(**storage_options)
+        self.pool = pool
+        self.directory = directory
+        self.closed = False
+        self._directory_before = ""
+        self._directories = {directory.rpartition("/")[0]}
+        self._files: dict[str, farpool.File] = {}
+        self._modified: dict[str, float] = {}
+        self._release = weakref.finalize(self, _delete_all, pool, self._files)
+
+    @property
+    def url(self) -> str:
+        """The path to give to an engine."""
+        return f"{_PREFIX}/{self.directory}"
+
+    def close(self) -> None:
+        """Deletes all files. Opening one afterwards raises `farpool.ClosedError`."""
+        self.closed = True
+        self._release()
+
+    def isfile(self, path: str) -> bool:
+        return _key(path) in self._files
+
+    def isdir(self, path: str) -> bool:
+        return _key(path) in self._directories
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        return self.isfile(path) or self.isdir(path)
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        key = _key(path)
+        file = self._files.get(key)
+        if file is not None:
+            return {"name": key, "size": file.size, "type": "file", "mtime": self._modified[key]}
+        if key in self._directories:
+            return {"name": key, "size": 0, "type": "directory"}
+        raise farpool.NotFoundError(f"no far file '{key}' in this file system")
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        parent = _key(path)
+        if parent in self._files:
+            names = [parent]
+        else:
+            names = [name for name in [*self._files, *self._directories] if name.rpartition("/")[0] == parent]
+            if not names and parent not in self._directories:
+                raise farpool.NotFoundError(f"no far directory '{parent}' in this file system")
+        return [self.info(name) for name in names] if detail else names
+
+    def size(self, path: str) -> int:
+        return self.info(path)["size"]
+
+    def modified(self, path: str) -> datetime:
+        self.info(path)
+        return datetime.fromtimestamp(self._modified[_key(path)], timezone.utc)
+
+    created = modified
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        self._directories.add(_key(path))
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self._directories.add(_key(path))
+
+    def rmdir(self, path: str) -> None:
+        self._directories.discard(_key(path))
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Creates a missing file. Never shortens one: DuckDB means "to a length I did not tell you"."""
+        key = _key(path)
+        if key not in self._files:
+            self._create(key)
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        for key in [_key(path)] if isinstance(path, str) else map(_key, path):
+            if key in self._directories:
+                if recursive:
+                    for name in [name for name in self._files if name.startswith(f"{key}/")]:
+                        self._delete(name)
+                self._directories.discard(key)
+            else:
+                self._delete(key)
+
+    def rm_file(self, path: str) -> None:
+        self._delete(_key(path))
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        old, new = _key(path1), _key(path2)
+        if old not in self._files:
+            raise farpool.NotFoundError(f"no far file '{old}' in this file system")
+        if new in self._files:
+            raise farpool.ExistsError(f"far file '{new}' exists")
+        self.pool.rename(old, new)
+        self._files[new] = self._files.pop(old)
+        self._modified[new] = self._modified.pop(old)
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> FarFileHandle:
+        key = _key(path)
+        file = self._files.get(key)
+        if file is None:
+            if mode == "rb":
+                raise farpool.NotFoundError(f"no far file '{key}' in this file system")
+            # DuckDB says "rb+" for "read, write, create if missing".
+            file = self._create(key)
+        elif "w" in mode:
+            file.truncate(0)
+        handle = FarFileHandle(file, mode)
+        if "a" in mode:
+            handle.seek(0, io.SEEK_END)
+        return handle
+
+    def _create(self, key: str) -> farpool.File:
+        if self.closed:
+            raise farpool.ClosedError(
+                f"cannot create far file '{key}': the database was detached from its pool, so it can no longer spill"
+            )
+        file = self.pool.create(key, file_class="scratch")
+        self._files[key] = file
+        self._modified[key] = time.time()
+        return file
+
+    def _delete(self, key: str) -> None:
+        file = self._files.pop(key, None)
+        if file is None:
+            raise farpool.NotFoundError(f"no far file '{key}' in this file system")
+        self._modified.pop(key, None)
+        _delete_file(self.pool, key, file)
+
+
+class FarFileHandle(io.RawIOBase):
+    """An open far file, with one position per thread. Closing it keeps the file."""
+
+    def __init__(self, file: farpool.File, mode: str):
+        self.mode = mode
+        self._file = file
+        # By thread number and not threading.local: Python forgets the locals of a thread that
+        # it did not start (DuckDB's) whenever that thread returns from Python.
+        self._positions: dict[int, int] = {}
+
+    def readable(self) -> bool:
+        return "r" in self.mode or "+" in self.mode
+
+    def writable(self) -> bool:
+        return self.mode != "rb"
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self.tell()
+        elif whence == io.SEEK_END:
+            offset += self._file.size
+        if offset < 0:
+            raise farpool.InvalidError(f"seek of far file '{self._file.name}' to {offset}, before its start")
+        self._positions[threading.get_ident()] = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._positions.get(threading.get_ident(), 0)
+
+    def read(self, size: int | None = -1) -> bytes:
+        position = self.tell()
+        if size is None or size < 0:
+            size = max(self._file.size - position, 0)
+        data = self._file.read_at(position, size)
+        self._positions[threading.get_ident()] = position + len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read(-1)
+
+    def readinto(self, buffer: Any) -> int:
+        position = self.tell()
+        count = self._file.read_into(position, buffer)
+        self._positions[threading.get_ident()] = position + count
+        return count
+
+    def write(self, data: Any) -> int:
+        position = self.tell()
+        count = self._file.write_at(position, data)
+        self._positions[threading.get_ident()] = position + count
+        return count
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self.tell() if size is None else size
+        self._file.truncate(size)
+        return size
+
+
+def _key(path: str) -> str:
+    """The name of a far file or directory, which is its path without protocol and outer slashes."""
+    return path.removeprefix(_PREFIX).strip("/")
+
+
+def _delete_file(pool: farpool.Pool, key: str, file: farpool.File) -> None:
+    try:
+        file.close()
+        pool.delete(key)
+    except farpool.Error:
+        # The node or our session is gone, and with it these bytes; or the lease runs out soon.
+        # Raising here would make DuckDB keep the file in its books and fail the next query too.
+        pass
+
+
+def _delete_all(pool: farpool.Pool, files: dict[str, farpool.File]) -> None:
+    while files:
+        key, file = files.popitem()
+        _delete_file(pool, key, file)
+
+
+def _setting(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
+    return cursor.execute(f"SELECT current_setting('{name}')").fetchone()[0] or ""
+
+
+def _set(cursor: duckdb.DuckDBPyConnection, name: str, value: str) -> None:
+    quoted = value.replace("'", "''")
+    cursor.execute(f"SET GLOBAL {name} = '{quoted}'")
