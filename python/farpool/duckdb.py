@@ -8,8 +8,8 @@ DuckDB asks a registered fsspec file system for its temporary files, so no exten
 root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
 habits shape this module:
 
-* It shares one handle among its threads and positions it before every block, so the position
-  belongs to the thread and not to the handle: far reads and writes let go of the GIL.
+* It shares one handle among its threads and seeks before every block. Far reads and writes let go
+  of the GIL, so a seek must hold for the thread that asked for it and for no other.
 * It asks whether a file exists once per spilled block. The answer is a look into a dictionary
   here; nothing outside this process is asked.
 * It shortens a file with `touch(truncate=True)` and does not say to which length. We keep the
@@ -26,7 +26,7 @@ import threading
 import time
 import uuid
 import weakref
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -174,7 +174,7 @@ class FarFileSystem(AbstractFileSystem):
 
     def modified(self, path: str) -> datetime:
         self.info(path)
-        return datetime.fromtimestamp(self._modified[_key(path)], timezone.utc)
+        return datetime.fromtimestamp(self._modified[_key(path)], UTC)
 
     created = modified
 
@@ -250,14 +250,20 @@ class FarFileSystem(AbstractFileSystem):
 
 
 class FarFileHandle(io.RawIOBase):
-    """An open far file, with one position per thread. Closing it keeps the file."""
+    """An open far file. Closing it keeps the file.
+
+    A seek is kept for the next read or write of the same thread, so that threads may share a
+    handle for blocks at known places. Whoever reads or writes without a seek goes on where the
+    last operation ended, whichever thread that was: so DuckDB writes a Parquet file.
+    """
 
     def __init__(self, file: farpool.File, mode: str):
         self.mode = mode
         self._file = file
+        self._position = 0
         # By thread number and not threading.local: Python forgets the locals of a thread that
         # it did not start (DuckDB's) whenever that thread returns from Python.
-        self._positions: dict[int, int] = {}
+        self._seeks: dict[int, int] = {}
 
     def readable(self) -> bool:
         return "r" in self.mode or "+" in self.mode
@@ -279,33 +285,37 @@ class FarFileHandle(io.RawIOBase):
             offset += self._file.size
         if offset < 0:
             raise farpool.InvalidError(f"seek of far file '{self._file.name}' to {offset}, before its start")
-        self._positions[threading.get_ident()] = offset
+        self._seeks[threading.get_ident()] = offset
         return offset
 
     def tell(self) -> int:
-        return self._positions.get(threading.get_ident(), 0)
+        return self._seeks.get(threading.get_ident(), self._position)
+
+    def _start(self) -> int:
+        """Where this thread's operation begins. Its seek is used up by it."""
+        return self._seeks.pop(threading.get_ident(), self._position)
 
     def read(self, size: int | None = -1) -> bytes:
-        position = self.tell()
+        position = self._start()
         if size is None or size < 0:
             size = max(self._file.size - position, 0)
         data = self._file.read_at(position, size)
-        self._positions[threading.get_ident()] = position + len(data)
+        self._position = position + len(data)
         return data
 
     def readall(self) -> bytes:
         return self.read(-1)
 
     def readinto(self, buffer: Any) -> int:
-        position = self.tell()
+        position = self._start()
         count = self._file.read_into(position, buffer)
-        self._positions[threading.get_ident()] = position + count
+        self._position = position + count
         return count
 
     def write(self, data: Any) -> int:
-        position = self.tell()
+        position = self._start()
         count = self._file.write_at(position, data)
-        self._positions[threading.get_ident()] = position + count
+        self._position = position + count
         return count
 
     def truncate(self, size: int | None = None) -> int:

@@ -1,1 +1,61 @@
-fn main() {}
+//! The `farpool` command. One file per subcommand; this one reads the arguments and maps outcomes to exit
+//! codes: 0 done, 1 refused (by a peer or by policy), 2 usage or failure.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod broker;
+mod demo;
+mod exit;
+mod loopback;
+mod node;
+mod signals;
+mod status;
+mod table;
+mod units;
+
+use clap::{Parser, Subcommand};
+use exit::Failure;
+use std::process::ExitCode;
+
+/// Far memory for database engines: idle RAM, leased as files.
+#[derive(Parser)]
+#[command(name = "farpool", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Try it:  farpool broker --listen 127.0.0.1:7700 &\n         \
+    farpool node --name n1 --memory 1GiB --broker farpool://127.0.0.1:7700 &\n         \
+    farpool status --pool farpool://127.0.0.1:7700")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the broker: admits sessions, grants memory, keeps the names of published files.
+    Broker(broker::Args),
+    /// Run a memory node: donate RAM of this machine to a pool.
+    Node(node::Args),
+    /// Show a pool: nodes, regions, sessions, files, traffic.
+    Status(status::Args),
+    /// Measure this machine.
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Run TPC-H queries that do not fit their memory limit, spilling to far memory.
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Broker(args) => broker::run(&args),
+        Command::Node(args) => node::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Bench(command) => bench::run(&command),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => exit::report(&failure),
+    }
+}
+
+type Outcome = Result<(), Failure>;

@@ -1,1 +1,43 @@
+//! Far memory for database engines: idle RAM, leased as files.
 //!
+//! ```no_run
+//! use farpool::{CreateOptions, FileClass, Pool};
+//! # fn main() -> Result<(), farpool::Error> {
+//! let pool = Pool::connect("farpool://127.0.0.1:7700")?;
+//! let file = pool.create("spill-1", FileClass::Scratch, CreateOptions::default())?;
+//! file.write_at(0, b"rows that do not fit")?;
+//! let mut back = [0; 4];
+//! file.read_at(16, &mut back)?;
+//! assert_eq!(&back, b" fit");
+//! pool.delete("spill-1")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The idea: a session leases whole regions and cuts them into extents by itself, so files grow, shrink and
+//! come and go without asking anybody; the broker is needed only for more regions and for published names.
+//! What decides (range to extents, where to cut, what is unwritten) is pure and lives in [`plan`]; what
+//! moves bytes stands outside it.
+//!
+//! Losing a node never gives a wrong answer: the bytes it held answer [`ErrorKind::Lost`] from then on.
+#![forbid(unsafe_code)]
+
+mod error;
+mod file;
+mod node_links;
+mod options;
+pub mod plan;
+mod pool;
+mod session;
+mod stats;
+
+pub use error::{Error, ErrorKind, Retry};
+pub use farpool_wire::FileClass;
+pub use farpool_wire::control::{NodeStatus, StatusReport};
+pub use file::{FarFile, ReadRange, WriteRange};
+pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, TransportChoice};
+pub use pool::{FileInfo, Pool};
+pub use stats::Stats;
+
+/// Result of every operation here.
+pub type Result<T> = std::result::Result<T, Error>;

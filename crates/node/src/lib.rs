@@ -1,1 +1,18 @@
+//! The memory node: donates regions, serves them, and keeps their leases.
 //!
+//! The idea: three things that never wait for one another. Data operations go from a connection's thread
+//! through [`dispatch`] to the region's gate, without a lock. Control messages change leases under one lock
+//! and carry their effects out to the gates before they answer. Housekeeping (expiry, wiping, pre-faulting)
+//! and the report to the broker have a thread each.
+//!
+//! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`).
+#![forbid(unsafe_code)]
+
+pub mod dispatch;
+mod options;
+mod reporting;
+mod service;
+mod start;
+
+pub use options::NodeOptions;
+pub use start::{Node, StartError, host_boot_id};

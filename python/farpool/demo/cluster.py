@@ -21,8 +21,11 @@ GIVEN_BACK_SECONDS = 15
 class Cluster:
     """One broker and several nodes. A context manager; leaving it ends every process."""
 
-    def __init__(self, binary: str, node_memory_bytes: int, node_count: int = 2):
+    def __init__(
+        self, binary: str, node_memory_bytes: int, node_count: int = 2, broker_arguments: tuple[str, ...] = ()
+    ):
         self.url = ""
+        self._broker_arguments = broker_arguments
         self._binary = binary
         self._node_memory_bytes = node_memory_bytes
         self._node_count = node_count
@@ -55,6 +58,16 @@ class Cluster:
                     return left
                 time.sleep(0.05)
 
+    def kill(self, name: str) -> None:
+        """Ends one process as a crash would: "broker", "node-1", ..."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+    def is_running(self, name: str) -> bool:
+        return name in self._processes and self._processes[name].poll() is None
+
     def stop(self) -> list[str]:
         """Ends all processes, nodes first. Returns what did not end as it should, in words."""
         left = []
@@ -75,8 +88,8 @@ class Cluster:
         return left
 
     def _start_all(self) -> None:
-        words = self._start("broker", ["broker", "--listen", "127.0.0.1:0", "--store", "memory"])
-        self.url = words[1]
+        arguments = ["broker", "--listen", "127.0.0.1:0", "--store", "memory", *self._broker_arguments]
+        self.url = self._start("broker", arguments)[1]
         for number in range(1, self._node_count + 1):
             name = f"node-{number}"
             memory = str(self._node_memory_bytes)
@@ -87,7 +100,7 @@ class Cluster:
         with self._log_path(name).open("wb") as log:
             # A session of its own: Ctrl-C must not end the pool under the running query.
             process = subprocess.Popen(
-                [self._binary, *arguments], stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                [self._binary, *arguments], stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
             )
         self._processes[name] = process
         line = read_line(process, READY_SECONDS)
@@ -103,13 +116,13 @@ class Cluster:
 
 
 def read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
-    """The next line that the process prints, or what there was of it at its end or the timeout."""
+    """The next line of an unbuffered process, or what there was of it at its end or the timeout."""
     line = b""
     deadline = time.monotonic() + timeout_seconds
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while not line.endswith(b"\n") and selector.select(max(deadline - time.monotonic(), 0)):
-            byte = process.stdout.raw.read(1) if hasattr(process.stdout, "raw") else process.stdout.read(1)
+            byte = process.stdout.read(1)
             if not byte:
                 break
             line += byte

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+
+# How string offsets are stored, as a memoryview format.
+_OFFSET_FORMATS = {pa.string(): "i", pa.binary(): "i", pa.large_string(): "q", pa.large_binary(): "q"}
 
 
 class ResultDigest:
@@ -36,10 +41,8 @@ class _ColumnDigest:
         self._nulls = hashlib.sha256()
         self._lengths = hashlib.sha256()
         self._values = hashlib.sha256()
-        self._offset_format = {pa.string(): "i", pa.binary(): "i", pa.large_string(): "q", pa.large_binary(): "q"}.get(
-            field.type
-        )
-        if self._offset_format is None and not (pa.types.is_primitive(field.type) or pa.types.is_decimal(field.type)):
+        self._offset_format = _OFFSET_FORMATS.get(field.type, "")
+        if not (self._offset_format or pa.types.is_primitive(field.type) or pa.types.is_decimal(field.type)):
             raise TypeError(f"column '{field.name}' is of type {field.type}, which has no digest")
 
     def add(self, column: pa.Array, rows_before: int) -> None:
@@ -73,10 +76,11 @@ class _ColumnDigest:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    if pa.types.is_decimal(type_) or pa.types.is_floating(type_) or pa.types.is_integer(type_):
-        return pa.scalar(0, pa.int64()).cast(type_)
-    if pa.types.is_boolean(type_):
-        return pa.scalar(False)
+    """What stands in for null values, whose own bytes are undefined."""
+    if pa.types.is_decimal(type_):
+        return pa.scalar(Decimal(0), type_)
     if pa.types.is_temporal(type_):
         return pa.scalar(0, pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+    if pa.types.is_primitive(type_):
+        return pa.scalar(0).cast(type_)
     return pa.scalar("").cast(type_)

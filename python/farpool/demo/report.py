@@ -78,17 +78,15 @@ def print_report(console: Console, results: Sequence[QueryResult], setting: str,
 
 def where_we_lose(results: Sequence[QueryResult]) -> str:
     sentences = []
-    for mode in (FAR_TCP, FAR_SHM):
-        slower = [(r.query.name, ratio) for r in results if (ratio := r.ratio(mode, DISK)) and ratio > 1]
-        faster = [(r.query.name, ratio) for r in results if (ratio := r.ratio(mode, DISK)) and ratio <= 1]
-        if slower:
-            sentences.append(f"{mode.title} is slower than local disk for {_times(slower)}.")
-        if faster:
-            sentences.append(f"{mode.title} is no slower than local disk for {_times(faster)}.")
-    for mode in (FAR_TCP, FAR_SHM):
-        slower = [(r.query.name, ratio) for r in results if (ratio := r.ratio(mode, ENOUGH)) and ratio > 1]
-        if slower:
-            sentences.append(f"Against enough memory, {mode.title} is slower for {_times(slower)}.")
+    for base in (DISK, ENOUGH):
+        for mode in (FAR_TCP, FAR_SHM):
+            ratios = [(r.query.name, ratio) for r in results if (ratio := r.ratio(mode, base))]
+            slower = [(name, ratio) for name, ratio in ratios if ratio > 1]
+            faster = [(name, ratio) for name, ratio in ratios if ratio <= 1]
+            if slower:
+                sentences.append(f"{mode.title} takes longer than {base.title}: {_times(slower)}.")
+            if faster:
+                sentences.append(f"{mode.title} takes no longer than {base.title}: {_times(faster)}.")
     unspilled = [
         r.query.name
         for r in results
@@ -96,7 +94,9 @@ def where_we_lose(results: Sequence[QueryResult]) -> str:
         if r.seconds(mode) is not None and r.spill_written_bytes(mode) == 0
     ]
     if unspilled:
-        sentences.append(f"Nothing was spilled in some run of {', '.join(dict.fromkeys(unspilled))}: it shows nothing.")
+        sentences.append(
+            f"Nothing spilled in some mode of {', '.join(dict.fromkeys(unspilled))}: its times say nothing."
+        )
     fitting = [r.query.name for r in results if r.seconds(NO_SPILL) is not None]
     if fitting:
         sentences.append(f"{', '.join(fitting)} would have fitted in its limit without spill.")
@@ -179,7 +179,7 @@ def _cell(result: QueryResult, mode: Mode) -> str:
 
 
 def _times(pairs: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} ({ratio:.2f} times the time)" for name, ratio in pairs)
+    return ", ".join(f"{name} {ratio:.2f}x" for name, ratio in pairs)
 
 
 def _ratio(ratio: float | None) -> str:

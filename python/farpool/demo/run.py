@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 
@@ -24,7 +24,7 @@ ROWS_PER_BATCH = 100_000
 class Mode:
     name: str
     title: str
-    transport: str | None = None  # of far memory
+    transport: Literal["auto", "tcp", "shm"] = "auto"  # of far memory
 
     @property
     def is_limited(self) -> bool:
@@ -37,8 +37,8 @@ class Mode:
 
 NO_SPILL = Mode("no-spill", "no spill")
 DISK = Mode("disk", "local disk")
-FAR_TCP = Mode("far-tcp", "far, tcp", "tcp")
-FAR_SHM = Mode("far-shm", "far, shm", "shm")
+FAR_TCP = Mode("far-tcp", "far tcp", "tcp")
+FAR_SHM = Mode("far-shm", "far shm", "shm")
 ENOUGH = Mode("enough", "enough memory")
 MODES = {mode.name: mode for mode in (NO_SPILL, DISK, FAR_TCP, FAR_SHM, ENOUGH)}
 

@@ -1,0 +1,151 @@
+//! One file on the broker's disk, in an embedded B-tree with synced commits.
+//!
+//! Tables: `meta` (`format`, `term`, `key`, `next_file`) and `names` (name to a published file in the form of
+//! the wire). A file whose `format` is another version is refused, never converted in passing. No table is
+//! ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
+
+use super::{Store, StoreError};
+use farpool_lease::broker::{Durable, NamedFile, Record};
+use farpool_wire::codec::{Cursor, Field};
+use farpool_wire::control::NamedExtent;
+use farpool_wire::limits::NAMED_EXTENTS_MAX;
+use farpool_wire::{FileClass, FileId, List, Name, Term};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::Path;
+
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const NAMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("names");
+
+/// The version of what is inside the tables.
+pub const STORE_FORMAT: u64 = 1;
+
+/// See the module.
+pub struct RedbStore {
+    database: Database,
+    path: String,
+}
+
+impl RedbStore {
+    /// Opens the file, or makes it.
+    pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
+        let shown = path.display().to_string();
+        let database = Database::create(path).map_err(|error| {
+            StoreError(format!("the broker store {shown} cannot be opened: {error}"))
+        })?;
+        let mut store = RedbStore { database, path: shown };
+        store.check_format()?;
+        Ok(store)
+    }
+
+    fn failed(&self, error: impl Into<redb::Error>) -> StoreError {
+        StoreError(format!("the broker store {}: {}", self.path, error.into()))
+    }
+
+    fn damaged(&self, what: &str) -> StoreError {
+        StoreError(format!("the broker store {} is damaged: {what}", self.path))
+    }
+
+    fn check_format(&mut self) -> Result<(), StoreError> {
+        let transaction = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
+            transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
+            let found = meta.get("format").map_err(|error| self.failed(error))?.map(|value| value.value().to_vec());
+            match found {
+                None => {
+                    meta.insert("format", &STORE_FORMAT.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
+                }
+                Some(found) => {
+                    let format = self.number("format", &found)?;
+                    if format != STORE_FORMAT {
+                        return Err(StoreError(format!(
+                            "the broker store {} has format {format}; this version reads and writes format \
+                             {STORE_FORMAT} only. Use the version that wrote it, or another --store file",
+                            self.path
+                        )));
+                    }
+                }
+            }
+        }
+        transaction.commit().map_err(|error| self.failed(error))
+    }
+
+    fn number(&self, what: &str, bytes: &[u8]) -> Result<u64, StoreError> {
+        let bytes = bytes.try_into().map_err(|_| self.damaged(&format!("{what} is {} bytes long", bytes.len())))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+fn encode(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
+    let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
+        List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.file.put(&mut bytes);
+    file.class.put(&mut bytes);
+    extents.put(&mut bytes);
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Result<NamedFile, farpool_wire::WireError> {
+    let mut from = Cursor::new(bytes);
+    let file = FileId::take(&mut from)?;
+    let class = FileClass::take(&mut from)?;
+    let extents: List<NamedExtent, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
+    from.finish()?;
+    Ok(NamedFile { file, class, extents: extents.into_vec() })
+}
+
+impl Store for RedbStore {
+    fn load(&self) -> Result<Durable, StoreError> {
+        let transaction = self.database.begin_read().map_err(|error| self.failed(error))?;
+        let meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
+        let mut durable = Durable::default();
+        if let Some(term) = meta.get("term").map_err(|error| self.failed(error))? {
+            durable.term = Term(self.number("term", term.value())?);
+        }
+        if let Some(file) = meta.get("next_file").map_err(|error| self.failed(error))? {
+            durable.next_file = FileId(self.number("next_file", file.value())?);
+        }
+        if let Some(key) = meta.get("key").map_err(|error| self.failed(error))? {
+            durable.key = Some(key.value().try_into().map_err(|_| self.damaged("key is not 32 bytes long"))?);
+        }
+        let names = transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
+        for entry in names.iter().map_err(|error| self.failed(error))? {
+            let (name, file) = entry.map_err(|error| self.failed(error))?;
+            let shown = name.value().to_owned();
+            let file = decode(file.value()).map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
+            let name = Name::new(shown).map_err(|error| self.damaged(&error.to_string()))?;
+            durable.names.insert(name, file);
+        }
+        Ok(durable)
+    }
+
+    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        // The default durability of a redb commit is `Immediate`: synced before it returns.
+        let transaction = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
+            let mut names = transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
+            for record in records {
+                match record {
+                    Record::Term(term) => {
+                        meta.insert("term", &term.0.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
+                    }
+                    Record::Key(key) => {
+                        meta.insert("key", &key[..]).map_err(|error| self.failed(error))?;
+                    }
+                    Record::NextFile(file) => {
+                        meta.insert("next_file", &file.0.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
+                    }
+                    Record::Name(name, file) => {
+                        names.insert(&**name, &encode(file)?[..]).map_err(|error| self.failed(error))?;
+                    }
+                    Record::DropName(name) => {
+                        names.remove(&**name).map_err(|error| self.failed(error))?;
+                    }
+                }
+            }
+        }
+        transaction.commit().map_err(|error| self.failed(error))
+    }
+}

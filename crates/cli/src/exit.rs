@@ -1,0 +1,54 @@
+//! Failures and the exit codes they end with.
+
+use farpool::ErrorKind;
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command did not do what it was asked to.
+pub(crate) enum Failure {
+    /// A peer or a policy said no.
+    Refused(String),
+    /// The arguments cannot be meant.
+    Usage(String),
+    /// It was tried and did not work.
+    Failed(String),
+    /// Whoever read our output has left: not an error.
+    NobodyReads,
+    /// A child has said why.
+    Said(u8),
+}
+
+impl Failure {
+    pub(crate) fn failed(what: impl fmt::Display) -> Failure {
+        Failure::Failed(what.to_string())
+    }
+}
+
+impl From<farpool::Error> for Failure {
+    fn from(error: farpool::Error) -> Self {
+        match error.kind() {
+            ErrorKind::Invalid => Failure::Usage(error.to_string()),
+            ErrorKind::Unreachable => Failure::Failed(error.to_string()),
+            _ => Failure::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Failure::NobodyReads } else { Failure::failed(error) }
+    }
+}
+
+/// Says what went wrong. Returns the exit code.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    let (code, text) = match failure {
+        Failure::NobodyReads => return ExitCode::SUCCESS,
+        Failure::Said(code) => return ExitCode::from(*code),
+        Failure::Refused(text) => (1, text),
+        Failure::Usage(text) | Failure::Failed(text) => (2, text),
+    };
+    eprintln!("farpool: {text}");
+    ExitCode::from(code)
+}

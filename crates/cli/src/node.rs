@@ -1,0 +1,72 @@
+//! `farpool node`.
+
+use crate::exit::Failure;
+use crate::signals::Stop;
+use crate::{Outcome, loopback, units};
+use farpool_node::{Node, NodeOptions};
+use farpool_wire::Name;
+use std::io::Write;
+
+/// Run a memory node: donate RAM of this machine to a pool.
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool node --name n1 --memory 4GiB --broker farpool://127.0.0.1:7700")]
+pub(crate) struct Args {
+    /// What it is called; started again under its name it replaces its former life
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// How much to donate; rounded down to whole regions
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    memory: u64,
+    /// The pool to donate it to
+    #[arg(long, value_name = "farpool://HOST:PORT")]
+    broker: String,
+    /// Unit of donation and lease: a power of two from 1MiB to 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
+    region_size: u64,
+    /// Where to serve; port 0 picks a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    listen: String,
+    /// Where clients reach it, if not where it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Its failure domain; by default the name of this host
+    #[arg(long, value_name = "NAME")]
+    host_label: Option<String>,
+    /// Do not ask for huge pages
+    #[arg(long)]
+    no_huge_pages: bool,
+    /// Do not lock donated memory into RAM
+    #[arg(long)]
+    no_lock: bool,
+    /// Do not touch donated memory ahead of its first use
+    #[arg(long)]
+    no_prefault: bool,
+    /// Do not offer shared memory to clients on this host
+    #[arg(long)]
+    no_shm: bool,
+    /// Serve beyond this machine without encryption or authentication
+    #[arg(long)]
+    plaintext: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let stop = Stop::catch()?;
+    let name = |flag: &str, name: &str| {
+        Name::new(name).map_err(|error| Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted")))
+    };
+    let broker = loopback::broker_of("--broker", &args.broker)?;
+    loopback::resolve("--broker", &broker, args.plaintext)?;
+    let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, broker);
+    options.region_bytes = args.region_size;
+    options.listen = loopback::resolve("--listen", &args.listen, args.plaintext)?;
+    options.advertise = args.advertise.clone();
+    options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
+    options.huge_pages = !args.no_huge_pages;
+    options.lock_memory = !args.no_lock;
+    options.prefault = !args.no_prefault;
+    options.shared_memory = !args.no_shm;
+    let node = Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
+    writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
+    stop.wait();
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! `farpool status`.
+
+use crate::exit::Failure;
+use crate::signals::Stop;
+use crate::units::show_bytes;
+use crate::{Outcome, table, units};
+use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Show a pool: nodes, regions, sessions, files, traffic.
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool status --pool farpool://127.0.0.1:7700 --watch")]
+pub(crate) struct Args {
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// Show it again and again
+    #[arg(long)]
+    watch: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "1s")]
+    interval: u32,
+    /// For machines: one JSON object a look
+    #[arg(long)]
+    json: bool,
+    /// Published files to list at the most
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    files: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let stop = Stop::catch()?;
+    let options = PoolOptions { label: Some("farpool status".into()), ..PoolOptions::default() };
+    let pool = Pool::connect_with(&args.pool, options)?;
+    if !args.watch {
+        return look(&pool, args);
+    }
+    // The main thread waits for the signal; looking ends with the process.
+    std::thread::scope(|scope| {
+        let (ended, end) = std::sync::mpsc::channel::<Outcome>();
+        let pool = &pool;
+        let (quit, quitting) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            let outcome = loop {
+                if let Err(failure) = look(pool, args) {
+                    break Err(failure);
+                }
+                match quitting.recv_timeout(Duration::from_millis(args.interval.into())) {
+                    Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                    _ => break Ok(()),
+                }
+            };
+            let _ = ended.send(outcome);
+        });
+        let waiting = std::thread::Builder::new().spawn(move || {
+            stop.wait();
+            drop(quit);
+        });
+        waiting.map_err(Failure::failed)?;
+        end.recv().unwrap_or(Ok(()))
+    })
+}
+
+fn look(pool: &Pool, args: &Args) -> Outcome {
+    let report = pool.status()?;
+    let files = pool.list("")?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", as_json(&report, &files))?;
+    } else {
+        if args.watch && std::io::stdout().is_terminal() {
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        for line in as_text(&report, &files, args.files) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
+    let nodes = report.nodes.iter().map(|node| {
+        json!({
+            "name": &*node.info.name,
+            "address": &*node.info.address,
+            "host_label": &*node.info.host_label,
+            "incarnation": format!("{:016x}", node.info.incarnation.0),
+            "alive": node.alive,
+            "heard_ms_ago": node.heard_ms_ago,
+            "region_bytes": node.info.region_bytes,
+            "regions": {
+                "free": node.counts.free, "leased": node.counts.leased, "named": node.counts.named,
+                "cleaning": node.counts.cleaning, "locked": node.counts.locked,
+            },
+            "sessions": node.counts.sessions,
+            "traffic": {
+                "read_ops": node.traffic.read_ops, "read_bytes": node.traffic.read_bytes,
+                "write_ops": node.traffic.write_ops, "write_bytes": node.traffic.write_bytes,
+                "refused_ops": node.traffic.refused_ops, "mapped_regions": node.traffic.mapped_regions,
+            },
+        })
+    });
+    let files = files.iter().map(|file| {
+        json!({ "name": file.name, "bytes": file.bytes, "class": file.class.word(), "lost": file.is_lost })
+    });
+    json!({
+        "term": report.term.0,
+        "sessions": report.sessions,
+        "tickets_open": report.tickets_open,
+        "file_count": report.files,
+        "file_bytes": report.file_bytes,
+        "nodes": nodes.collect::<Vec<_>>(),
+        "files": files.collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String> {
+    let total = |count: fn(&farpool::NodeStatus) -> u32| -> u64 {
+        report.nodes.iter().map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
+    };
+    let mut lines = vec![format!(
+        "broker term {} | {} sessions | {} nodes | free {} | leased {} | published {} files, {}",
+        report.term,
+        report.sessions,
+        report.nodes.len(),
+        show_bytes(total(|node| node.counts.free)),
+        show_bytes(total(|node| node.counts.leased)),
+        report.files,
+        show_bytes(report.file_bytes),
+    )];
+    lines.push(String::new());
+    let rows: Vec<Vec<String>> = report
+        .nodes
+        .iter()
+        .map(|node| {
+            let size = |regions: u32| show_bytes(u64::from(regions) * node.info.region_bytes);
+            vec![
+                node.info.name.to_string(),
+                node.info.address.to_string(),
+                node.info.host_label.to_string(),
+                if node.alive { "up".into() } else { format!("silent for {} s", node.heard_ms_ago / 1000) },
+                size(node.counts.free),
+                size(node.counts.leased),
+                size(node.counts.named),
+                size(node.counts.cleaning),
+                node.counts.sessions.to_string(),
+                show_bytes(node.traffic.read_bytes),
+                show_bytes(node.traffic.write_bytes),
+                node.traffic.refused_ops.to_string(),
+                node.traffic.mapped_regions.to_string(),
+            ]
+        })
+        .collect();
+    let header = [
+        "node", "address", "host", "state", "free", "leased", "named", "wiping", "sessions", "read", "written",
+        "refused", "mapped",
+    ];
+    if rows.is_empty() {
+        lines.push("No node has joined. Start one: farpool node --name n1 --memory 1GiB --broker …".into());
+    } else {
+        lines.extend(table::lines(&header, &rows));
+    }
+    if !files.is_empty() {
+        lines.push(String::new());
+        let rows: Vec<Vec<String>> = files
+            .iter()
+            .take(most)
+            .map(|file| {
+                let state = if file.is_lost { "lost" } else { "whole" };
+                vec![file.name.clone(), file.class.word().into(), show_bytes(file.bytes), state.into()]
+            })
+            .collect();
+        lines.extend(table::lines(&["published file", "class", "size", "state"], &rows));
+        if files.len() > most {
+            lines.push(format!("and {} more (--files {})", files.len() - most, files.len()));
+        }
+    }
+    lines
+}

@@ -1,0 +1,30 @@
+//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right.
+
+/// The lines of a table.
+pub(crate) fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let is_number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    let line = |cells: &mut dyn Iterator<Item = &str>, numbers: bool| {
+        let mut out = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            let padding = " ".repeat(width - cell.chars().count());
+            if numbers && is_number(cell) {
+                out.push_str(&padding);
+                out.push_str(cell);
+            } else {
+                out.push_str(cell);
+                out.push_str(&padding);
+            }
+            out.push_str("  ");
+        }
+        out.trim_end().to_owned()
+    };
+    let mut lines = vec![line(&mut header.iter().copied(), false)];
+    lines.push(widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("  "));
+    lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str), true)));
+    lines
+}

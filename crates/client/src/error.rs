@@ -1,0 +1,128 @@
+//! The one error of the library: what it means for the caller, and what to do next.
+
+use farpool_transport::LinkError;
+use farpool_wire::{Code, Refusal};
+use std::fmt;
+
+/// What went wrong, by what the caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is outside what is permitted; the message names both.
+    Invalid,
+    /// No file of this name.
+    NotFound,
+    /// A file of this name exists.
+    Exists,
+    /// The pool or file was closed or deleted.
+    Closed,
+    /// The file is published: it can be read, not written.
+    ReadOnly,
+    /// Not enough free memory in the pool.
+    Exhausted,
+    /// A node that held these bytes is gone, and so are they.
+    Lost,
+    /// A write to this range failed before: it must be written anew.
+    Poisoned,
+    /// Broker or node cannot be reached, or does not answer in time.
+    Unreachable,
+    /// A peer refused, or broke the protocol.
+    Refused,
+    /// The pool belongs to the process this one was forked from.
+    Forked,
+}
+
+/// Whether and when the same call may succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Retry {
+    /// Not as it is.
+    Never,
+    /// At any time, unchanged.
+    Later,
+    /// After the bytes have been written anew (elsewhere, by the pool's choice).
+    AfterRewrite,
+}
+
+/// An operation that did not happen.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    node: Option<String>,
+    /// Bytes that are free, where too few were.
+    available: Option<u64>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into(), node: None, available: None }
+    }
+
+    pub(crate) fn lost(node: &str, why: &str) -> Error {
+        let message = format!("memory node {node} is lost ({why}); the bytes it held are gone");
+        Error { kind: ErrorKind::Lost, message, node: Some(node.to_owned()), available: None }
+    }
+
+    pub(crate) fn of_link(peer: &str, error: &LinkError) -> Error {
+        match error {
+            LinkError::Refused { refusal, .. } => Error::of_refusal(peer, *refusal),
+            LinkError::TimedOut | LinkError::Cut(_) => {
+                Error::new(ErrorKind::Unreachable, format!("{peer}: {error}"))
+            }
+            LinkError::Protocol(_) => Error::new(ErrorKind::Refused, format!("{peer}: {error}")),
+        }
+    }
+
+    pub(crate) fn of_refusal(peer: &str, refusal: Refusal) -> Error {
+        let kind = match refusal.code {
+            Code::Exhausted | Code::OutOfMemory | Code::NoNodes | Code::LimitReached => ErrorKind::Exhausted,
+            Code::NameTaken => ErrorKind::Exists,
+            Code::NoSuchName => ErrorKind::NotFound,
+            Code::FileLost | Code::StaleEpoch | Code::WrongHandle | Code::WrongIncarnation | Code::LeaseExpired => {
+                ErrorKind::Lost
+            }
+            Code::Sealed => ErrorKind::ReadOnly,
+            _ => ErrorKind::Refused,
+        };
+        let available = (refusal.code == Code::Exhausted).then_some(refusal.detail);
+        Error { available, ..Error::new(kind, format!("{peer}: {refusal}")) }
+    }
+
+    /// The same error, with what was being done in front.
+    pub(crate) fn during(mut self, what: impl fmt::Display) -> Error {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// What it means.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The name of the node that was lost, if one was.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// How many bytes the pool had free, where that was too few.
+    pub fn available(&self) -> Option<u64> {
+        self.available
+    }
+
+    /// Whether and when to try again.
+    pub fn retry(&self) -> Retry {
+        match self.kind {
+            ErrorKind::Exhausted | ErrorKind::Unreachable => Retry::Later,
+            ErrorKind::Lost | ErrorKind::Poisoned => Retry::AfterRewrite,
+            _ => Retry::Never,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,180 @@
+//! The connections of this process to one life of one node, and what is known of that life.
+
+use crate::error::{Error, ErrorKind};
+use crate::options::TransportChoice;
+use farpool_transport::shm::{ShmLink, ShmSpace};
+use farpool_transport::{Link, LinkError, Transport, clock, tcp};
+use farpool_wire::control::NodeInfo;
+use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Connections kept for the next caller; more are closed after use.
+const IDLE_LINKS_MAX: usize = 16;
+
+/// See the module.
+pub(crate) struct NodeLinks {
+    pub(crate) info: NodeInfo,
+    transport: Transport,
+    space: Arc<ShmSpace>,
+    idle: Mutex<Vec<Box<dyn Link>>>,
+    /// Why this life of the node is over, once it is.
+    lost: OnceLock<String>,
+    /// Until when our leases there may be used, on our own conservative clock.
+    leased_until: AtomicU64,
+}
+
+/// A region this process may use.
+pub(crate) struct LeasedRegion {
+    /// Its number in this session.
+    pub(crate) id: u64,
+    pub(crate) node: Arc<NodeLinks>,
+    pub(crate) region: RegionIndex,
+    pub(crate) epoch: Epoch,
+    pub(crate) handle: Handle,
+    /// Whether it is ours for a time (or a name's, readable while the name has it).
+    pub(crate) is_leased: bool,
+    /// Set when the node took it back.
+    pub(crate) is_taken: AtomicBool,
+}
+
+/// Whether a broken conversation may be had again from the start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It changes nothing at the node, or the same thing twice.
+    Harmless,
+    /// A late first try could undo what came after it.
+    Harmful,
+}
+
+impl NodeLinks {
+    /// Decides how to reach a node.
+    pub(crate) fn new(info: NodeInfo, choice: TransportChoice, this_host: u128) -> Result<NodeLinks, Error> {
+        let is_here = this_host != 0 && info.host_boot == this_host && !info.shm_socket.is_empty();
+        let transport = match choice {
+            TransportChoice::Tcp => Transport::Tcp,
+            TransportChoice::Auto | TransportChoice::Shm if is_here => Transport::Shm,
+            TransportChoice::Auto => Transport::Tcp,
+            TransportChoice::Shm => {
+                let message = format!("node {} is not on this host, so it has no shared memory to map", info.name);
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+        };
+        Ok(NodeLinks {
+            info,
+            transport,
+            space: Arc::default(),
+            idle: Mutex::default(),
+            lost: OnceLock::new(),
+            leased_until: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.transport == Transport::Shm
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Ends this life of the node in the eyes of this process. Whether that was news.
+    pub(crate) fn mark_lost(&self, why: impl Into<String>) -> bool {
+        let news = self.lost.set(why.into()).is_ok();
+        self.idle().clear();
+        news
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        match self.lost.get() {
+            Some(why) => Err(Error::lost(&self.info.name, why)),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn leased_until(&self) -> MonoNs {
+        MonoNs(self.leased_until.load(Ordering::Acquire))
+    }
+
+    /// A lease asked for at `asked` is good for `ttl_ms` from when the node heard of it, which was later: so
+    /// counting from `asked` is safe, less 1 % for clocks that differ in rate.
+    pub(crate) fn extend_lease(&self, asked: MonoNs, ttl_ms: u32) {
+        let until = asked.plus_ms(u64::from(ttl_ms) * 99 / 100);
+        self.leased_until.fetch_max(until.0, Ordering::AcqRel);
+    }
+
+    /// Unmaps a region that is not ours any more.
+    pub(crate) fn forget(&self, region: RegionIndex) {
+        self.space.forget(region);
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Box<dyn Link>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        Ok(match self.transport {
+            Transport::Shm => {
+                Box::new(ShmLink::connect(&self.info.shm_socket, Arc::clone(&self.space), deadline)?)
+            }
+            _ => Box::new(tcp::connect(&self.info.address, deadline)?),
+        })
+    }
+
+    /// Has a conversation over a link of its own. A node that cannot even be connected to is lost; one that
+    /// does not answer in time is only out of reach, until its lease time says otherwise.
+    pub(crate) fn converse<T>(
+        &self,
+        deadline: MonoNs,
+        repeat: Repeat,
+        mut talk: impl FnMut(&mut dyn Link) -> Result<T, LinkError>,
+    ) -> Result<T, Error> {
+        self.check_alive()?;
+        let idle = self.idle().pop();
+        let was_idle = idle.is_some();
+        let mut link = match idle {
+            Some(link) => link,
+            None => self.connect(deadline).map_err(|error| self.unreachable(error))?,
+        };
+        let mut result = talk(&mut *link);
+        if let Err(LinkError::Cut(_)) = result {
+            // Either the idle connection had died quietly, or the node has: connecting anew tells.
+            link = self.connect(deadline).map_err(|error| self.unreachable(error))?;
+            if was_idle && repeat == Repeat::Harmless {
+                result = talk(&mut *link);
+            }
+        }
+        if result.as_ref().err().is_none_or(LinkError::link_survives) {
+            let mut idle = self.idle();
+            if idle.len() < IDLE_LINKS_MAX && !self.is_lost() {
+                idle.push(link);
+            }
+        }
+        result.map_err(|error| Error::of_link(&format!("node {}", self.info.name), &error))
+    }
+
+    fn unreachable(&self, error: LinkError) -> Error {
+        if let LinkError::Cut(cause) = &error {
+            self.mark_lost(format!("it does not accept connections: {cause}"));
+            if let Err(lost) = self.check_alive() {
+                return lost;
+            }
+        }
+        Error::of_link(&format!("node {}", self.info.name), &error)
+    }
+
+    /// Until when a conversation that begins now may last.
+    pub(crate) fn deadline(timeout_ms: u64) -> MonoNs {
+        clock::now().plus_ms(timeout_ms)
+    }
+}
+
+impl LeasedRegion {
+    pub(crate) fn check_usable(&self) -> Result<(), Error> {
+        self.node.check_alive()?;
+        if self.is_taken.load(Ordering::Acquire) {
+            return Err(Error::lost(&self.node.info.name, "the lease expired before it was renewed"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! `Allocator`: cuts extents from leased regions, and notices regions that hold none.
+//!
+//! The idea: an extent is 1 to 16 units of 64 KiB, a power of two and aligned to itself, so a region is a
+//! bitmap and a free place is a few shifts away. Consecutive extents come from the nodes in turn: a file is
+//! striped by being written. Regions are grouped by what their loss or sealing means: one group for each
+//! class, and one for each file that will be published, because sealing takes whole regions.
+
+use super::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
+use farpool_wire::{FileClass, NodeId};
+use std::collections::BTreeMap;
+
+/// What a region's extents may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Files of one class.
+    Class(FileClass),
+    /// One file, by its number in this session.
+    File(u64),
+}
+
+/// An extent: a run of bytes in one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cut<R> {
+    /// Which region.
+    pub region: R,
+    /// First byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+#[derive(Clone, Debug)]
+struct RegionUse {
+    node: NodeId,
+    group: Group,
+    /// One bit for each 64 KiB, set when in use.
+    units: Vec<u64>,
+    unit_count: u32,
+    used_units: u32,
+}
+
+/// See the module. Regions are named by `R`.
+#[derive(Clone, Debug)]
+pub struct Allocator<R> {
+    regions: BTreeMap<R, RegionUse>,
+    /// Where the next extent of a group goes, for taking turns.
+    last_node: BTreeMap<Group, NodeId>,
+}
+
+impl<R: Copy + Ord> Default for Allocator<R> {
+    fn default() -> Self {
+        Allocator { regions: BTreeMap::new(), last_node: BTreeMap::new() }
+    }
+}
+
+impl RegionUse {
+    /// The first free run of `count` units (a power of two up to 16), aligned to itself.
+    fn find(&self, count: u32) -> Option<u32> {
+        let run = (1u64 << count) - 1;
+        for (index, word) in self.units.iter().enumerate() {
+            if *word == u64::MAX {
+                continue;
+            }
+            let mut shift = 0;
+            while shift < 64 {
+                let unit = index as u32 * 64 + shift;
+                if unit + count > self.unit_count {
+                    return None;
+                }
+                if word & (run << shift) == 0 {
+                    return Some(unit);
+                }
+                shift += count;
+            }
+        }
+        None
+    }
+
+    fn mark(&mut self, unit: u32, count: u32, used: bool) {
+        let mask = ((1u64 << count) - 1) << (unit % 64);
+        let word = &mut self.units[unit as usize / 64];
+        if used {
+            *word |= mask;
+            self.used_units += count;
+        } else {
+            debug_assert_eq!(*word & mask, mask, "an extent is given back once");
+            *word &= !mask;
+            self.used_units -= count;
+        }
+    }
+}
+
+fn units(bytes: u32) -> u32 {
+    debug_assert!(bytes.is_power_of_two());
+    debug_assert!((EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&u64::from(bytes)));
+    bytes / EXTENT_BYTES_MIN as u32
+}
+
+impl<R: Copy + Ord> Allocator<R> {
+    /// Takes in a leased region.
+    pub fn add(&mut self, region: R, node: NodeId, group: Group, region_bytes: u64) {
+        let unit_count = (region_bytes / EXTENT_BYTES_MIN) as u32;
+        let units = vec![0; unit_count.div_ceil(64) as usize];
+        self.regions.insert(region, RegionUse { node, group, units, unit_count, used_units: 0 });
+    }
+
+    /// Forgets a region, whatever it holds (its lease is over).
+    pub fn remove(&mut self, region: R) {
+        self.regions.remove(&region);
+    }
+
+    /// Cuts an extent, from the node whose turn it is; nothing if no region of the group has room.
+    pub fn cut(&mut self, group: Group, bytes: u32) -> Option<Cut<R>> {
+        let count = units(bytes);
+        let last = self.last_node.get(&group).copied();
+        // For each node the first region with room, then the first node behind the last one used.
+        let mut places: BTreeMap<NodeId, (R, u32)> = BTreeMap::new();
+        for (region, usage) in &self.regions {
+            if usage.group == group
+                && usage.unit_count - usage.used_units >= count
+                && !places.contains_key(&usage.node)
+                && let Some(unit) = usage.find(count)
+            {
+                places.insert(usage.node, (*region, unit));
+            }
+        }
+        let next = last.and_then(|last| places.range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded)).next());
+        let (node, (region, unit)) = next.or_else(|| places.first_key_value()).map(|(node, place)| (*node, *place))?;
+        self.last_node.insert(group, node);
+        if let Some(usage) = self.regions.get_mut(&region) {
+            usage.mark(unit, count, true);
+        }
+        Some(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
+    }
+
+    /// Gives an extent back. Of a region already forgotten, nothing happens.
+    pub fn give_back(&mut self, cut: Cut<R>) {
+        if let Some(usage) = self.regions.get_mut(&cut.region) {
+            usage.mark((cut.offset / EXTENT_BYTES_MIN) as u32, units(cut.bytes), false);
+        }
+    }
+
+    /// Regions of a group that hold no extent.
+    pub fn idle(&self, group: Group) -> Vec<R> {
+        let is_idle = |usage: &RegionUse| usage.group == group && usage.used_units == 0;
+        self.regions.iter().filter(|(_, usage)| is_idle(usage)).map(|(region, _)| *region).collect()
+    }
+
+    /// Bytes of a group's regions, and of these the bytes not cut.
+    pub fn held(&self, group: Group) -> (u64, u64) {
+        self.regions.values().filter(|usage| usage.group == group).fold((0, 0), |(all, free), usage| {
+            let unit_bytes = EXTENT_BYTES_MIN;
+            (
+                all + u64::from(usage.unit_count) * unit_bytes,
+                free + u64::from(usage.unit_count - usage.used_units) * unit_bytes,
+            )
+        })
+    }
+
+    /// Every region with its node.
+    pub fn regions(&self) -> impl Iterator<Item = (R, NodeId, Group)> + '_ {
+        self.regions.iter().map(|(region, usage)| (*region, usage.node, usage.group))
+    }
+}

@@ -1,0 +1,70 @@
+//! A set of byte positions kept as disjoint, non-touching ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    /// Start to end, exclusive.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Adds every position of `range`.
+    pub fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        // Whatever overlaps or touches is swallowed.
+        while let Some((&left, &right)) = self.ranges.range(..=end).next_back()
+            && right >= start
+        {
+            start = start.min(left);
+            end = end.max(right);
+            self.ranges.remove(&left);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Takes every position of `range` out.
+    pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&left, &right)) = self.ranges.range(..range.end).next_back()
+            && right > range.start
+        {
+            self.ranges.remove(&left);
+            if right > range.end {
+                self.ranges.insert(range.end, right);
+            }
+            if left < range.start {
+                self.ranges.insert(left, range.start);
+            }
+        }
+    }
+
+    /// The parts of `range` that are in the set, in order.
+    pub fn overlaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        // The one that starts before and reaches in, then those that start inside.
+        let before = self.ranges.range(..range.start).next_back().filter(|(_, end)| **end > range.start);
+        let inside = self.ranges.range(range.start..range.end.max(range.start));
+        before
+            .into_iter()
+            .chain(inside)
+            .map(move |(start, end)| (*start).max(range.start)..(*end).min(range.end))
+            .filter(|part| !part.is_empty())
+    }
+
+    /// Whether any position of `range` is in the set.
+    pub fn touches(&self, range: Range<u64>) -> bool {
+        self.overlaps(range).next().is_some()
+    }
+}

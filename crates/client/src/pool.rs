@@ -1,0 +1,355 @@
+//! A pool as its user sees it: files by name, and what the session holds.
+
+use crate::error::{Error, ErrorKind};
+use crate::file::{self, FarFile};
+use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions};
+use crate::plan::Group;
+use crate::session::{Session, answer_of};
+use crate::stats::Stats;
+use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_node::{Node, NodeOptions};
+use farpool_transport::clock;
+use farpool_wire::control::{ByName, ListNames, Rename, StatusReport};
+use farpool_wire::limits::NAME_BYTES_MAX;
+use farpool_wire::{FileClass, Name, Request, Text};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What is told of a file in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Its name.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its class.
+    pub class: FileClass,
+    /// Whether it belongs to its name; otherwise it is private to this session and ends with it.
+    pub is_published: bool,
+    /// Whether a node that held some of it is gone.
+    pub is_lost: bool,
+}
+
+/// A session with a pool. Clones are the same session; it ends with [`Pool::close`] or the last clone.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    url: String,
+    session: Arc<Session>,
+    files: Mutex<BTreeMap<String, FarFile>>,
+    next_number: AtomicU64,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+    /// A pool inside this process ends behind its session.
+    embedded: Mutex<Option<(Vec<Node>, Broker)>>,
+    process: u32,
+}
+
+const SCHEME: &str = "farpool://";
+/// An embedded node must be known to its broker within this.
+const EMBEDDED_START_MS: u64 = 5_000;
+
+/// `host:port` of a pool's address.
+fn broker_address(url: &str) -> Result<String, Error> {
+    let address = url.strip_prefix(SCHEME).map(|rest| rest.trim_end_matches('/'));
+    let port = address.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.parse::<u16>());
+    match (address, port) {
+        (Some(address), Some(Ok(1..))) => Ok(address.to_owned()),
+        _ => Err(Error::new(ErrorKind::Invalid, format!("{url:?} is no pool address; farpool://HOST:PORT is one"))),
+    }
+}
+
+impl Pool {
+    /// Opens a session with the pool of the broker at `farpool://host:port`.
+    pub fn connect(url: &str) -> Result<Pool, Error> {
+        Pool::connect_with(url, PoolOptions::default())
+    }
+
+    /// Opens a session with settings.
+    pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
+        Pool::begin(url, options, None)
+    }
+
+    /// A pool inside this process: a broker and nodes that end with the session.
+    pub fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
+        let region_bytes = options.region_bytes()?;
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
+        let broker = Broker::start(loopback, LeaseSettings::default(), Box::new(MemoryStore::default()))
+            .map_err(|error| start(&error))?;
+        let mut nodes = Vec::new();
+        for index in 1..=options.node_count {
+            let name = Name::new(format!("embedded-{index}")).map_err(|error| start(&error))?;
+            let share = options.memory_bytes / u64::from(options.node_count);
+            let mut node = NodeOptions::new(name, share, broker.address().to_string());
+            node.region_bytes = region_bytes;
+            nodes.push(Node::start(node).map_err(|error| start(&error))?);
+        }
+        let url = format!("{SCHEME}{}", broker.address());
+        let pool = Pool::begin(&url, options.pool, Some((nodes, broker)))?;
+        let give_up = clock::now().plus_ms(EMBEDDED_START_MS);
+        while pool.status()?.nodes.iter().filter(|node| node.alive).count() < options.node_count as usize {
+            if clock::now() > give_up {
+                return Err(Error::new(ErrorKind::Unreachable, "the embedded nodes did not reach their broker"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(pool)
+    }
+
+    fn begin(url: &str, options: PoolOptions, embedded: Option<(Vec<Node>, Broker)>) -> Result<Pool, Error> {
+        let reserve_bytes = options.reserve_bytes;
+        let session = Arc::new(Session::open(broker_address(url)?, options)?);
+        let kept = Arc::clone(&session);
+        let keeper = std::thread::Builder::new()
+            .name("farpool-keeper".into())
+            .spawn(move || while kept.keep_alive() {})
+            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
+        let pool = Pool {
+            inner: Arc::new(Inner {
+                url: url.to_owned(),
+                session,
+                files: Mutex::default(),
+                next_number: AtomicU64::new(1),
+                keeper: Mutex::new(Some(keeper)),
+                embedded: Mutex::new(embedded),
+                process: std::process::id(),
+            }),
+        };
+        if reserve_bytes > 0 {
+            pool.reserve(reserve_bytes)?;
+        }
+        Ok(pool)
+    }
+
+    /// Where the pool is: `farpool://host:port` of its broker.
+    pub fn url(&self) -> &str {
+        &self.inner.url
+    }
+
+    /// Creates a file, private to this session until it is published.
+    pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
+        self.inner.check()?;
+        Name::new(name).map_err(|_| {
+            let message = format!("far file name {name:?}: 1 to {NAME_BYTES_MAX} bytes without control characters");
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
+        let file = FarFile::create(Arc::clone(&self.inner.session), name.to_owned(), class, number);
+        {
+            let mut files = self.inner.files();
+            if files.contains_key(name) {
+                return Err(Error::new(ErrorKind::Exists, format!("far file {name:?} exists")));
+            }
+            files.insert(name.to_owned(), file.clone());
+        }
+        if options.size_hint > 0
+            && let Err(error) = self.inner.session.reserve(file.group(), options.size_hint)
+        {
+            self.inner.files().remove(name);
+            return Err(error.during(format_args!("creating far file {name:?}")));
+        }
+        Ok(file)
+    }
+
+    /// Opens a file of this session, or a published one.
+    pub fn open(&self, name: &str) -> Result<FarFile, Error> {
+        self.inner.check()?;
+        if let Some(file) = self.inner.files().get(name) {
+            return Ok(file.clone());
+        }
+        let by = ByName { name: self.published_name(name)? };
+        // Nodes may still be presenting themselves to a broker that has just restarted.
+        let give_up = clock::now().plus_ms(self.inner.session.options.broker_patience_ms);
+        let opened = loop {
+            match self.inner.session.ask(&Request::OpenName(by.clone())) {
+                Err(error) if error.kind() == ErrorKind::Exhausted && clock::now() < give_up => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                other => break file::opened(other.map_err(|error| error.during(format_args!("far file {name:?}")))?)?,
+            }
+        };
+        let map = file::sealed_map(&self.inner.session, &opened)?;
+        Ok(FarFile::published(Arc::clone(&self.inner.session), name.to_owned(), opened.class, map))
+    }
+
+    fn published_name(&self, name: &str) -> Result<Name, Error> {
+        Name::new(name).map_err(|_| Error::new(ErrorKind::NotFound, format!("no far file {name:?}")))
+    }
+
+    /// Whether this session has a private file of this name. Asks nobody.
+    pub fn has_private(&self, name: &str) -> bool {
+        self.inner.files().contains_key(name)
+    }
+
+    /// Whether a file of this name exists, private or published.
+    pub fn exists(&self, name: &str) -> Result<bool, Error> {
+        if self.has_private(name) {
+            return Ok(true);
+        }
+        let wanted = |info: &FileInfo| info.name == name;
+        Ok(self.list_published(name)?.iter().any(wanted))
+    }
+
+    /// Deletes a file: frees its memory and forgets its name.
+    pub fn delete(&self, name: &str) -> Result<(), Error> {
+        self.inner.check()?;
+        let private = self.inner.files().remove(name);
+        if let Some(file) = private {
+            file.delete();
+            return Ok(());
+        }
+        let by = ByName { name: self.published_name(name)? };
+        let dropped = self.inner.session.ask(&Request::DropName(by));
+        answer_of!(dropped.map_err(|error| error.during(format_args!("deleting far file {name:?}")))?, DropName)?;
+        Ok(())
+    }
+
+    /// Gives a file another name, which must be free.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.inner.check()?;
+        let name = Name::new(to).map_err(|error| Error::new(ErrorKind::Invalid, format!("far file name {to:?}: {error}")))?;
+        {
+            let mut files = self.inner.files();
+            if files.contains_key(to) {
+                return Err(Error::new(ErrorKind::Exists, format!("far file {to:?} exists")));
+            }
+            if let Some(file) = files.remove(from) {
+                file.set_name(to.to_owned());
+                files.insert(to.to_owned(), file);
+                return Ok(());
+            }
+        }
+        let rename = Request::RenameName(Rename { from: self.published_name(from)?, to: name });
+        let renamed = self.inner.session.ask(&rename);
+        answer_of!(renamed.map_err(|error| error.during(format_args!("renaming far file {from:?}")))?, RenameName)?;
+        Ok(())
+    }
+
+    /// Seals a pinned file of this session and gives it to its name; see `spec/wire.md`, "Publish". Its
+    /// handles read on.
+    pub fn publish(&self, name: &str, replace: bool) -> Result<(), Error> {
+        self.inner.check()?;
+        let file = self.inner.files().get(name).cloned();
+        let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("this session has no far file {name:?}")))?;
+        file.publish(replace).map_err(|error| error.during(format_args!("publishing far file {name:?}")))?;
+        let mut files = self.inner.files();
+        if files.get(name).is_some_and(|listed| listed.same_file(&file)) {
+            files.remove(name);
+        }
+        Ok(())
+    }
+
+    /// Files whose names begin so: this session's own, and the published ones, in the order of their names.
+    pub fn list(&self, prefix: &str) -> Result<Vec<FileInfo>, Error> {
+        self.inner.check()?;
+        let mut all: BTreeMap<String, FileInfo> =
+            self.list_published(prefix)?.into_iter().map(|info| (info.name.clone(), info)).collect();
+        all.extend(self.list_private(prefix).into_iter().map(|info| (info.name.clone(), info)));
+        Ok(all.into_values().collect())
+    }
+
+    /// This session's own files whose names begin so. Asks nobody.
+    pub fn list_private(&self, prefix: &str) -> Vec<FileInfo> {
+        let files = self.inner.files();
+        let from = files.range(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
+        from.map(|(name, file)| FileInfo {
+            name: name.clone(),
+            bytes: file.length(),
+            class: file.class(),
+            is_published: file.is_published(),
+            is_lost: false,
+        })
+        .collect()
+    }
+
+    fn list_published(&self, prefix: &str) -> Result<Vec<FileInfo>, Error> {
+        let text = |text: &str| Text::new(text).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()));
+        let mut found: Vec<FileInfo> = Vec::new();
+        loop {
+            let after = found.last().map_or("", |last| last.name.as_str());
+            let request = Request::ListNames(ListNames { prefix: text(prefix)?, after: text(after)? });
+            let page = answer_of!(self.inner.session.ask(&request)?, ListNames)?;
+            found.extend(page.names.iter().map(|info| FileInfo {
+                name: info.name.to_string(),
+                bytes: info.bytes,
+                class: info.class,
+                is_published: true,
+                is_lost: info.lost,
+            }));
+            if !page.more || page.names.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Leases so much for scratch files that at least `bytes` are free to use without asking the broker.
+    pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        self.inner.check()?;
+        self.inner
+            .session
+            .reserve(Group::Class(FileClass::Scratch), bytes)
+            .map_err(|error| error.during(format_args!("reserving {bytes} bytes")))
+    }
+
+    /// What this session did and holds.
+    pub fn stats(&self) -> Stats {
+        self.inner.session.counters.read()
+    }
+
+    /// The whole pool, as its broker sees it.
+    pub fn status(&self) -> Result<StatusReport, Error> {
+        self.inner.session.status()
+    }
+
+    /// Ends the session: private files are gone, every lease is given back. Further use answers
+    /// [`ErrorKind::Closed`].
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Inner {
+    fn files(&self) -> MutexGuard<'_, BTreeMap<String, FarFile>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.process != std::process::id() {
+            let message = "this pool was opened by the process this one was forked from: open one here";
+            return Err(Error::new(ErrorKind::Forked, message));
+        }
+        self.session.check_open()
+    }
+
+    fn close(&self) {
+        let mut embedded = self.embedded.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.process != std::process::id() {
+            // The threads behind these do not exist in this process, nor are its connections ours to end.
+            std::mem::forget(embedded.take());
+            std::mem::forget(self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take());
+            self.session.abandon();
+            return;
+        }
+        let files = std::mem::take(&mut *self.files());
+        for file in files.values() {
+            file.delete();
+        }
+        self.session.close();
+        if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = keeper.join();
+        }
+        drop(embedded.take());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,301 @@
+//! A node's answers: data operations straight at the gates, control messages under the lease lock.
+
+use crate::dispatch::{Intent, admit};
+use farpool_lease::NodeLeases;
+use farpool_lease::node::Action;
+use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess};
+use farpool_transport::{Peer, Service, Shared, clock};
+use farpool_wire::control::*;
+use farpool_wire::data::Span;
+use farpool_wire::{Code, Handle, Refusal, RegionIndex, Reply, Request, SessionId};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What was served, counted without locks.
+#[derive(Default)]
+struct Counters {
+    read_ops: AtomicU64,
+    read_bytes: AtomicU64,
+    write_ops: AtomicU64,
+    write_bytes: AtomicU64,
+    refused_ops: AtomicU64,
+    mapped_regions: AtomicU64,
+}
+
+/// Work for the housekeeping and reporting threads.
+#[derive(Default)]
+pub(crate) struct Chores {
+    /// Closed regions to wipe.
+    pub(crate) scrub: VecDeque<RegionIndex>,
+    /// Something changed that the broker should hear of.
+    pub(crate) report: bool,
+    /// The node stops.
+    pub(crate) stop: bool,
+}
+
+pub(crate) struct NodeService {
+    pub(crate) arena: Arena,
+    leases: Mutex<NodeLeases>,
+    pub(crate) chores: Mutex<Chores>,
+    pub(crate) chores_changed: Condvar,
+    counters: Counters,
+}
+
+fn fresh_handle() -> Result<Handle, Refusal> {
+    let mut bytes = [0; 16];
+    // Without randomness there are no capabilities, so there is nothing to grant.
+    getrandom::fill(&mut bytes).map_err(|_| Refusal::new(Code::Exhausted, 0))?;
+    // Zero is what a gate holds when there is no handle.
+    Ok(Handle(u128::from_le_bytes(bytes) | 1))
+}
+
+/// Leases and gates disagreeing is a bug of this program: said aloud, and answered by granting nothing.
+fn withheld(result: Result<(), RegionError>) -> Result<(), Refusal> {
+    result.map_err(|error| {
+        eprintln!("farpool node: {error}");
+        Refusal::new(Code::Exhausted, 0)
+    })
+}
+
+impl NodeService {
+    pub(crate) fn new(arena: Arena, leases: NodeLeases) -> Self {
+        NodeService {
+            arena,
+            leases: Mutex::new(leases),
+            chores: Mutex::default(),
+            chores_changed: Condvar::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn leases(&self) -> MutexGuard<'_, NodeLeases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
+        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic {
+            read_ops: read(&self.counters.read_ops),
+            read_bytes: read(&self.counters.read_bytes),
+            write_ops: read(&self.counters.write_ops),
+            write_bytes: read(&self.counters.write_bytes),
+            refused_ops: read(&self.counters.refused_ops),
+            mapped_regions: read(&self.counters.mapped_regions),
+        }
+    }
+
+    /// Carries out what the leases decided, in order. Called with the lease lock held, so that two decisions
+    /// about one region reach its gate in the order they were made.
+    pub(crate) fn carry_out(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
+        let mut result = Ok(());
+        let mut dirty = false;
+        for (index, action) in actions.iter().enumerate() {
+            match *action {
+                Action::Open { region, epoch, writable: true, handle } => {
+                    // Of a grant that fails nothing is opened: the caller gives all of it back.
+                    if result.is_ok() {
+                        result = self.open_fresh(region, shared);
+                    }
+                    if result.is_ok() {
+                        result = withheld(self.arena.open(region, epoch, Some(handle), None));
+                    }
+                }
+                Action::Open { region, epoch, writable: false, handle } => {
+                    result = result.and(withheld(self.arena.open(region, epoch, None, Some(handle))));
+                }
+                Action::Suspend(region) => result = result.and(withheld(self.arena.suspend(region))),
+                Action::Resume(region) => result = result.and(withheld(self.arena.resume(region))),
+                Action::Close { region, epoch } => {
+                    result = result.and(withheld(self.arena.close(region, epoch)));
+                    let is_sealed =
+                        matches!(actions.get(index + 1), Some(Action::Open { region: next, .. }) if *next == region);
+                    // Its writer may still have it mapped: the sealed bytes move out of its reach.
+                    if is_sealed && let Err(error) = self.arena.reseat(region) {
+                        eprintln!("farpool node: sealing region {region}: {error}");
+                        result = Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
+                    }
+                }
+                Action::Scrub(region) => {
+                    self.chores().scrub.push_back(region);
+                    dirty = true;
+                }
+            }
+        }
+        if dirty {
+            self.chores_changed.notify_all();
+        }
+        result
+    }
+
+    /// Makes a free region ready for its new owner.
+    fn open_fresh(&self, region: RegionIndex, shared: bool) -> Result<(), Refusal> {
+        if shared && let Err(error) = self.arena.share(region) {
+            eprintln!("farpool node: sharing region {region}: {error}");
+            return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
+        }
+        // Wiped when it was released; looked at again, because this is where a mistake would show somebody
+        // another's bytes.
+        match self.arena.verify_zero(region) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                eprintln!("farpool node: region {region} was not clean and is withheld");
+                Err(Refusal::new(Code::Exhausted, 0))
+            }
+            Err(error) => withheld(Err(error)),
+        }
+    }
+
+    /// Asks for a report to the broker soon.
+    pub(crate) fn changed(&self) {
+        self.chores().report = true;
+        self.chores_changed.notify_all();
+    }
+
+    fn lease(&self, lease: &Lease) -> Result<Reply, Refusal> {
+        let wanted = (lease.ticket.region_count as usize).min(farpool_wire::limits::LEASE_REGIONS_MAX);
+        let mut handles = Vec::with_capacity(wanted);
+        for _ in 0..wanted {
+            handles.push(fresh_handle()?);
+        }
+        let mut actions = Vec::new();
+        let mut leases = self.leases();
+        let next = || handles.pop().unwrap_or_default();
+        let leased = leases.redeem(clock::now(), &lease.ticket, next, &mut actions)?;
+        if let Err(refusal) = self.carry_out(&actions, lease.shared) {
+            let back: Vec<RegionAt> =
+                leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();
+            self.give_up(&mut leases, lease.ticket.session, &back);
+            return Err(refusal);
+        }
+        drop(leases);
+        self.changed();
+        Ok(Reply::Lease(leased))
+    }
+
+    fn give_up(&self, leases: &mut NodeLeases, session: SessionId, regions: &[RegionAt]) {
+        let mut actions = Vec::new();
+        leases.abandon(session, regions, &mut actions);
+        // Closing and wiping cannot fail.
+        let _ = self.carry_out(&actions, false);
+    }
+
+    fn seal(&self, seal: &Seal) -> Result<Reply, Refusal> {
+        let mut handles = Vec::with_capacity(seal.regions.len());
+        for _ in 0..seal.regions.len() {
+            handles.push(fresh_handle()?);
+        }
+        let mut actions = Vec::new();
+        let mut leases = self.leases();
+        let sealed = leases.seal(seal, || handles.pop().unwrap_or_default(), &mut actions)?;
+        self.carry_out(&actions, false)?;
+        drop(leases);
+        self.changed();
+        Ok(Reply::Seal(sealed))
+    }
+
+    fn control(&self, request: Request) -> Result<Reply, Refusal> {
+        let mut actions = Vec::new();
+        match request {
+            Request::Lease(lease) => self.lease(&lease),
+            Request::Seal(seal) => self.seal(&seal),
+            Request::Renew(proof) => {
+                let mut leases = self.leases();
+                let renewed = leases.renew(clock::now(), &proof, &mut actions)?;
+                self.carry_out(&actions, false)?;
+                Ok(Reply::Renew(renewed))
+            }
+            Request::Release(release) => {
+                let mut leases = self.leases();
+                let released = leases.release(&release, &mut actions)?;
+                self.carry_out(&actions, false)?;
+                drop(leases);
+                self.changed();
+                Ok(Reply::Release(released))
+            }
+            other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
+        }
+    }
+
+    /// Runs `copy` on each piece of a range, every piece inside the region's gate and admitted anew.
+    fn each_piece(
+        &self,
+        span: &Span,
+        intent: Intent,
+        mut copy: impl FnMut(&farpool_region::Entered<'_>, u64, std::ops::Range<usize>) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let total = span.bytes as usize;
+        let mut done = 0;
+        loop {
+            let entered = self.arena.enter(span.region)?;
+            admit(span, intent, &entered.fence())?;
+            let piece = done..total.min(done + GATE_BYTES_MAX);
+            copy(&entered, span.offset + done as u64, piece.clone())?;
+            done = piece.end;
+            if done == total {
+                return Ok(());
+            }
+        }
+    }
+
+    fn counted(&self, result: Result<(), Refusal>, ops: &AtomicU64, bytes: &AtomicU64, count: u32) -> Result<(), Refusal> {
+        match result {
+            Ok(()) => {
+                ops.fetch_add(1, Ordering::Relaxed);
+                bytes.fetch_add(count.into(), Ordering::Relaxed);
+            }
+            Err(_) => {
+                self.counters.refused_ops.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+}
+
+impl Service for NodeService {
+    fn call(&self, _peer: Peer, request: Request) -> Result<Reply, Refusal> {
+        self.control(request)
+    }
+
+    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
+        let result = self.each_piece(span, Intent::Read, |entered, offset, piece| {
+            entered.copy_out(offset, &mut into[piece])
+        });
+        self.counted(result, &self.counters.read_ops, &self.counters.read_bytes, span.bytes)
+    }
+
+    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
+        let result = self.each_piece(span, Intent::Write, |entered, offset, piece| {
+            entered.copy_in(offset, &from[piece])
+        });
+        self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
+    }
+
+    fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {
+        let span =
+            Span { region: attach.region, bytes: 0, offset: 0, epoch: attach.epoch, handle: attach.handle };
+        let judge = || {
+            let fence = self.arena.enter(attach.region)?.fence();
+            admit(&span, Intent::Read, &fence).map(|()| fence)
+        };
+        let fence = judge()?;
+        let may_write = fence.write_handle == Some(attach.handle);
+        let access = if may_write { SharedAccess::ReadWrite } else { SharedAccess::Read };
+        let not_shared = Refusal::new(Code::NotShared, 0);
+        let region = self.arena.shared_fd(attach.region, access).map_err(|_| not_shared)?;
+        // Still the same epoch, so the descriptor is the one that was asked for.
+        judge()?;
+        let words = self.arena.words_fd().try_clone_to_owned().map_err(|_| not_shared)?;
+        self.counters.mapped_regions.fetch_add(1, Ordering::Relaxed);
+        let attached = Attached {
+            region_bytes: self.arena.region_bytes(),
+            word_offset: self.arena.word_offset(attach.region),
+            words_bytes: self.arena.words_bytes(),
+        };
+        Ok(Shared { region, words, attached })
+    }
+}

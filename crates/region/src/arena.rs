@@ -1,0 +1,473 @@
+//! The arena: all region memory of one node, and every change of a region's state.
+//!
+//! The idea: address space for all regions is reserved once and never moves; pages come when they are
+//! prefaulted or written and go when a region is given back. A region that a local client maps leaves its
+//! slot for a memory file of its own, which ends with the lease. What changes a region takes its slot's
+//! lock; copies take none: they pass the gate.
+//!
+//! A region's life here: `prefault`, `lock` (optional), `share` (if a local client will map it),
+//! `verify_zero`, `open`, copies, `suspend` and `resume`, `close`, then either `reseat` and `open` (sealed) or
+//! `scrub`; `give_back` any time it is closed and clean.
+//!
+//! It never mints an epoch, never decides who is let in, never waits for a client.
+//!
+//! Invariants: memory is swapped, wiped or given back only behind a closed and drained gate (the lock keeps
+//! it closed meanwhile); a file a client may write never holds another lease's bytes (I3, I4).
+
+use crate::error::RegionError;
+use crate::gate::{EPOCH_MAX, Entered, Gate};
+use crate::mapping::{HUGE_PAGE_BYTES, Mapping, Part};
+use crate::memfd;
+use crate::words::{WORD_STRIDE_BYTES, Words};
+use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
+use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Prefaulting lets others at a region after so many bytes: about 10 ms where the host backs memory lazily.
+const PREFAULT_STEP_BYTES: usize = 2 << 20;
+
+/// What an arena is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaOptions {
+    /// Bytes of a region: a power of two from `REGION_BYTES_MIN` to `REGION_BYTES_MAX`.
+    pub region_bytes: u64,
+    /// Regions: 1 to `NODE_REGIONS_MAX`. All together, at most the host's memory.
+    pub region_count: u32,
+    /// Ask for huge pages. Without effect on regions smaller than one (2 MiB): they could not be given back.
+    pub huge_pages: bool,
+    /// Lock what is prefaulted or shared, where the system permits.
+    pub lock: bool,
+}
+
+/// What the receiver of a shared region's descriptor may do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedAccess {
+    /// Map it for reading.
+    Read,
+    /// Map it for reading and writing: a lease's own file only, never a sealed region.
+    ReadWrite,
+}
+
+/// See the module.
+pub struct Arena {
+    region_bytes: u64,
+    lock: bool,
+    words: Words,
+    gates: Box<[Gate]>,
+    slots: Box<[Mutex<Slot>]>,
+    locked_count: AtomicU32,
+    anonymous: Mapping,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GateState {
+    Closed,
+    Open,
+    Suspended,
+}
+
+struct Slot {
+    state: GateState,
+    is_locked: bool,
+    backing: Backing,
+}
+
+enum Backing {
+    Anonymous,
+    Shared { fd: OwnedFd, mapping: Mapping, access: SharedAccess },
+}
+
+impl Arena {
+    /// Reserves the regions without touching a page. All are closed at epoch 0, and clean.
+    ///
+    /// Errors: [`RegionError::RegionBytes`], [`RegionError::RegionCount`], [`RegionError::HostMemory`],
+    /// [`RegionError::System`].
+    pub fn new(options: &ArenaOptions) -> Result<Arena, RegionError> {
+        let ArenaOptions { region_bytes, region_count, huge_pages, lock } = *options;
+        if !region_bytes.is_power_of_two() || !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region_bytes) {
+            return Err(RegionError::RegionBytes { bytes: region_bytes });
+        }
+        if region_count == 0 || region_count as usize > NODE_REGIONS_MAX {
+            return Err(RegionError::RegionCount { count: region_count });
+        }
+        let wanted_bytes = region_bytes * u64::from(region_count);
+        let host_bytes = host_memory_bytes()
+            .map_err(|error| RegionError::system("tell the host's memory from /proc/meminfo", 0, error))?;
+        if wanted_bytes > host_bytes {
+            return Err(RegionError::HostMemory { wanted_bytes, host_bytes });
+        }
+        let huge_pages = huge_pages && region_bytes >= HUGE_PAGE_BYTES as u64;
+        let anonymous = Mapping::reserve(wanted_bytes as usize, huge_pages)
+            .map_err(|errno| RegionError::system("reserve memory for all regions", wanted_bytes, errno))?;
+        let words = Words::new(region_count)?;
+        let gates = (0..region_count as usize)
+            .map(|index| {
+                Gate::new(anonymous.part(index * region_bytes as usize, region_bytes as usize).base())
+            })
+            .collect();
+        let slots = (0..region_count)
+            .map(|_| {
+                Mutex::new(Slot { state: GateState::Closed, is_locked: false, backing: Backing::Anonymous })
+            })
+            .collect();
+        let locked_count = AtomicU32::new(0);
+        Ok(Arena { region_bytes, lock, words, gates, slots, locked_count, anonymous })
+    }
+
+    /// Bytes of each region.
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    /// How many regions there are.
+    pub fn region_count(&self) -> u32 {
+        self.gates.len() as u32
+    }
+
+    /// Announces an operation on a region and shows its fence. The data path: no lock, no system call.
+    /// Refused: `NoSuchRegion`.
+    pub fn enter(&self, region: RegionIndex) -> Result<Entered<'_>, Refusal> {
+        match self.gates.get(region.0 as usize) {
+            Some(gate) => Ok(gate.enter(self.words.word(region.0), self.region_bytes)),
+            None => Err(Refusal::new(Code::NoSuchRegion, u64::from(self.region_count()))),
+        }
+    }
+
+    /// Lets holders in, at an epoch not below the region's own and never opened before. A read handle without
+    /// a write handle makes the region sealed.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NoSuchRegion`].
+    pub fn open(
+        &self,
+        region: RegionIndex,
+        epoch: Epoch,
+        write: Option<Handle>,
+        read: Option<Handle>,
+    ) -> Result<(), RegionError> {
+        let mut slot = self.closed_slot(region)?;
+        let current = self.epoch(region);
+        if epoch < current || epoch == Epoch(0) || epoch.0 > EPOCH_MAX {
+            return Err(RegionError::EpochOrder { region, asked: epoch, current });
+        }
+        self.gate(region).open(self.word(region), epoch, write, read);
+        slot.state = GateState::Open;
+        Ok(())
+    }
+
+    /// Refuses I/O from now on; holders and bytes stay. Copies inside finish: the bytes are still theirs.
+    /// Errors: [`RegionError::NotOpen`], [`RegionError::NoSuchRegion`].
+    pub fn suspend(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.set_suspended(region, GateState::Suspended)
+    }
+
+    /// Lets the same holders in again. Errors: as [`Arena::suspend`].
+    pub fn resume(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.set_suspended(region, GateState::Open)
+    }
+
+    fn set_suspended(&self, region: RegionIndex, state: GateState) -> Result<(), RegionError> {
+        let mut slot = self.slot(region)?;
+        let epoch = self.epoch(region);
+        if slot.state == GateState::Closed {
+            return Err(RegionError::NotOpen { region, epoch });
+        }
+        slot.state = state;
+        self.word(region).store(epoch.0 << 1 | u64::from(state == GateState::Suspended), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Ends the epoch: the fence word changes first, then this waits until nobody is inside (the time of one
+    /// copy of [`crate::GATE_BYTES_MAX`], if its thread gets to run). On return no copy of an older epoch is
+    /// running or will be let in (I2). Closing a closed region raises its epoch.
+    ///
+    /// Errors: [`RegionError::EpochOrder`] unless `next_epoch` is above the region's,
+    /// [`RegionError::NoSuchRegion`].
+    pub fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError> {
+        let mut slot = self.slot(region)?;
+        let current = self.epoch(region);
+        if next_epoch <= current || next_epoch.0 > EPOCH_MAX {
+            return Err(RegionError::EpochOrder { region, asked: next_epoch, current });
+        }
+        self.gate(region).close(self.word(region), next_epoch);
+        slot.state = GateState::Closed;
+        Ok(())
+    }
+
+    /// The file of the fence words, which nobody can map writable.
+    pub fn words_fd(&self) -> BorrowedFd<'_> {
+        self.words.fd()
+    }
+
+    /// Bytes of that file.
+    pub fn words_bytes(&self) -> u64 {
+        self.words.bytes()
+    }
+
+    /// Where in it the region's word is: epoch * 2, plus 1 while nobody may use the region.
+    pub fn word_offset(&self, region: RegionIndex) -> u64 {
+        u64::from(region.0) * WORD_STRIDE_BYTES
+    }
+
+    /// Gives a closed, clean region a fresh memory file of zeros, all present, for a local client to map.
+    /// The pages of its slot go back to the host first, so the node is never above its share.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`] (then the
+    /// region is as before, its pages perhaps not present), [`RegionError::NoSuchRegion`].
+    pub fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let mut slot = self.clean_slot(region)?;
+        self.discard(region, &mut slot)?;
+        self.move_to_file(region, &mut slot, 0, SharedAccess::ReadWrite)
+    }
+
+    /// Moves a closed region's bytes into a fresh memory file that only the node writes, so that it can be
+    /// sealed: whoever mapped the old file sees holes from now on and can spoil nothing. Also turns anonymous
+    /// memory into a file that readers can map. For a moment, both hold memory.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::System`] (then the region is as before),
+    /// [`RegionError::NoSuchRegion`].
+    pub fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let mut slot = self.closed_slot(region)?;
+        let dirty_bytes = self.gate(region).dirty_bytes() as usize;
+        self.move_to_file(region, &mut slot, dirty_bytes, SharedAccess::Read)
+    }
+
+    /// A descriptor of a shared region for a client.
+    ///
+    /// Errors: [`RegionError::NotShared`] if it is anonymous memory, or to write a region that was reseated;
+    /// [`RegionError::System`], [`RegionError::NoSuchRegion`].
+    pub fn shared_fd(&self, region: RegionIndex, access: SharedAccess) -> Result<OwnedFd, RegionError> {
+        let slot = self.slot(region)?;
+        let refused = |error| RegionError::system("duplicate a shared region's descriptor", 0, error);
+        match (&slot.backing, access) {
+            (Backing::Shared { fd, access: SharedAccess::ReadWrite, .. }, SharedAccess::ReadWrite) => {
+                fd.try_clone().map_err(refused)
+            }
+            (Backing::Shared { fd, .. }, SharedAccess::Read) => {
+                memfd::reopen_read_only(fd).map_err(|errno| refused(errno.into()))
+            }
+            _ => Err(RegionError::NotShared { region }),
+        }
+    }
+
+    /// Whether the region is a memory file. `None`: no such region.
+    pub fn is_shared(&self, region: RegionIndex) -> Option<bool> {
+        self.slot(region).ok().map(|slot| matches!(slot.backing, Backing::Shared { .. }))
+    }
+
+    /// Zeroes a closed region, as far as it was written; a shared one loses its file and returns to its
+    /// slot, with no page present.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
+    pub fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let mut slot = self.closed_slot(region)?;
+        let gate = self.gate(region);
+        match slot.backing {
+            Backing::Anonymous => self.own_part(region).zero(gate.dirty_bytes() as usize),
+            Backing::Shared { .. } => {
+                gate.seat(self.own_part(region).base());
+                self.leave_file(&mut slot, Backing::Anonymous);
+            }
+        }
+        gate.set_dirty_bytes(0);
+        Ok(())
+    }
+
+    /// Whether every byte of a closed region is zero: looked at, not concluded. If not, do not grant it (I4).
+    /// On pages that are not present it costs a page fault each.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
+    pub fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
+        let slot = self.closed_slot(region)?;
+        Ok(self.part(region, &slot).is_zero())
+    }
+
+    /// Makes the pages of a closed region present, so that its first holder does not pay for them; locks
+    /// them if the arena was told so. Slow (seconds per GiB on a host that backs lazily): for a background
+    /// thread. Others get at the region in between.
+    ///
+    /// Errors: [`RegionError::NotClosed`] also when it is opened meanwhile; [`RegionError::System`],
+    /// [`RegionError::NoSuchRegion`].
+    pub fn prefault(&self, region: RegionIndex) -> Result<(), RegionError> {
+        if self.lock {
+            self.lock(region);
+        }
+        let region_bytes = self.region_bytes as usize;
+        let step_bytes = PREFAULT_STEP_BYTES.min(region_bytes);
+        for step in (0..region_bytes).step_by(step_bytes) {
+            let slot = self.closed_slot(region)?;
+            // The file of a shared region is present from its making.
+            if matches!(slot.backing, Backing::Shared { .. }) {
+                return Ok(());
+            }
+            self.anonymous.part(region.0 as usize * region_bytes + step, step_bytes).populate().map_err(
+                |errno| RegionError::system("make a region's pages present", self.region_bytes, errno),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the region's pages, as they become present, out of swap. False if the system does not permit it
+    /// (`RLIMIT_MEMLOCK`) or there is no such region; it works without.
+    pub fn lock(&self, region: RegionIndex) -> bool {
+        self.slot(region).is_ok_and(|mut slot| self.lock_slot(region, &mut slot))
+    }
+
+    /// Regions that are locked.
+    pub fn locked_count(&self) -> u32 {
+        self.locked_count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the pages of a closed, clean region to the host, at once. It stays usable: pages come again.
+    ///
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`],
+    /// [`RegionError::NoSuchRegion`].
+    pub fn give_back(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let mut slot = self.clean_slot(region)?;
+        self.discard(region, &mut slot)
+    }
+
+    fn slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
+        match self.slots.get(region.0 as usize) {
+            Some(slot) => Ok(slot.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => Err(RegionError::NoSuchRegion { region, region_count: self.region_count() }),
+        }
+    }
+
+    /// The slot's lock, behind a gate that stays closed and drained as long as it is held.
+    fn closed_slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
+        let slot = self.slot(region)?;
+        match slot.state {
+            GateState::Closed => Ok(slot),
+            _ => Err(RegionError::NotClosed { region, epoch: self.epoch(region) }),
+        }
+    }
+
+    /// The same, of anonymous memory that nobody has written since its last scrub.
+    fn clean_slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
+        let slot = self.closed_slot(region)?;
+        match self.gate(region).dirty_bytes() {
+            0 => Ok(slot),
+            dirty_bytes => Err(RegionError::NotClean { region, dirty_bytes }),
+        }
+    }
+
+    /// For an index that `slot` has checked, as the next two.
+    fn gate(&self, region: RegionIndex) -> &Gate {
+        &self.gates[region.0 as usize]
+    }
+
+    fn word(&self, region: RegionIndex) -> &AtomicU64 {
+        self.words.word(region.0)
+    }
+
+    fn epoch(&self, region: RegionIndex) -> Epoch {
+        Epoch(self.word(region).load(Ordering::SeqCst) >> 1)
+    }
+
+    /// The region's place in the anonymous mapping, whatever its backing.
+    fn own_part(&self, region: RegionIndex) -> Part<'_> {
+        let region_bytes = self.region_bytes as usize;
+        self.anonymous.part(region.0 as usize * region_bytes, region_bytes)
+    }
+
+    /// The region's memory now.
+    fn part<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> Part<'a> {
+        match &slot.backing {
+            Backing::Anonymous => self.own_part(region),
+            Backing::Shared { mapping, .. } => mapping.whole(),
+        }
+    }
+
+    fn lock_slot(&self, region: RegionIndex, slot: &mut Slot) -> bool {
+        if !slot.is_locked && self.part(region, slot).lock().is_ok() {
+            slot.is_locked = true;
+            self.locked_count.fetch_add(1, Ordering::Relaxed);
+        }
+        slot.is_locked
+    }
+
+    /// Notes that the region's present memory is locked no longer: it was unlocked or unmapped.
+    fn forget_lock(&self, slot: &mut Slot) {
+        if std::mem::take(&mut slot.is_locked) {
+            self.locked_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the anonymous pages of a region to the host.
+    fn discard(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
+        let refused = |errno| RegionError::system("take a region's pages back", self.region_bytes, errno);
+        let part = self.own_part(region);
+        // Locked pages would refuse to go; unlocking others does nothing.
+        part.unlock().map_err(refused)?;
+        self.forget_lock(slot);
+        part.discard().map_err(refused)
+    }
+
+    /// Puts a fresh file with the region's first `keep_bytes` behind its closed gate.
+    fn move_to_file(
+        &self,
+        region: RegionIndex,
+        slot: &mut Slot,
+        keep_bytes: usize,
+        access: SharedAccess,
+    ) -> Result<(), RegionError> {
+        let bytes = self.region_bytes;
+        let refused = |errno| RegionError::system("make the file of a shared region", bytes, errno);
+        let fd = memfd::create("farpool-region", bytes).map_err(refused)?;
+        memfd::seal_for_lease(&fd).map_err(refused)?;
+        let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
+        mapping.whole().copy_from(&self.part(region, slot), keep_bytes);
+        let gate = self.gate(region);
+        gate.seat(mapping.whole().base());
+        // A client writes past the gate, which then cannot know how much.
+        gate.set_dirty_bytes(bytes);
+        if let Backing::Anonymous = slot.backing {
+            // If its bytes cannot go back to the host they must not stay either: the slot is clean from here.
+            if self.discard(region, slot).is_err() {
+                self.own_part(region).zero(keep_bytes);
+            }
+        }
+        self.leave_file(slot, Backing::Shared { fd, mapping, access });
+        if self.lock {
+            self.lock_slot(region, slot);
+        }
+        Ok(())
+    }
+
+    /// Changes the backing; the gate is seated on the new one. A file left behind gives its pages up, though
+    /// a zombie may map it still.
+    fn leave_file(&self, slot: &mut Slot, next: Backing) {
+        let left = std::mem::replace(&mut slot.backing, next);
+        if let Backing::Shared { fd, mapping, .. } = left {
+            // Unmapping unlocks.
+            self.forget_lock(slot);
+            // Unmapped first: punching is faster the fewer map it.
+            drop(mapping);
+            // Our seals permit it, and without it the pages go with the last holder.
+            let _ = memfd::punch(fd.as_fd(), self.region_bytes);
+        }
+    }
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena")
+            .field("region_bytes", &self.region_bytes)
+            .field("region_count", &self.region_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// `MemTotal` of this host.
+fn host_memory_bytes() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        })
+        .and_then(|kib| kib.checked_mul(1024))
+        .ok_or(io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,237 @@
+//! The gate of a region: who is inside, under which fence, and the copies they make.
+//!
+//! The idea is Dekker's: a copy announces itself (increments `in_flight`), then looks at the fence word;
+//! whoever closes changes the word, then looks at `in_flight`. All four are sequentially consistent, so at
+//! least one of the two sees the other: either the copy finds the gate closed, or the closer waits for it.
+//!
+//! Whatever else belongs to an open gate (handles, address) changes only while it is closed *and* drained:
+//! * A copy that found the word open holds off the next close until it leaves, hence holds off every change.
+//!   What it reads was stored before the word it saw. So a torn handle never meets an open epoch.
+//! * A copy that found the word suspended or closed may run beside `open`. It takes handles only under a tag
+//!   (`opened`) equal to the epoch it saw. An epoch is opened once, its handles are stored before its tag,
+//!   and the tag goes only after a drain that waits for this copy too. It never touches region memory.
+//!
+//! It never decides whether an operation is admitted (the node's dispatch does, from the [`Fence`]), but it
+//! copies only under an open fence, and in only if there is a writer: a slip there cannot break memory.
+//!
+//! Invariants: I1, I2 (nothing of an older epoch runs or is let in after `close`), I3 (no copy is torn by a
+//! revoke: it is over before the revoke is).
+#![allow(unsafe_code)]
+
+use farpool_wire::{Code, Epoch, Handle, Refusal};
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most bytes moved between entering a gate and leaving it: bounds how long a close waits.
+pub const GATE_BYTES_MAX: usize = 256 << 10;
+
+/// The largest epoch: its tag and its word must fit 64 bits.
+pub(crate) const EPOCH_MAX: u64 = (1 << 62) - 1;
+/// A copy of 256 KiB takes 20 to 40 us, so a close that was unlucky by a small one spins it out (about 5 us)
+/// and sleeps for a large one.
+const DRAIN_SPINS: u32 = 200;
+const DRAIN_SLEEP: Duration = Duration::from_micros(50);
+
+const TAG_WRITE: u64 = 2;
+const TAG_READ: u64 = 1;
+
+/// What an operation on a region is judged by. All of it was true at one moment after entering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The region's epoch.
+    pub epoch: Epoch,
+    /// The lease is in its grace time: it has holders, but they must renew first.
+    pub suspended: bool,
+    /// Who shows this may read and write; nobody if there is none.
+    pub write_handle: Option<Handle>,
+    /// Who shows this may read; nobody if there is none.
+    pub read_handle: Option<Handle>,
+    /// It can be read and not written.
+    pub sealed: bool,
+    /// Bytes of the region.
+    pub region_bytes: u64,
+}
+
+/// One cache line per region.
+#[repr(C, align(64))]
+pub(crate) struct Gate {
+    in_flight: AtomicU64,
+    /// Tag of the handles below: epoch * 4 + which of them there are; 0 while closed and drained.
+    opened: AtomicU64,
+    write_handle: [AtomicU64; 2],
+    read_handle: [AtomicU64; 2],
+    base: AtomicPtr<u8>,
+    /// Bytes from the start that may have been written since the last scrub.
+    dirty_bytes: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Gate>() == 64);
+
+impl Gate {
+    /// A closed gate before the memory at `base`.
+    pub(crate) fn new(base: *mut u8) -> Gate {
+        Gate {
+            in_flight: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            write_handle: [AtomicU64::new(0), AtomicU64::new(0)],
+            read_handle: [AtomicU64::new(0), AtomicU64::new(0)],
+            base: AtomicPtr::new(base),
+            dirty_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn enter<'a>(&'a self, word: &AtomicU64, region_bytes: u64) -> Entered<'a> {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let word = word.load(Ordering::SeqCst);
+        let opened = self.opened.load(Ordering::Acquire);
+        let has_holders = opened != 0 && opened >> 2 == word >> 1;
+        let handle = |flag, halves| (has_holders && opened & flag != 0).then(|| load_handle(halves));
+        let write_handle = handle(TAG_WRITE, &self.write_handle);
+        let read_handle = handle(TAG_READ, &self.read_handle);
+        let fence = Fence {
+            epoch: Epoch(word >> 1),
+            suspended: has_holders && word & 1 != 0,
+            write_handle,
+            read_handle,
+            sealed: write_handle.is_none() && read_handle.is_some(),
+            region_bytes,
+        };
+        let entered = Entered { gate: Some(self), fence, moved_bytes: Cell::new(0) };
+        // Whom the gate is not open to leaves at once: refusals without end shall not hold up a close (I9).
+        if word & 1 == 0 { entered } else { Entered { gate: None, fence, moved_bytes: Cell::new(0) } }
+    }
+
+    /// Opens a closed gate; the caller excludes every other change of it.
+    pub(crate) fn open(&self, word: &AtomicU64, epoch: Epoch, write: Option<Handle>, read: Option<Handle>) {
+        self.assert_drained();
+        store_handle(&self.write_handle, write);
+        store_handle(&self.read_handle, read);
+        let flags = if write.is_some() { TAG_WRITE } else { 0 } + if read.is_some() { TAG_READ } else { 0 };
+        self.opened.store(epoch.0 << 2 | flags, Ordering::Release);
+        word.store(epoch.0 << 1, Ordering::SeqCst);
+    }
+
+    /// Closes, and returns when no copy of an older epoch is running.
+    pub(crate) fn close(&self, word: &AtomicU64, next_epoch: Epoch) {
+        word.store(next_epoch.0 << 1 | 1, Ordering::SeqCst);
+        let mut spins = 0;
+        while self.in_flight.load(Ordering::SeqCst) != 0 {
+            if spins < DRAIN_SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(DRAIN_SLEEP);
+            }
+        }
+        self.opened.store(0, Ordering::Release);
+    }
+
+    /// Puts other memory behind a closed gate. The caller keeps it mapped until it seats the gate elsewhere
+    /// or the arena is gone, and drops the old memory only afterwards.
+    pub(crate) fn seat(&self, base: *mut u8) {
+        self.assert_drained();
+        self.base.store(base, Ordering::Release);
+    }
+
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_dirty_bytes(&self, bytes: u64) {
+        self.dirty_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The soundness of every copy hangs on this, so it is checked, not assumed.
+    fn assert_drained(&self) {
+        assert!(self.opened.load(Ordering::Acquire) == 0, "a gate is changed only while closed and drained");
+    }
+}
+
+fn load_handle(halves: &[AtomicU64; 2]) -> Handle {
+    let [high, low] = halves;
+    Handle(u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low.load(Ordering::Relaxed)))
+}
+
+fn store_handle(halves: &[AtomicU64; 2], handle: Option<Handle>) {
+    let bits = handle.unwrap_or_default().0;
+    halves[0].store((bits >> 64) as u64, Ordering::Relaxed);
+    halves[1].store(bits as u64, Ordering::Relaxed);
+}
+
+/// Being inside a region's gate. Whoever closes the region waits until this is dropped, so: enter, judge the
+/// fence, copy, leave; never wait for anything in between.
+pub struct Entered<'a> {
+    /// The gate, if it was open and until this is dropped stays so.
+    gate: Option<&'a Gate>,
+    fence: Fence,
+    moved_bytes: Cell<usize>,
+}
+
+impl Entered<'_> {
+    /// What the operation is to be judged by.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Copies bytes of the region to `into`.
+    ///
+    /// Refused: `OutOfBounds`; `LeaseExpired` if suspended; `StaleEpoch` if closed; `LimitReached` if more
+    /// than [`GATE_BYTES_MAX`] would have moved since entering.
+    pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
+        let (_, from) = self.admit(offset, into.len())?;
+        // SAFETY: source: `admit` returned the start of `into.len()` mapped bytes that stay mapped until `self`
+        // is dropped. Target: `into` is private memory, so no overlap. Others may write the source meanwhile;
+        // then the bytes are theirs to order, and any bytes are valid `u8`s.
+        unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies `from` into the region. Refused as in [`Entered::copy_out`], and `Sealed` if nobody may write.
+    pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
+        let (gate, into) = self.admit(offset, from.len())?;
+        if self.fence.write_handle.is_none() {
+            return Err(Refusal::new(Code::Sealed, 0));
+        }
+        // Bounded by the region's size: `admit` has checked it.
+        let end = offset + from.len() as u64;
+        // Mostly only a look: a line that does not change stays in every core's cache.
+        if gate.dirty_bytes.load(Ordering::Relaxed) < end {
+            gate.dirty_bytes.fetch_max(end, Ordering::Relaxed);
+        }
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+        Ok(())
+    }
+
+    /// The address of a range that may be copied now and until `self` is dropped.
+    fn admit(&self, offset: u64, bytes: usize) -> Result<(&Gate, *mut u8), Refusal> {
+        let Some(gate) = self.gate else {
+            return Err(match self.fence.suspended {
+                true => Refusal::new(Code::LeaseExpired, 0),
+                false => Refusal::new(Code::StaleEpoch, self.fence.epoch.0),
+            });
+        };
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.fence.region_bytes) {
+            return Err(Refusal::new(Code::OutOfBounds, self.fence.region_bytes));
+        }
+        let moved = self.moved_bytes.get().saturating_add(bytes);
+        if moved > GATE_BYTES_MAX {
+            return Err(Refusal::new(Code::LimitReached, GATE_BYTES_MAX as u64));
+        }
+        self.moved_bytes.set(moved);
+        // SAFETY: the gate was seen open after entering, so until `self` is dropped no close returns, no seat
+        // happens and `base` is the start of `region_bytes` mapped bytes; the offset was just checked.
+        Ok((gate, unsafe { gate.base.load(Ordering::Acquire).add(offset as usize) }))
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if let Some(gate) = self.gate {
+            // The closer that reads this has seen every byte of the copies before it.
+            gate.in_flight.fetch_sub(1, Ordering::Release);
+        }
+    }
+}

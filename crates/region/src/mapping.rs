@@ -1,0 +1,200 @@
+//! Mapped memory, by raw pointer: the part of this crate where the addresses are.
+//!
+//! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both
+//! only ever move bytes. Region bytes may be changed by a client's process at any time, so no Rust reference
+//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other.
+//!
+//! It never decides when the bytes may be touched: that is the gate's business.
+//!
+//! Invariant: `base..base + bytes` is mapped readable and writable from construction to drop; parts lie
+//! inside and cannot outlive their mapping.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munlock, munmap,
+};
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Alignment of an anonymous mapping: a huge page.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// No host has smaller pages.
+const PAGE_BYTES_MIN: usize = 4096;
+
+pub(crate) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the range stays mapped until drop and any thread may touch it; all accesses are raw copies, fills
+// and atomics, whose order the gate provides.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zero pages on a huge-page boundary, none of them present yet.
+    pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Mapping, Errno> {
+        let padded = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start: *mut u8 = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                padded,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        }
+        .cast();
+        let head = start.align_offset(HUGE_PAGE_BYTES);
+        let tail = HUGE_PAGE_BYTES - head;
+        // SAFETY: head <= HUGE_PAGE_BYTES, so base and the end of the mapping lie in what was just mapped; the
+        // two pieces cut off lie outside `base..base + bytes`, and nobody has seen their addresses.
+        let base = unsafe {
+            let base = start.add(head);
+            if head > 0 {
+                munmap(start.cast(), head)?;
+            }
+            if tail > 0 {
+                munmap(base.add(bytes).cast(), tail)?;
+            }
+            base
+        };
+        let mapping = Mapping { base, bytes };
+        mapping.keep_private()?;
+        if huge_pages {
+            mapping.whole().advise(Advice::LinuxHugepage)?;
+        }
+        Ok(mapping)
+    }
+
+    /// A file's first `bytes`, which must exist.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
+        };
+        let mapping = Mapping { base: base.cast(), bytes };
+        mapping.keep_private()?;
+        Ok(mapping)
+    }
+
+    /// Out of core dumps and of forked children.
+    fn keep_private(&self) -> Result<(), Errno> {
+        self.whole().advise(Advice::LinuxDontDump)?;
+        self.whole().advise(Advice::LinuxDontFork)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn whole(&self) -> Part<'_> {
+        Part { base: self.base, bytes: self.bytes, mapping: PhantomData }
+    }
+
+    /// Panics if the range leaves the mapping: indices are checked before they become offsets.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> Part<'_> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        // SAFETY: the offset was just checked to lie in the mapping.
+        Part { base: unsafe { self.base.add(offset) }, bytes, mapping: PhantomData }
+    }
+
+    /// An atomic word in the mapping. Panics if it is misplaced.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes));
+        // SAFETY: aligned, for mappings start on pages; inside, as just checked; mapped as long as `self` is
+        // borrowed; changed by atomic stores of this process only (others map the file read-only).
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what this value owns; parts and words borrow it and are gone. The gate's copy
+        // of the address is unused: see `Gate::seat`.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// A piece of a mapping.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    base: *mut u8,
+    bytes: usize,
+    mapping: PhantomData<&'a Mapping>,
+}
+
+impl Part<'_> {
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the part is mapped. Of the advices used here only DONTNEED changes bytes, to zeros, which
+        // are as good as any others.
+        unsafe { madvise(self.base.cast(), self.bytes, advice) }
+    }
+
+    /// Zeroes the first `bytes`.
+    pub(crate) fn zero(&self, bytes: usize) {
+        // SAFETY: the length is cut to the part, which is mapped writable.
+        unsafe { ptr::write_bytes(self.base, 0, bytes.min(self.bytes)) };
+    }
+
+    /// Whether every byte is zero. Looks at whole words; parts are multiples of the page size.
+    pub(crate) fn is_zero(&self) -> bool {
+        const STEP_WORDS: usize = PAGE_BYTES_MIN / 8;
+        let words: *const u64 = self.base.cast_const().cast();
+        (0..self.bytes / 8).step_by(STEP_WORDS).all(|start| {
+            let mut seen = 0;
+            for index in start..start + STEP_WORDS {
+                // SAFETY: parts start on pages and are multiples of them, so each word is aligned and inside.
+                seen |= unsafe { words.add(index).read() };
+            }
+            seen == 0
+        })
+    }
+
+    /// Copies the first `bytes` of another part to the start of this one.
+    pub(crate) fn copy_from(&self, other: &Part<'_>, bytes: usize) {
+        let bytes = bytes.min(self.bytes).min(other.bytes);
+        // SAFETY: both ranges are mapped and cut to their parts; `copy` allows overlap.
+        unsafe { ptr::copy(other.base, self.base, bytes) };
+    }
+
+    /// Makes all pages present without changing a byte.
+    pub(crate) fn populate(&self) -> Result<(), Errno> {
+        match self.advise(Advice::LinuxPopulateWrite) {
+            // Kernels before 5.14.
+            Err(Errno::INVAL) => {
+                for offset in (0..self.bytes).step_by(PAGE_BYTES_MIN) {
+                    // SAFETY: the byte lies in the part; the atomic `or` of nothing writes its page and keeps
+                    // its value, whoever else writes.
+                    unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.fetch_or(0, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Keeps the pages in memory from when they are present; makes none present.
+    pub(crate) fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: changes where the kernel may put the pages, not their bytes.
+        unsafe { mlock_with(self.base.cast(), self.bytes, MlockFlags::ONFAULT) }
+    }
+
+    pub(crate) fn unlock(&self) -> Result<(), Errno> {
+        // SAFETY: as for lock.
+        unsafe { munlock(self.base.cast(), self.bytes) }
+    }
+
+    /// Returns private pages to the host; they read as zeros from here on.
+    pub(crate) fn discard(&self) -> Result<(), Errno> {
+        self.advise(Advice::LinuxDontNeed)
+    }
+}

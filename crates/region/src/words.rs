@@ -1,0 +1,51 @@
+//! The fence words: one per region, in a memory file that local clients map read-only.
+//!
+//! The idea: the word a client compares before and after its own copy is the very word the node's gate looks
+//! at, so the two can never disagree. Word = epoch * 2, plus 1 while nobody may use the region (suspended or
+//! closed). Each stands on its own 64-byte line: a grant of one region disturbs the readers of no other.
+//!
+//! It never holds a secret (handles stay in the node's private memory) and is never writable but through the
+//! one mapping made here before the file is sealed.
+
+use crate::error::RegionError;
+use crate::mapping::Mapping;
+use crate::memfd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes from one region's word to the next.
+pub(crate) const WORD_STRIDE_BYTES: u64 = 64;
+
+pub(crate) struct Words {
+    fd: OwnedFd,
+    mapping: Mapping,
+}
+
+impl Words {
+    /// Words of so many regions, each closed at epoch 0.
+    pub(crate) fn new(region_count: u32) -> Result<Words, RegionError> {
+        let bytes = u64::from(region_count) * WORD_STRIDE_BYTES;
+        let refused = |errno| RegionError::system("make the file of the fence words", bytes, errno);
+        let fd = memfd::create("farpool-words", bytes).map_err(refused)?;
+        let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
+        memfd::seal_for_readers(&fd).map_err(refused)?;
+        let words = Words { fd, mapping };
+        for index in 0..region_count {
+            words.word(index).store(1, Ordering::SeqCst);
+        }
+        Ok(words)
+    }
+
+    /// The word of a region; the caller has checked that it exists.
+    pub(crate) fn word(&self, index: u32) -> &AtomicU64 {
+        self.mapping.word(index as usize * WORD_STRIDE_BYTES as usize)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.mapping.bytes() as u64
+    }
+}

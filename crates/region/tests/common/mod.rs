@@ -1,0 +1,39 @@
+//! What the tests of this crate share: small arenas, handles that tell their epoch.
+#![allow(dead_code)]
+
+use farpool_region::{Arena, ArenaOptions};
+use farpool_wire::{Epoch, Handle, RegionIndex};
+
+pub const MIB: u64 = 1 << 20;
+pub const R0: RegionIndex = RegionIndex(0);
+pub const R1: RegionIndex = RegionIndex(1);
+
+/// `region_count` regions of 1 MiB.
+pub fn small_arena(region_count: u32) -> Arena {
+    Arena::new(&ArenaOptions { region_bytes: MIB, region_count, huge_pages: true, lock: false }).unwrap()
+}
+
+/// A handle whose two halves both are the epoch, so that a torn one shows.
+pub fn handle_of(epoch: u64) -> Handle {
+    Handle(u128::from(epoch) << 64 | u128::from(epoch))
+}
+
+/// Opens for one writer and reader.
+pub fn open(arena: &Arena, region: RegionIndex, epoch: u64) {
+    arena.open(region, Epoch(epoch), Some(handle_of(epoch)), None).unwrap();
+}
+
+/// Opens sealed.
+pub fn open_sealed(arena: &Arena, region: RegionIndex, epoch: u64) {
+    arena.open(region, Epoch(epoch), None, Some(handle_of(epoch))).unwrap();
+}
+
+pub fn write(arena: &Arena, region: RegionIndex, offset: u64, bytes: &[u8]) {
+    arena.enter(region).unwrap().copy_in(offset, bytes).unwrap();
+}
+
+pub fn read(arena: &Arena, region: RegionIndex, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut into = vec![0xEE; bytes];
+    arena.enter(region).unwrap().copy_out(offset, &mut into).unwrap();
+    into
+}

@@ -1,0 +1,201 @@
+//! Regions that a local client maps: what its descriptors let it do, and what is left to it after a revoke.
+
+mod common;
+
+use common::*;
+use farpool_region::{Arena, RegionError, SharedAccess};
+use farpool_wire::{Epoch, RegionIndex};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A mapping as a client makes it.
+struct ClientMap {
+    base: *mut u8,
+    bytes: usize,
+}
+
+impl ClientMap {
+    fn new(fd: BorrowedFd<'_>, bytes: u64, access: SharedAccess) -> Result<ClientMap, Errno> {
+        let protection = match access {
+            SharedAccess::Read => ProtFlags::READ,
+            SharedAccess::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap(ptr::null_mut(), bytes as usize, protection, MapFlags::SHARED, fd, 0)? };
+        Ok(ClientMap { base: base.cast(), bytes: bytes as usize })
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        assert!(offset as usize + 8 <= self.bytes);
+        // SAFETY: in the mapping, aligned by the offsets used here; only loaded.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) }.load(Ordering::SeqCst)
+    }
+
+    fn get(&self, offset: usize) -> u8 {
+        assert!(offset < self.bytes);
+        // SAFETY: in the mapping.
+        unsafe { self.base.add(offset).read_volatile() }
+    }
+
+    fn put(&self, offset: usize, byte: u8) {
+        assert!(offset < self.bytes);
+        // SAFETY: in the mapping, which the tests that put have made writable.
+        unsafe { self.base.add(offset).write_volatile(byte) };
+    }
+
+    fn make_writable(&self) -> Result<(), Errno> {
+        // SAFETY: changes what may be done with this mapping, nothing else.
+        unsafe { mprotect(self.base.cast(), self.bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
+    }
+}
+
+impl Drop for ClientMap {
+    fn drop(&mut self) {
+        // SAFETY: unmaps what `new` mapped.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+fn pages_bytes(fd: &OwnedFd) -> u64 {
+    fstat(fd).unwrap().st_blocks as u64 * 512
+}
+
+/// A region leased to a client that has mapped it.
+fn leased_and_mapped(arena: &Arena, region: RegionIndex) -> (OwnedFd, ClientMap) {
+    arena.share(region).unwrap();
+    assert!(arena.verify_zero(region).unwrap());
+    open(arena, region, 1);
+    let fd = arena.shared_fd(region, SharedAccess::ReadWrite).unwrap();
+    let map = ClientMap::new(fd.as_fd(), MIB, SharedAccess::ReadWrite).unwrap();
+    (fd, map)
+}
+
+#[test]
+fn words_cannot_be_mapped_or_made_writable_by_a_client() {
+    let arena = small_arena(3);
+    let fd = arena.words_fd();
+    let bytes = arena.words_bytes();
+    assert_eq!(ClientMap::new(fd, bytes, SharedAccess::ReadWrite).err(), Some(Errno::PERM));
+    let map = ClientMap::new(fd, bytes, SharedAccess::Read).unwrap();
+    assert_eq!(map.make_writable(), Err(Errno::ACCESS));
+    assert_eq!(rustix::io::pwrite(fd, &[0; 8], 0), Err(Errno::PERM));
+    assert_eq!(ftruncate(fd, 0), Err(Errno::PERM));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(fd, punch, 0, bytes), Err(Errno::PERM));
+    assert_eq!(fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
+    let other = std::fs::File::options().write(true).open(format!("/proc/self/fd/{}", raw(fd))).unwrap();
+    assert_eq!(ClientMap::new(other.as_fd(), bytes, SharedAccess::ReadWrite).err(), Some(Errno::ACCESS));
+}
+
+fn raw(fd: BorrowedFd<'_>) -> i32 {
+    std::os::fd::AsRawFd::as_raw_fd(&fd)
+}
+
+#[test]
+fn words_show_epoch_and_suspension_to_a_client() {
+    let arena = small_arena(3);
+    let map = ClientMap::new(arena.words_fd(), arena.words_bytes(), SharedAccess::Read).unwrap();
+    let word = || map.word(arena.word_offset(R1));
+    assert_eq!(word(), 1);
+    open(&arena, R1, 7);
+    assert_eq!(word(), 14);
+    arena.suspend(R1).unwrap();
+    assert_eq!(word(), 15);
+    arena.resume(R1).unwrap();
+    assert_eq!(word(), 14);
+    arena.close(R1, Epoch(8)).unwrap();
+    assert_eq!(word(), 17);
+    assert_eq!(map.word(arena.word_offset(R0)), 1, "the neighbour's word did not move");
+}
+
+#[test]
+fn shared_region_client_and_node_see_the_same_bytes() {
+    let arena = small_arena(1);
+    let (_fd, map) = leased_and_mapped(&arena, R0);
+    map.put(4097, 42);
+    assert_eq!(read(&arena, R0, 4096, 3), [0, 42, 0]);
+    write(&arena, R0, 9, &[5]);
+    assert_eq!(map.get(9), 5);
+}
+
+/// With either of these a client could kill the node by SIGBUS, take more memory than it leased, or keep the
+/// node from taking the region back.
+#[test]
+fn shared_region_client_cannot_resize_or_seal_its_file() {
+    let arena = small_arena(1);
+    let (fd, _map) = leased_and_mapped(&arena, R0);
+    assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
+    assert_eq!(ftruncate(&fd, 2 * MIB), Err(Errno::PERM));
+    assert_eq!(fallocate(&fd, FallocateFlags::KEEP_SIZE, MIB, MIB), Err(Errno::PERM));
+    for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        assert_eq!(fcntl_add_seals(&fd, seal), Err(Errno::PERM));
+    }
+}
+
+/// I2, I4: a zombie that kept its mapping has holes to look at, and spoils a file nobody else will see.
+#[test]
+fn shared_region_revoked_under_a_zombie_then_pages_return_and_the_next_holder_is_alone() {
+    let arena = small_arena(1);
+    let (fd, zombie) = leased_and_mapped(&arena, R0);
+    zombie.put(0, 1);
+    assert_eq!(pages_bytes(&fd), MIB);
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert_eq!(pages_bytes(&fd), 0, "the pages are the host's again");
+    assert_eq!(zombie.get(0), 0);
+    zombie.put(0, 66);
+    for shared in [false, true] {
+        if shared {
+            arena.share(R0).unwrap();
+        }
+        assert!(arena.verify_zero(R0).unwrap());
+    }
+    open(&arena, R0, 3);
+    zombie.put(1, 66);
+    assert_eq!(read(&arena, R0, 0, 2), [0, 0]);
+}
+
+/// A sealed file must not change under its readers, though its writer may have kept the old mapping.
+#[test]
+fn reseat_of_a_mapped_region_keeps_its_bytes_and_shuts_the_writer_out() {
+    let arena = small_arena(1);
+    let (old, zombie) = leased_and_mapped(&arena, R0);
+    zombie.put(3, 33);
+    zombie.put(MIB as usize - 1, 99);
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.reseat(R0).unwrap();
+    open_sealed(&arena, R0, 2);
+    zombie.put(3, 66);
+    assert_eq!(read(&arena, R0, 2, 3), [0, 33, 0]);
+    assert_eq!(read(&arena, R0, MIB - 1, 1), [99]);
+    assert_eq!(pages_bytes(&old), 4096, "only what the zombie filled since");
+
+    let refused = arena.shared_fd(R0, SharedAccess::ReadWrite);
+    assert!(matches!(refused, Err(RegionError::NotShared { .. })));
+    let fd = arena.shared_fd(R0, SharedAccess::Read).unwrap();
+    assert_eq!(ClientMap::new(fd.as_fd(), MIB, SharedAccess::ReadWrite).err(), Some(Errno::ACCESS));
+    let reader = ClientMap::new(fd.as_fd(), MIB, SharedAccess::Read).unwrap();
+    assert_eq!((reader.get(3), reader.make_writable()), (33, Err(Errno::ACCESS)));
+}
+
+#[test]
+fn reseat_of_an_anonymous_region_makes_it_mappable() {
+    let arena = small_arena(1);
+    open(&arena, R0, 1);
+    write(&arena, R0, 100, b"table");
+    assert_eq!(arena.is_shared(R0), Some(false));
+    assert!(matches!(arena.shared_fd(R0, SharedAccess::Read), Err(RegionError::NotShared { .. })));
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.reseat(R0).unwrap();
+    open_sealed(&arena, R0, 2);
+    let fd = arena.shared_fd(R0, SharedAccess::Read).unwrap();
+    let reader = ClientMap::new(fd.as_fd(), MIB, SharedAccess::Read).unwrap();
+    assert_eq!((reader.get(99), reader.get(100), reader.get(104)), (0, b't', b'e'));
+    arena.close(R0, Epoch(3)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert_eq!((arena.is_shared(R0), arena.verify_zero(R0).unwrap()), (Some(false), true));
+}

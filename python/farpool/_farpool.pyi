@@ -1,0 +1,217 @@
+"""The compiled half of Farpool.
+
+Sizes and offsets are bytes, as `int` or, where a parameter says `Size`, also as text such as
+"64MiB" or "4GiB". Times are text such as "250ms" or "5s". All calls that may leave the process
+release the GIL and stop waiting after the pool's `timeout`. Objects may be shared by threads; they
+may not be used in a forked child, which gets `ForkError`: connect again there.
+"""
+
+import builtins
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, TypeAlias, TypedDict
+
+from typing_extensions import Buffer
+
+Size: TypeAlias = int | str
+FileClass: TypeAlias = Literal["scratch", "cache", "pinned"]
+Transport: TypeAlias = Literal["auto", "tcp", "shm"]
+
+__version__: str
+
+class Error(OSError):
+    """Base of all errors of this package. The text says what was refused, by whom, and what helps."""
+
+class LostError(Error):
+    """Bytes are gone because the named memory node is. Writing the file anew is the only cure."""
+
+class ExhaustedError(Error):
+    """The pool has no more bytes to lease to this session. Delete files, wait, or add a node."""
+
+class LeaseError(Error):
+    """A lease ended or was revoked under the operation; nothing was read or written in its name."""
+
+class NotFoundError(Error, FileNotFoundError):
+    """No file of this name, published or of this session."""
+
+class ExistsError(Error, FileExistsError):
+    """The name is taken."""
+
+class ForkError(Error):
+    """The object was made before a fork and is used in the child."""
+
+class InvalidError(Error, ValueError):
+    """An argument is wrong; the text names it, its value and what is permitted."""
+
+class ClosedError(Error):
+    """The pool or file was closed, by us or with its session."""
+
+class UnreachableError(Error):
+    """Broker or node did not answer within the timeout. The bytes may still be there: try again."""
+
+class FileInfo(NamedTuple):
+    name: str
+    size: int
+    file_class: FileClass
+    published: bool
+
+class PoolStats(TypedDict):
+    """Counters of this session since it connected, and two gauges. Reading them asks nobody."""
+
+    bytes_read: int
+    bytes_written: int
+    read_ops: int
+    write_ops: int
+    broker_calls: int
+    """Requests to the broker, renewals excepted."""
+    leased_bytes: int
+    """Gauge: what this session holds on nodes, in whole regions."""
+    used_bytes: int
+    """Gauge: how much of it files occupy, in whole extents."""
+
+class NodeStatus(TypedDict):
+    name: str
+    address: str
+    donated_bytes: int
+    leased_bytes: int
+    free_bytes: int
+
+class SessionStatus(TypedDict):
+    id: str
+    leased_bytes: int
+
+class NamedFileStatus(TypedDict):
+    name: str
+    size: int
+    file_class: FileClass
+
+class PoolStatus(TypedDict):
+    """The pool as its broker sees it."""
+
+    url: str
+    nodes: list[NodeStatus]
+    """Nodes that are serving; a lost node leaves this list."""
+    sessions: list[SessionStatus]
+    files: list[NamedFileStatus]
+    """Published files only: files of a session are known to that session alone."""
+    donated_bytes: int
+    leased_bytes: int
+    """By all sessions and names; 0 when everything has been given back."""
+
+def connect(
+    url: str | None = None,
+    *,
+    transport: Transport = "auto",
+    timeout: str = "5s",
+    reserve: Size = 0,
+) -> Pool:
+    """Starts a session with the pool at `url`, such as "farpool://10.0.0.7:7400".
+
+    Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
+    this machine and TCP to all others. `reserve` bytes are leased before this returns.
+
+    Raises UnreachableError, InvalidError (url, transport, timeout), ExhaustedError (reserve).
+    """
+
+def embedded(
+    memory: Size = "1GiB",
+    *,
+    nodes: int = 1,
+    region_size: Size = "64MiB",
+    transport: Transport = "auto",
+) -> Pool:
+    """Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
+
+    For tests and for trying things out: it lends this process its own memory.
+    """
+
+class Pool:
+    """A session with a pool. Closing it gives back every byte that is not published."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def close(self) -> None:
+        """Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError."""
+
+    def create(self, name: str, *, file_class: FileClass = "scratch", size_hint: int = 0) -> File:
+        """Makes an empty file, seen by this session alone until it is published.
+
+        Takes no far memory yet and asks nobody; `size_hint` bytes may be leased ahead.
+        Raises ExistsError if this session has a file of this name, InvalidError.
+        """
+
+    def open(self, name: str) -> File:
+        """Opens a file of this session, or a published one (for reading). Raises NotFoundError."""
+
+    def exists(self, name: str) -> bool: ...
+    def delete(self, name: str) -> None:
+        """Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published)."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Raises NotFoundError, ExistsError."""
+
+    def publish(self, name: str, *, replace: bool = False) -> None:
+        """Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
+
+        Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
+        """
+
+    def list(self, prefix: str = "") -> builtins.list[FileInfo]:
+        """The files of this session and the published ones whose names start with `prefix`."""
+
+    def reserve(self, nbytes: Size) -> None:
+        """Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError."""
+
+    def stats(self) -> PoolStats: ...
+    def status(self) -> PoolStatus:
+        """Asks the broker. Raises UnreachableError."""
+
+class File:
+    """A far file. Offsets need no alignment; operations on different ranges may run at once."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def file_class(self) -> FileClass: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def read_at(self, offset: int, n: int) -> bytes:
+        """`n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.
+
+        Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument).
+        """
+
+    def read_into(self, offset: int, buffer: Buffer) -> int:
+        """Fills a writable, contiguous buffer; returns how many bytes there were. Errors as `read_at`."""
+
+    def write_at(self, offset: int, buffer: Buffer) -> int:
+        """Writes all of a contiguous buffer, growing the file as needed; returns its length in bytes.
+
+        Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError
+        (buffer not contiguous, negative offset, published file). After an error the range must be
+        written again before it can be read.
+        """
+
+    def read_batch(self, requests: Iterable[tuple[int, Buffer]]) -> builtins.list[int]:
+        """`read_into` for many ranges with one wait; returns their counts."""
+
+    def write_batch(self, requests: Iterable[tuple[int, Buffer]]) -> builtins.list[int]:
+        """`write_at` for many ranges with one wait; returns their counts. Ranges should not overlap."""
+
+    def truncate(self, size: int) -> None:
+        """Sets the size. Freed extents are given back; bytes added read as zeros."""
+
+    def close(self) -> None:
+        """Lets go of the file, which stays in the pool until it is deleted or the session ends."""

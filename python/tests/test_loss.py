@@ -1,0 +1,107 @@
+"""Processes die in the middle of a query: what the user sees, and what is left.
+
+Each test lets a query spill until it is well under way, kills a process as `kill -9` would, and
+holds a clock against the claim.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import pytest
+from conftest import GRACE_SECONDS, TTL_SECONDS, wait_until
+from spilling import answer_in_memory, spilling_query
+
+import farpool
+import farpool.duckdb
+
+ROWS = 3_000_000
+UNDER_WAY_BYTES = 20 << 20
+QUERY_SECONDS = 30  # ample for a query that is not disturbed
+TIMEOUT_SECONDS = 2.0
+
+
+def leased_bytes(pool: farpool.Pool, node: str) -> int:
+    return sum(status["leased_bytes"] for status in pool.status()["nodes"] if status["name"] == node)
+
+
+def is_under_way(pool: farpool.Pool) -> bool:
+    return pool.stats()["bytes_written"] > UNDER_WAY_BYTES
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_node_killed_mid_query_is_named_in_the_error_and_the_connection_lives(cluster, con, transport):
+    with (
+        farpool.connect(cluster.url, transport=transport, timeout=f"{TIMEOUT_SECONDS}s") as pool,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        farpool.duckdb.attach(con, pool)
+        query = executor.submit(lambda: con.execute(spilling_query(ROWS)).fetchall())
+        wait_until(lambda: is_under_way(pool) and leased_bytes(pool, "node-2") > 0, QUERY_SECONDS, "a spill to node-2")
+        assert not query.done()
+        cluster.kill("node-2")
+        killed = time.monotonic()
+        with pytest.raises(duckdb.Error, match="node-2"):
+            query.result(QUERY_SECONDS)
+        # A second on top: the query finishes the block it is at and unwinds.
+        assert time.monotonic() - killed < TIMEOUT_SECONDS + 1
+        assert con.execute("SELECT 42").fetchone() == (42,)
+        con.close()
+        assert pool.list() == []
+        assert pool.stats()["used_bytes"] == 0
+
+
+def test_a_broker_killed_mid_query_does_not_disturb_it(cluster, con):
+    with farpool.connect(cluster.url) as pool, ThreadPoolExecutor(1) as executor:
+        expected = answer_in_memory(ROWS)
+        farpool.duckdb.attach(con, pool)
+        pool.reserve(768 << 20)
+        query = executor.submit(lambda: con.execute(spilling_query(ROWS)).fetchall())
+        wait_until(lambda: is_under_way(pool), QUERY_SECONDS, "a spill")
+        assert not query.done()
+        cluster.kill("broker")
+        assert query.result(QUERY_SECONDS) == expected
+
+
+CLIENT = """
+import sys
+import duckdb, farpool, farpool.duckdb
+from spilling import spilling_query
+
+pool = farpool.connect(sys.argv[1], transport=sys.argv[2])
+con = duckdb.connect(config={"threads": 2, "memory_limit": "100MB"})
+farpool.duckdb.attach(con, pool)
+print("attached", flush=True)
+while True:
+    con.execute(spilling_query(3_000_000))
+"""
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_regions_of_a_killed_client_are_free_within_ttl_grace_and_a_second(cluster, transport):
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, cluster.url, transport],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with farpool.connect(cluster.url) as observer:
+            assert client.stdout.readline() == "attached\n"
+            wait_until(
+                lambda: observer.status()["leased_bytes"] > UNDER_WAY_BYTES, QUERY_SECONDS, "a spill of the client"
+            )
+            client.send_signal(signal.SIGKILL)
+            wait_until(
+                lambda: observer.status()["leased_bytes"] == 0,
+                TTL_SECONDS + GRACE_SECONDS + 1,
+                "the regions of the killed client are free",
+            )
+    finally:
+        client.kill()
+        client.wait()
+        client.stdout.close()

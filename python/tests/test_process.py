@@ -1,0 +1,55 @@
+"""Sessions belong to one process: a forked child is refused, a spawned one has its own."""
+
+import multiprocessing
+import os
+
+import pytest
+
+import farpool
+
+
+def exit_code_of_forked(child) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = child()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_is_refused_and_its_parent_goes_on(pool):
+    with pool.create("fork") as file:
+        file.write_at(0, b"parent")
+
+        def child() -> int:
+            for operation in (lambda: file.read_at(0, 1), lambda: file.write_at(0, b"x"), lambda: pool.create("c")):
+                try:
+                    operation()
+                    return 2
+                except farpool.ForkError:
+                    pass
+            return 0
+
+        assert exit_code_of_forked(child) == 0
+        assert file.read_at(0, 6) == b"parent"
+    pool.delete("fork")
+
+
+def write_in_own_session(url: str) -> tuple[int, bool]:
+    with farpool.connect(url) as pool, pool.create("spawn") as file:
+        return file.write_at(0, b"child"), pool.exists("parent-only")
+
+
+def test_a_spawned_child_gets_a_session_of_its_own(shared_cluster):
+    with farpool.connect(shared_cluster.url) as pool:
+        pool.create("parent-only").close()
+        with multiprocessing.get_context("spawn").Pool(1) as children:
+            assert children.apply(write_in_own_session, (shared_cluster.url,)) == (5, False)
+        assert not pool.exists("spawn")
+
+
+def test_a_session_cannot_be_sent_to_another_process(pool):
+    with pytest.raises(TypeError):
+        multiprocessing.get_context("spawn").SimpleQueue().put(pool)
