@@ -29,7 +29,7 @@ class ExhaustedError(Error):
     """The pool has no more bytes to lease to this session. Delete files, wait, or add a node."""
 
 class LeaseError(Error):
-    """A lease ended or was revoked under the operation; nothing was read or written in its name."""
+    """The bytes cannot be read because the last write to them failed: write them anew."""
 
 class NotFoundError(Error, FileNotFoundError):
     """No file of this name, published or of this session."""
@@ -76,14 +76,12 @@ class NodeStatus(TypedDict):
     leased_bytes: int
     free_bytes: int
 
-class SessionStatus(TypedDict):
-    id: str
-    leased_bytes: int
-
 class NamedFileStatus(TypedDict):
     name: str
     size: int
     file_class: FileClass
+    lost: bool
+    """Whether a node that held some of it is gone."""
 
 class PoolStatus(TypedDict):
     """The pool as its broker sees it."""
@@ -91,7 +89,8 @@ class PoolStatus(TypedDict):
     url: str
     nodes: list[NodeStatus]
     """Nodes that are serving; a lost node leaves this list."""
-    sessions: list[SessionStatus]
+    sessions: int
+    """Sessions heard of lately."""
     files: list[NamedFileStatus]
     """Published files only: files of a session are known to that session alone."""
     donated_bytes: int

@@ -6,6 +6,7 @@ use crate::{Outcome, loopback, units};
 use farpool_node::{Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
+use std::time::Duration;
 
 /// Run a memory node: donate RAM of this machine to a pool.
 #[derive(clap::Args)]
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let stop = Stop::catch()?;
+    let mut stop = Stop::catch()?;
     let name = |flag: &str, name: &str| {
         Name::new(name).map_err(|error| Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted")))
     };
@@ -66,6 +67,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.prefault = !args.no_prefault;
     options.shared_memory = !args.no_shm;
     let node = Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
+    // Ready is when clients can lease from it; until then its tries are on stderr.
+    while !node.wait_joined(Duration::from_millis(100)) {
+        if stop.has_come() {
+            return Ok(());
+        }
+    }
     writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
     stop.wait();
     Ok(())

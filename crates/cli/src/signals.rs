@@ -12,6 +12,11 @@ impl Stop {
         Signals::new([SIGINT, SIGTERM]).map(Stop).map_err(Failure::failed)
     }
 
+    /// Whether one has come.
+    pub(crate) fn has_come(&mut self) -> bool {
+        self.0.pending().next().is_some()
+    }
+
     /// Returns when the first one comes.
     pub(crate) fn wait(mut self) {
         let _ = self.0.forever().next();

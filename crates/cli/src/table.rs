@@ -10,9 +10,10 @@ pub(crate) fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let is_number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
     let line = |cells: &mut dyn Iterator<Item = &str>, numbers: bool| {
         let mut out = String::new();
-        for (cell, width) in cells.zip(&widths) {
+        for (column, (cell, width)) in cells.zip(&widths).enumerate() {
             let padding = " ".repeat(width - cell.chars().count());
-            if numbers && is_number(cell) {
+            // The first column names the row, whatever it begins with.
+            if numbers && column > 0 && is_number(cell) {
                 out.push_str(&padding);
                 out.push_str(cell);
             } else {

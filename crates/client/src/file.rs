@@ -275,6 +275,8 @@ impl FileInner {
 
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
         let _state = self.enter()?;
+        // Nothing is read anywhere, also behind the end.
+        let mut ranges: Vec<&mut ReadRange<'_>> = ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
         let mut plans = Vec::with_capacity(ranges.len());
         {
             let map = self.map();
@@ -314,10 +316,12 @@ impl FileInner {
     fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
         let state = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
         self.check_writable(&state)?;
+        // Writing nothing behind the end does not move it.
+        let ranges: Vec<&WriteRange<'_>> = ranges.iter().filter(|range| !range.from.is_empty()).collect();
         let mut plans = Vec::with_capacity(ranges.len());
         {
             let mut map = self.map();
-            for range in ranges {
+            for range in &ranges {
                 let file = range.offset..range.offset.saturating_add(range.from.len() as u64);
                 check_end(file.end)?;
                 if map.is_quarantined(file.clone()) {
@@ -339,7 +343,7 @@ impl FileInner {
         }
         let result = by_node.each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
         let mut map = self.map();
-        for range in ranges {
+        for range in &ranges {
             let file = range.offset..range.offset + range.from.len() as u64;
             match &result {
                 Ok(()) => map.wrote(file),

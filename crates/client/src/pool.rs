@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What is told of a file in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ struct Inner {
 
 const SCHEME: &str = "farpool://";
 /// An embedded node must be known to its broker within this.
-const EMBEDDED_START_MS: u64 = 5_000;
+const EMBEDDED_START: Duration = Duration::from_secs(5);
 
 /// `host:port` of a pool's address.
 fn broker_address(url: &str) -> Result<String, Error> {
@@ -88,18 +89,14 @@ impl Pool {
             let share = options.memory_bytes / u64::from(options.node_count);
             let mut node = NodeOptions::new(name, share, broker.address().to_string());
             node.region_bytes = region_bytes;
-            nodes.push(Node::start(node).map_err(|error| start(&error))?);
+            let node = Node::start(node).map_err(|error| start(&error))?;
+            if !node.wait_joined(EMBEDDED_START) {
+                return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));
+            }
+            nodes.push(node);
         }
         let url = format!("{SCHEME}{}", broker.address());
-        let pool = Pool::begin(&url, options.pool, Some((nodes, broker)))?;
-        let give_up = clock::now().plus_ms(EMBEDDED_START_MS);
-        while pool.status()?.nodes.iter().filter(|node| node.alive).count() < options.node_count as usize {
-            if clock::now() > give_up {
-                return Err(Error::new(ErrorKind::Unreachable, "the embedded nodes did not reach their broker"));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        Ok(pool)
+        Pool::begin(&url, options.pool, Some((nodes, broker)))
     }
 
     fn begin(url: &str, options: PoolOptions, embedded: Option<(Vec<Node>, Broker)>) -> Result<Pool, Error> {
@@ -169,7 +166,7 @@ impl Pool {
         let opened = loop {
             match self.inner.session.ask(&Request::OpenName(by.clone())) {
                 Err(error) if error.kind() == ErrorKind::Exhausted && clock::now() < give_up => {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(20));
                 }
                 other => break file::opened(other.map_err(|error| error.during(format_args!("far file {name:?}")))?)?,
             }

@@ -112,7 +112,10 @@ impl Session {
     }
 
     fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
-        add(&self.counters.broker_calls, 1);
+        // Signs of life come and go by themselves; what is counted is what the caller's work costs.
+        if !matches!(request, Request::KeepSession(_)) {
+            add(&self.counters.broker_calls, 1);
+        }
         let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
         let mut broker = locked(&self.broker);
         let link = match &mut *broker {
@@ -389,7 +392,7 @@ impl Session {
     }
 
     fn forget_region(&self, held: &mut Held, region: &LeasedRegion) {
-        held.allocator.remove(region.id);
+        subtract(&self.counters.used_bytes, held.allocator.remove(region.id));
         held.regions.remove(&region.id);
         held.idle_for.remove(&region.id);
         region.node.forget(region.region);

@@ -112,6 +112,14 @@ pub struct BrokerLeases {
     next_ticket: u64,
     /// Which file has a region, from the catalog.
     owners: BTreeMap<Place, (Epoch, FileId)>,
+    /// Up to which epoch a place has been given up in this life: a node was, or will be, told to free it. A
+    /// publish that comes late, or a second time, must not name such bytes.
+    given_up: BTreeMap<Place, Epoch>,
+}
+
+fn give_up(given_up: &mut BTreeMap<Place, Epoch>, place: Place, epoch: Epoch) {
+    let last = given_up.entry(place).or_insert(epoch);
+    *last = epoch.max(*last);
 }
 
 impl BrokerLeases {
@@ -133,6 +141,7 @@ impl BrokerLeases {
             tickets: BTreeMap::new(),
             next_ticket: 1,
             owners: BTreeMap::new(),
+            given_up: BTreeMap::new(),
         };
         for file in broker.durable.names.values() {
             for extent in &file.extents {
@@ -160,6 +169,8 @@ impl BrokerLeases {
         if !region_bytes.is_power_of_two() || !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region_bytes) {
             return Err(Refusal::new(Code::Malformed, Opcode::Offer as u64));
         }
+        let (id, incarnation) = (offer.info.node, offer.info.incarnation);
+        self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
         let node = Node { info: offer.info, ticket_key: offer.ticket_key, heard: now, inventory: None };
         self.nodes.insert(node.info.node, node);
         Ok(Offered {
@@ -176,6 +187,9 @@ impl BrokerLeases {
         if node.info.incarnation != inventory.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
         }
+        if inventory.counts.free as usize > NODE_REGIONS_MAX {
+            return Err(Refusal::new(Code::Malformed, Opcode::Inventory as u64));
+        }
         node.heard = now;
         for ticket in inventory.spent.iter() {
             self.tickets.remove(ticket);
@@ -186,12 +200,15 @@ impl BrokerLeases {
             let place = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|(epoch, _)| *epoch == owned.epoch).map(|(_, file)| *file);
             match (owned.owner, named) {
-                (RegionOwner::Session(_), _) | (RegionOwner::Sealing(_), None) => {}
+                (RegionOwner::Session(_), _) => {}
+                // Its session may still publish it, unless a name had it already and has let it go.
+                (RegionOwner::Sealing(_), None) if self.given_up.get(&place) < Some(&owned.epoch) => {}
                 (RegionOwner::Sealing(_) | RegionOwner::Orphan, Some(file)) => {
                     adopt.push(Adoption { region: owned.region, epoch: owned.epoch, file });
                 }
                 (RegionOwner::Name(has), Some(file)) if has == file => {}
-                (RegionOwner::Orphan | RegionOwner::Name(_), _) => {
+                (RegionOwner::Sealing(_) | RegionOwner::Orphan | RegionOwner::Name(_), _) => {
+                    give_up(&mut self.given_up, place, owned.epoch);
                     drop.push(RegionAt { region: owned.region, epoch: owned.epoch });
                 }
             }
@@ -346,6 +363,7 @@ impl BrokerLeases {
                 return Err(Refusal::new(Code::NameTaken, has.file.0));
             }
         }
+        let mut epochs: BTreeMap<Place, Epoch> = BTreeMap::new();
         for extent in publish.extents.iter() {
             let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::FileLost, extent.node.0))?;
             if node.info.incarnation != extent.incarnation {
@@ -355,11 +373,24 @@ impl BrokerLeases {
             if extent.bytes == 0 || ends_at.is_none_or(|end| end > node.info.region_bytes) {
                 return Err(Refusal::new(Code::OutOfBounds, node.info.region_bytes));
             }
+            if extent.region.0 as usize >= NODE_REGIONS_MAX {
+                return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
+            }
             let place = (extent.node, extent.incarnation, extent.region);
-            if let Some((epoch, file)) = self.owners.get(&place)
-                && *epoch == extent.epoch
+            // A named region stays at its epoch until its name lets it go, so any other epoch is a wrong one.
+            if let Some((epoch, file)) = self.owners.get(&place) {
+                return Err(match *epoch == extent.epoch {
+                    true => Refusal::new(Code::NameTaken, file.0),
+                    false => Refusal::new(Code::StaleEpoch, epoch.0),
+                });
+            }
+            if let Some(epoch) = self.given_up.get(&place)
+                && *epoch >= extent.epoch
             {
-                return Err(Refusal::new(Code::NameTaken, file.0));
+                return Err(Refusal::new(Code::StaleEpoch, epoch.0));
+            }
+            if *epochs.entry(place).or_insert(extent.epoch) != extent.epoch {
+                return Err(Refusal::new(Code::StaleEpoch, extent.epoch.0));
             }
         }
         let file = self.durable.next_file;
@@ -487,7 +518,9 @@ impl BrokerLeases {
     fn forget(&mut self, name: &Name) {
         if let Some(file) = self.durable.names.get(name) {
             for extent in &file.extents {
-                self.owners.remove(&(extent.node, extent.incarnation, extent.region));
+                let place = (extent.node, extent.incarnation, extent.region);
+                self.owners.remove(&place);
+                give_up(&mut self.given_up, place, extent.epoch);
             }
         }
     }

@@ -95,6 +95,9 @@ pub struct NodeLeases {
     free: BTreeSet<RegionIndex>,
     sessions: BTreeMap<SessionId, Session>,
     spent: BTreeMap<TicketId, u64>,
+    /// Spent tickets that ended before this time of the broker's clock are no longer remembered. A late
+    /// ruling can set the clock back; without this it would make such a ticket good for a second lease.
+    forgotten_before_ms: u64,
 }
 
 impl NodeLeases {
@@ -113,6 +116,7 @@ impl NodeLeases {
             free: BTreeSet::new(),
             sessions: BTreeMap::new(),
             spent: BTreeMap::new(),
+            forgotten_before_ms: 0,
         }
     }
 
@@ -124,7 +128,7 @@ impl NodeLeases {
     /// A broker took this node in: its times hold from now on. A broker of an older term is ignored.
     pub fn offered(&mut self, offered: &Offered) {
         if offered.term >= self.term {
-            self.term = offered.term;
+            self.enter_term(offered.term);
             self.lease_ttl_ms = offered.lease_ttl_ms;
             self.grace_ms = offered.grace_ms;
         }
@@ -157,12 +161,12 @@ impl NodeLeases {
         if ticket.term < self.term {
             return Err(Refusal::new(Code::OldTerm, self.term.0));
         }
-        if let Some(late) = self.broker_now_ms(now).and_then(|clock| clock.checked_sub(ticket.not_after_ms))
-            && late > 0
-        {
-            return Err(Refusal::new(Code::TicketExpired, late));
-        }
+        self.enter_term(ticket.term);
         self.forget_expired_tickets(now);
+        let clock = self.broker_now_ms(now).unwrap_or(0).max(self.forgotten_before_ms);
+        if clock > ticket.not_after_ms {
+            return Err(Refusal::new(Code::TicketExpired, clock - ticket.not_after_ms));
+        }
         if self.spent.contains_key(&ticket.id) {
             return Err(Refusal::new(Code::TicketSpent, ticket.id.0));
         }
@@ -189,7 +193,6 @@ impl NodeLeases {
             actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
         }
         session.deadline = deadline;
-        self.term = ticket.term;
         self.spent.insert(ticket.id, ticket.not_after_ms);
         let mut grants = Vec::with_capacity(wanted);
         for _ in 0..wanted {
@@ -293,7 +296,7 @@ impl NodeLeases {
         if ruling.term < self.term {
             return;
         }
-        self.term = ruling.term;
+        self.enter_term(ruling.term);
         self.clock = Some(BrokerClock { broker_ms: ruling.broker_now_ms, heard: now });
         for adoption in ruling.adopt.iter() {
             if let Some(entry) = self.regions.get_mut(adoption.region.0 as usize)
@@ -305,7 +308,7 @@ impl NodeLeases {
         }
         for at in ruling.drop.iter() {
             if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
-                entry.epoch == at.epoch && matches!(entry.state, State::Orphan | State::Named(_))
+                entry.epoch == at.epoch && matches!(entry.state, State::Sealing(_) | State::Orphan | State::Named(_))
             }) {
                 self.take_back(at.region, actions);
             }
@@ -422,12 +425,23 @@ impl NodeLeases {
         actions.push(Action::Scrub(region));
     }
 
+    /// Another life of the broker has another clock, and tickets of earlier lives are refused by their term.
+    fn enter_term(&mut self, term: Term) {
+        if term > self.term {
+            self.term = term;
+            self.clock = None;
+            self.spent.clear();
+            self.forgotten_before_ms = 0;
+        }
+    }
+
     fn broker_now_ms(&self, now: MonoNs) -> Option<u64> {
         self.clock.map(|clock| clock.broker_ms.saturating_add(now.ms_since(clock.heard)))
     }
 
     fn forget_expired_tickets(&mut self, now: MonoNs) {
         if let Some(clock) = self.broker_now_ms(now) {
+            self.forgotten_before_ms = self.forgotten_before_ms.max(clock);
             self.spent.retain(|_, not_after_ms| *not_after_ms >= clock);
         }
     }

@@ -118,7 +118,10 @@ fn report_until_cut(
             leases.rule(sent, &ruling, &mut actions);
             let _ = node.carry_out(&actions, false);
         }
-        let chores = node.chores();
+        let mut chores = node.chores();
+        if !std::mem::replace(&mut chores.joined, true) {
+            node.chores_changed.notify_all();
+        }
         let (mut chores, _) = node
             .chores_changed
             .wait_timeout_while(chores, heartbeat, |chores| !chores.stop && !chores.report)

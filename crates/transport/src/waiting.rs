@@ -59,8 +59,8 @@ impl Seat {
     fn take() -> Option<Seat> {
         static SEATS: OnceLock<usize> = OnceLock::new();
         let seats = *SEATS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from) - 1);
-        let taken = SPINNERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| (taken < seats).then_some(taken + 1));
-        taken.is_ok().then_some(Seat)
+        let one_more = |taken: usize| (taken < seats).then(|| taken + 1);
+        SPINNERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Seat)
     }
 }
 

@@ -372,7 +372,8 @@ impl Field for RegionOwner {
         match kind {
             1 => Ok(RegionOwner::Session(SessionId(id))),
             2 => Ok(RegionOwner::Sealing(SessionId(id))),
-            3 => Ok(RegionOwner::Orphan),
+            3 if id == 0 => Ok(RegionOwner::Orphan),
+            3 => Err(WireError::Reserved { field: "owner of an orphan" }),
             4 => Ok(RegionOwner::Name(FileId(id))),
             found => Err(WireError::Value { what: "the kind of a region's owner", found: found.into() }),
         }

@@ -175,7 +175,8 @@ impl Header {
             });
         }
         let refusal = match (is_reply, u16_at(32)) {
-            (_, 0) => None,
+            (_, 0) if u64_at(24) == 0 => None,
+            (_, 0) => return Err(WireError::Reserved { field: "detail without a refusal" }),
             (false, _) => return Err(WireError::Reserved { field: "status of a request" }),
             (true, status) => {
                 let code = Code::from_wire(status)
@@ -183,6 +184,9 @@ impl Header {
                 Some(Refusal::new(code, u64_at(24)))
             }
         };
+        if bytes[5] & FLAG_BODY_CRC == 0 && u32_at(20) != 0 {
+            return Err(WireError::Reserved { field: "checksum of an unchecked body" });
+        }
         Ok(Header {
             version,
             is_reply,

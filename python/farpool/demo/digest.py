@@ -14,7 +14,6 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-
 # How string offsets are stored, as a memoryview format.
 _OFFSET_FORMATS = {pa.string(): "i", pa.binary(): "i", pa.large_string(): "q", pa.large_binary(): "q"}
 

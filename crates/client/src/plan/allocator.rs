@@ -104,9 +104,10 @@ impl<R: Copy + Ord> Allocator<R> {
         self.regions.insert(region, RegionUse { node, group, units, unit_count, used_units: 0 });
     }
 
-    /// Forgets a region, whatever it holds (its lease is over).
-    pub fn remove(&mut self, region: R) {
-        self.regions.remove(&region);
+    /// Forgets a region, whatever it holds (its lease is over). Returns the bytes that were cut from it.
+    pub fn remove(&mut self, region: R) -> u64 {
+        let used_units = self.regions.remove(&region).map_or(0, |usage| usage.used_units);
+        u64::from(used_units) * EXTENT_BYTES_MIN
     }
 
     /// Cuts an extent, from the node whose turn it is; nothing if no region of the group has room.

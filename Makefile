@@ -1,0 +1,59 @@
+# `make help` lists what there is. Everything built is kept in CACHE, so that clones share it.
+CACHE ?= $(HOME)/.cache/farpool
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+PYTHON ?= python3.11
+VENV := $(CACHE)/venv
+BIN := $(CARGO_TARGET_DIR)/release/farpool
+WHEELS := $(CARGO_TARGET_DIR)/wheels
+CARGO_FLAGS := --release --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help build wheel demo bench test test-rust test-python lint fuzz clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the farpool command
+	cargo build $(CARGO_FLAGS)
+
+# The environment is made anew only when what it must hold has changed.
+$(VENV)/.ready: python/pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check maturin==1.16.0
+	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('python/pyproject.toml', 'rb'))['project']; \
+	  print('\n'.join(p['optional-dependencies']['test']))" > $(VENV)/requirements.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	touch $@
+
+wheel: $(VENV)/.ready ## Build the Python wheel and install it into the project's environment
+	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --manifest-path python/Cargo.toml --out $(WHEELS)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
+
+demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
+	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
+
+bench: build ## Far reads and writes beside memcpy
+	$(BIN) bench io $(BENCH)
+
+test: lint test-rust test-python ## All checks and tests: what CI runs
+
+lint: $(VENV)/.ready ## Formatting, lints, dependency and licence rules
+	cargo fmt --all --check
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo xtask deps
+	cargo xtask licenses
+	cargo xtask tidy
+	$(VENV)/bin/ruff check python
+	$(VENV)/bin/ruff format --check python
+
+test-rust: build ## Unit, property, conformance and end-to-end tests
+	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
+
+test-python: build wheel ## The wheel against real brokers and nodes, DuckDB included
+	cd python && FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q
+
+fuzz: ## Feed hostile bytes to every decoder (SECONDS=60 each)
+	fuzz/run.sh $(or $(SECONDS),60)
+
+clean: ## Remove what was built
+	rm -rf $(CACHE)/target $(VENV)

@@ -1,0 +1,107 @@
+//! The exact bytes of six frames and two messages. They are a promise to every other implementation and
+//! version: change them only together with the protocol version and `spec/wire.md`.
+
+use farpool_wire::codec::Field;
+use farpool_wire::control::*;
+use farpool_wire::data::{Span, put_spans};
+use farpool_wire::frame::append_frame;
+use farpool_wire::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn request_frame(opcode: Opcode, id: u64, body: &[u8]) -> String {
+    let mut frame = Vec::new();
+    append_frame(&mut frame, Header::request(opcode, id, body), body);
+    hex(&frame)
+}
+
+fn reply_frame(opcode: Opcode, id: u64, body: &[u8], refusal: Option<Refusal>) -> String {
+    let mut frame = Vec::new();
+    append_frame(&mut frame, Header::request(opcode, id, &[]).reply(body, refusal), body);
+    hex(&frame)
+}
+
+fn span() -> Span {
+    Span {
+        region: RegionIndex(0x0102_0304),
+        bytes: 4,
+        offset: 0x1112_1314_1516_1718,
+        epoch: Epoch(0x2122_2324_2526_2728),
+        handle: Handle(0x3132_3334_3536_3738_393a_3b3c_3d3e_3f40),
+    }
+}
+
+fn ticket() -> Ticket {
+    Ticket {
+        id: TicketId(0x0102_0304_0506_0708),
+        term: Term(9),
+        session: SessionId(0x1112_1314_1516_1718),
+        secret_digest: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
+        node: NodeId(0x3132_3334_3536_3738),
+        incarnation: Incarnation(0x4142_4344_4546_4748),
+        region_count: 0x5152_5354,
+        class: FileClass::Scratch,
+        not_after_ms: 0x6162_6364_6566_6768,
+        mac: std::array::from_fn(|at| 0x80 + at as u8),
+    }
+}
+
+#[test]
+fn hello_request_frame_bytes_are_frozen() {
+    let mut body = Vec::new();
+    Request::Hello(Hello { version_min: 1, version_max: 1 }).encode(&mut body);
+    assert_eq!(request_frame(Opcode::Hello, 1, &body), "HELLO");
+}
+
+#[test]
+fn welcome_reply_frame_bytes_are_frozen() {
+    let mut body = Vec::new();
+    Reply::Hello(Welcome { version: 1 }).encode(&mut body);
+    assert_eq!(reply_frame(Opcode::Hello, 1, &body, None), "WELCOME");
+}
+
+#[test]
+fn read_request_frame_bytes_are_frozen() {
+    let mut body = Vec::new();
+    put_spans(&[span()], false, &mut body);
+    assert_eq!(request_frame(Opcode::Read, 2, &body), "READ");
+}
+
+#[test]
+fn refused_read_batch_reply_frame_bytes_are_frozen() {
+    let refusal = Refusal::new(Code::StaleEpoch, 0x2122_2324_2526_2729);
+    let index = 5u32.to_le_bytes();
+    assert_eq!(reply_frame(Opcode::ReadBatch, 3, &index, Some(refusal)), "REFUSED");
+}
+
+#[test]
+fn write_request_frame_bytes_are_frozen() {
+    let mut body = Vec::new();
+    put_spans(&[span()], false, &mut body);
+    body.extend_from_slice(b"data");
+    assert_eq!(request_frame(Opcode::Write, 4, &body), "WRITE");
+}
+
+#[test]
+fn write_batch_request_frame_bytes_are_frozen() {
+    let mut body = Vec::new();
+    put_spans(&[span()], true, &mut body);
+    body.extend_from_slice(b"data");
+    assert_eq!(request_frame(Opcode::WriteBatch, 5, &body), "BATCH");
+}
+
+#[test]
+fn lease_message_bytes_are_frozen() {
+    let mut body = Vec::new();
+    Request::Lease(Lease { ticket: ticket(), shared: true }).encode(&mut body);
+    assert_eq!(hex(&body), "LEASE");
+}
+
+#[test]
+fn ticket_bytes_are_frozen() {
+    let mut body = Vec::new();
+    ticket().put(&mut body);
+    assert_eq!(hex(&body), "TICKET");
+}

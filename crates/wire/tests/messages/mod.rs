@@ -1,0 +1,179 @@
+//! Strategies for every control message: any value its type allows, lists kept short so that many fit a run.
+
+use farpool_wire::codec::{Field, List, Name, Text};
+use farpool_wire::control::*;
+use farpool_wire::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+macro_rules! ids {
+    ($($make:ident -> $name:ident($inner:ty)),* $(,)?) => {$(
+        fn $make() -> impl Strategy<Value = $name> {
+            prop_oneof![Just($name(0)), Just($name(<$inner>::MAX)), any::<$inner>().prop_map($name)]
+        }
+    )*};
+}
+ids!(
+    node_id -> NodeId(u64), incarnation -> Incarnation(u64), term -> Term(u64), session_id -> SessionId(u64),
+    ticket_id -> TicketId(u64), file_id -> FileId(u64), region_index -> RegionIndex(u32),
+    epoch -> Epoch(u64), handle -> Handle(u128), secret -> Secret(u128),
+);
+
+fn name() -> impl Strategy<Value = Name> {
+    let long = Just("n".repeat(limits::NAME_BYTES_MAX));
+    prop_oneof!["[^\\p{Cc}]{1,40}", long].prop_map(|text| Name::new(text).expect("within the limits of a name"))
+}
+
+fn text() -> impl Strategy<Value = Text> {
+    let long = Just("t".repeat(limits::TEXT_BYTES_MAX));
+    prop_oneof!["[^\\p{Cc}]{0,40}", long].prop_map(|text| Text::new(text).expect("within the limits of a text"))
+}
+
+fn class() -> impl Strategy<Value = FileClass> {
+    proptest::sample::select(FileClass::ALL.to_vec())
+}
+
+fn list<T: Field + Clone + std::fmt::Debug, const MAX: usize>(
+    item: impl Strategy<Value = T>,
+) -> impl Strategy<Value = List<T, MAX>> {
+    vec(item, 0..6).prop_map(|items| List::new(items).expect("six fit every list"))
+}
+
+fn owner() -> impl Strategy<Value = RegionOwner> {
+    prop_oneof![
+        session_id().prop_map(RegionOwner::Session),
+        session_id().prop_map(RegionOwner::Sealing),
+        Just(RegionOwner::Orphan),
+        file_id().prop_map(RegionOwner::Name),
+    ]
+}
+
+macro_rules! strategies {
+    ($($make:ident -> $name:ident { $($field:ident: $strategy:expr),* $(,)? })*) => {$(
+        pub fn $make() -> impl Strategy<Value = $name> {
+            ($($strategy,)*).prop_map(|($($field,)*)| $name { $($field),* })
+        }
+    )*};
+}
+strategies! {
+    hello -> Hello { version_min: any::<u8>(), version_max: any::<u8>() }
+    welcome -> Welcome { version: any::<u8>() }
+    open_session -> OpenSession { resume: session_id(), secret: secret(), label: name() }
+    session_opened -> SessionOpened {
+        session: session_id(), secret: secret(), term: term(), lease_ttl_ms: any::<u32>(), grace_ms: any::<u32>(),
+    }
+    proof -> SessionProof { session: session_id(), secret: secret() }
+    request_tickets -> RequestTickets {
+        session: session_id(), secret: secret(), bytes: any::<u64>(), class: class(), near: any::<u128>(),
+        avoid: list(node_id()),
+    }
+    ticket -> Ticket {
+        id: ticket_id(), term: term(), session: session_id(), secret_digest: any::<u128>(), node: node_id(),
+        incarnation: incarnation(), region_count: any::<u32>(), class: class(), not_after_ms: any::<u64>(),
+        mac: any::<[u8; 32]>(),
+    }
+    node_info -> NodeInfo {
+        node: node_id(), name: name(), incarnation: incarnation(), address: text(), shm_socket: text(),
+        host_boot: any::<u128>(), host_label: name(), region_bytes: any::<u64>(),
+    }
+    ticket_offer -> TicketOffer { ticket: ticket(), node: node_info() }
+    tickets -> Tickets { tickets: list(ticket_offer()) }
+    named_extent -> NamedExtent {
+        node: node_id(), incarnation: incarnation(), region: region_index(), epoch: epoch(), handle: handle(),
+        region_offset: any::<u64>(), bytes: any::<u64>(),
+    }
+    publish -> Publish {
+        session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
+        extents: list(named_extent()),
+    }
+    published -> Published { file: file_id() }
+    by_name -> ByName { name: name() }
+    opened -> Opened { file: file_id(), class: class(), extents: list(named_extent()), nodes: list(node_info()) }
+    rename -> Rename { from: name(), to: name() }
+    list_names -> ListNames { prefix: text(), after: text() }
+    name_info -> NameInfo {
+        name: name(), file: file_id(), class: class(), bytes: any::<u64>(), lost: any::<bool>(),
+    }
+    names -> Names { names: list(name_info()), more: any::<bool>() }
+    traffic -> Traffic {
+        read_ops: any::<u64>(), read_bytes: any::<u64>(), write_ops: any::<u64>(), write_bytes: any::<u64>(),
+        refused_ops: any::<u64>(), mapped_regions: any::<u64>(),
+    }
+    region_counts -> RegionCounts {
+        free: any::<u32>(), leased: any::<u32>(), named: any::<u32>(), cleaning: any::<u32>(),
+        locked: any::<u32>(), sessions: any::<u32>(),
+    }
+    node_status -> NodeStatus {
+        info: node_info(), alive: any::<bool>(), heard_ms_ago: any::<u64>(), counts: region_counts(),
+        traffic: traffic(),
+    }
+    status_report -> StatusReport {
+        term: term(), sessions: any::<u32>(), files: any::<u64>(), file_bytes: any::<u64>(),
+        tickets_open: any::<u32>(), nodes: list(node_status()),
+    }
+    owned_region -> OwnedRegion { region: region_index(), epoch: epoch(), owner: owner() }
+    offer -> Offer { info: node_info(), ticket_key: any::<[u8; 32]>() }
+    offered -> Offered {
+        term: term(), lease_ttl_ms: any::<u32>(), grace_ms: any::<u32>(), heartbeat_ms: any::<u32>(),
+    }
+    inventory -> Inventory {
+        node: node_id(), incarnation: incarnation(), counts: region_counts(), traffic: traffic(),
+        spent: list(ticket_id()), owned: list(owned_region()),
+    }
+    adoption -> Adoption { region: region_index(), epoch: epoch(), file: file_id() }
+    region_at -> RegionAt { region: region_index(), epoch: epoch() }
+    ruling -> Ruling {
+        term: term(), broker_now_ms: any::<u64>(), adopt: list(adoption()), drop: list(region_at()),
+    }
+    lease -> Lease { ticket: ticket(), shared: any::<bool>() }
+    grant -> Grant { region: region_index(), epoch: epoch(), handle: handle() }
+    leased -> Leased { lease_ttl_ms: any::<u32>(), grants: list(grant()) }
+    attach -> Attach { region: region_index(), epoch: epoch(), handle: handle() }
+    attached -> Attached { region_bytes: any::<u64>(), word_offset: any::<u64>(), words_bytes: any::<u64>() }
+    renewed -> Renewed { lease_ttl_ms: any::<u32>(), regions: any::<u32>() }
+    release -> Release {
+        session: session_id(), secret: secret(), whole: any::<bool>(), regions: list(region_at()),
+    }
+    released -> Released { regions: any::<u32>() }
+    seal -> Seal { session: session_id(), secret: secret(), regions: list(region_at()) }
+    sealed -> Sealed { regions: list(grant()) }
+}
+
+fn done() -> impl Strategy<Value = Done> {
+    Just(Done {})
+}
+
+macro_rules! conversations {
+    ($($opcode:ident: $request:ident, $reply:ident;)*) => {
+        /// Opcodes that have strategies here.
+        pub const CONTROL: &[Opcode] = &[$(Opcode::$opcode),*];
+        /// Any request, each opcode as likely as the next.
+        pub fn any_request() -> BoxedStrategy<Request> {
+            proptest::strategy::Union::new([$($request().prop_map(Request::$opcode).boxed()),*]).boxed()
+        }
+        /// Any reply, each opcode as likely as the next.
+        pub fn any_reply() -> BoxedStrategy<Reply> {
+            proptest::strategy::Union::new([$($reply().prop_map(Reply::$opcode).boxed()),*]).boxed()
+        }
+    };
+}
+conversations! {
+    Hello: hello, welcome;
+    OpenSession: open_session, session_opened;
+    KeepSession: proof, done;
+    CloseSession: proof, done;
+    RequestTickets: request_tickets, tickets;
+    Publish: publish, published;
+    OpenName: by_name, opened;
+    DropName: by_name, done;
+    RenameName: rename, done;
+    ListNames: list_names, names;
+    Status: done, status_report;
+    Offer: offer, offered;
+    Inventory: inventory, ruling;
+    Lease: lease, leased;
+    Attach: attach, attached;
+    Renew: proof, renewed;
+    Release: release, released;
+    Seal: seal, sealed;
+}

@@ -1,0 +1,60 @@
+//! Python buffers as byte slices, without a copy.
+//!
+//! While a buffer is exported, Python neither frees nor moves it. What it cannot promise is that no other
+//! thread writes it meanwhile: as with `socket.recv_into`, that is the caller's to avoid, and only the bytes
+//! of that buffer can come out mixed.
+#![allow(unsafe_code)]
+
+use crate::errors;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+
+/// A contiguous buffer to read from.
+pub(crate) struct Source(PyUntypedBuffer);
+
+/// A contiguous, writable buffer.
+pub(crate) struct Target(PyUntypedBuffer);
+
+fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let py = object.py();
+    let buffer = PyUntypedBuffer::get(object)
+        .map_err(|error| errors::invalid(py, format!("a contiguous buffer is needed: {error}")))?;
+    if !buffer.is_c_contiguous() {
+        return Err(errors::invalid(py, "the buffer has gaps; a contiguous one is needed (copy it first)"));
+    }
+    Ok(buffer)
+}
+
+impl Source {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Source> {
+        contiguous(object).map(Source)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.len_bytes() == 0 {
+            return &[];
+        }
+        // SAFETY: the export held by `self` keeps this contiguous block of `len_bytes` in place and alive;
+        // any bytes are valid `u8`s; see the module on other threads.
+        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}
+
+impl Target {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Target> {
+        let buffer = contiguous(object)?;
+        if buffer.readonly() {
+            return Err(errors::invalid(object.py(), "the buffer is read-only; a writable one is needed"));
+        }
+        Ok(Target(buffer))
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: as for `Source::bytes`, and the buffer was checked to be writable; `&mut self` makes this
+        // the only slice made from this export.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}

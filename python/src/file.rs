@@ -1,0 +1,156 @@
+//! `farpool.File`.
+
+use crate::buffers::{Source, Target};
+use crate::{errors, forks};
+use farpool::{FarFile, ReadRange, WriteRange};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A far file. Offsets need no alignment; operations on different ranges may run at once.
+#[pyclass(name = "File", module = "farpool", frozen)]
+pub(crate) struct PyFile {
+    file: FarFile,
+    is_closed: AtomicBool,
+    forks: u64,
+}
+
+impl PyFile {
+    pub(crate) fn new(file: FarFile) -> PyFile {
+        PyFile { file, is_closed: AtomicBool::new(false), forks: forks() }
+    }
+
+    fn usable(&self, py: Python<'_>) -> PyResult<&FarFile> {
+        if self.forks != forks() {
+            return Err(errors::forked(py));
+        }
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(errors::closed(py, "this handle on the far file is closed"));
+        }
+        Ok(&self.file)
+    }
+}
+
+/// A Python number as an offset or count.
+fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| errors::invalid(py, format!("{what} is {number}; 0 or more is permitted")))
+}
+
+#[pymethods]
+impl PyFile {
+    #[getter]
+    fn name(&self, py: Python<'_>) -> PyResult<String> {
+        if self.forks != forks() {
+            return Err(errors::forked(py));
+        }
+        Ok(self.file.name())
+    }
+
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.usable(py)?.length())
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn file_class(&self) -> &'static str {
+        self.file.class().word()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        if self.forks != forks() || self.closed() {
+            return "<farpool.File, closed>".into();
+        }
+        format!("<farpool.File {:?}, {}, {} bytes>", self.file.name(), self.file.class(), self.file.length())
+    }
+
+    fn read_at<'py>(&self, py: Python<'py>, offset: i64, n: i64) -> PyResult<Bound<'py, PyBytes>> {
+        let file = self.usable(py)?;
+        let offset = natural(py, "offset", offset)?;
+        let left = file.length().saturating_sub(offset);
+        let count = natural(py, "n", n)?.min(left) as usize;
+        let mut read = count;
+        let bytes = PyBytes::new_with(py, count, |into| {
+            let done = py.detach(|| file.read_at(offset, into));
+            read = done.map_err(|error| errors::of(py, &error))?;
+            Ok(())
+        })?;
+        // Shorter only if the file was cut in the meantime.
+        if read < count { Ok(PyBytes::new(py, &bytes.as_bytes()[..read])) } else { Ok(bytes) }
+    }
+
+    fn read_into(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let file = self.usable(py)?;
+        let offset = natural(py, "offset", offset)?;
+        let mut target = Target::of(buffer)?;
+        let into = target.bytes();
+        py.detach(|| file.read_at(offset, into)).map_err(|error| errors::of(py, &error))
+    }
+
+    fn write_at(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let file = self.usable(py)?;
+        let offset = natural(py, "offset", offset)?;
+        let source = Source::of(buffer)?;
+        let from = source.bytes();
+        py.detach(|| file.write_at(offset, from)).map_err(|error| errors::of(py, &error))?;
+        Ok(from.len())
+    }
+
+    fn read_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        let file = self.usable(py)?;
+        let mut targets = Vec::new();
+        for request in requests.try_iter()? {
+            let (offset, buffer): (i64, Bound<'_, PyAny>) = request?.extract()?;
+            targets.push((natural(py, "offset", offset)?, Target::of(&buffer)?));
+        }
+        let length = file.length();
+        let mut counts = Vec::with_capacity(targets.len());
+        let mut ranges = Vec::with_capacity(targets.len());
+        for (offset, target) in &mut targets {
+            let into = target.bytes();
+            let count = length.saturating_sub(*offset).min(into.len() as u64) as usize;
+            counts.push(count);
+            if count > 0 {
+                ranges.push(ReadRange { offset: *offset, into: &mut into[..count] });
+            }
+        }
+        py.detach(|| file.read_batch(&mut ranges)).map_err(|error| errors::of(py, &error))?;
+        Ok(counts)
+    }
+
+    fn write_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        let file = self.usable(py)?;
+        let mut sources = Vec::new();
+        for request in requests.try_iter()? {
+            let (offset, buffer): (i64, Bound<'_, PyAny>) = request?.extract()?;
+            sources.push((natural(py, "offset", offset)?, Source::of(&buffer)?));
+        }
+        let ranges: Vec<WriteRange<'_>> =
+            sources.iter().map(|(offset, source)| WriteRange { offset: *offset, from: source.bytes() }).collect();
+        py.detach(|| file.write_batch(&ranges)).map_err(|error| errors::of(py, &error))?;
+        Ok(ranges.iter().map(|range| range.from.len()).collect())
+    }
+
+    fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
+        let file = self.usable(py)?;
+        let size = natural(py, "size", size)?;
+        py.detach(|| file.truncate(size)).map_err(|error| errors::of(py, &error))
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,44 @@
+//! The compiled half of the Python wheel: the client library with Python's manners.
+//!
+//! The GIL is released around everything that may wait or copy; buffers are read and written in place.
+//! Objects made before a fork refuse to work in the child, whose threads and connections they do not have.
+//!
+//! Never in this crate: a decision. Arguments are turned into the library's, results and errors back.
+#![deny(unsafe_code)]
+
+mod buffers;
+mod errors;
+mod file;
+mod pool;
+
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often this process image has been forked into.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Called in the child, right behind the fork.
+#[pyfunction]
+fn _after_fork_in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[pymodule]
+fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    errors::register(module)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FileInfo", pool::file_info_type(py)?)?;
+    module.add_class::<pool::PyPool>()?;
+    module.add_class::<file::PyFile>()?;
+    module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
+    let kwargs = pyo3::types::PyDict::new(py);
+    kwargs.set_item("after_in_child", wrap_pyfunction!(_after_fork_in_child, module)?)?;
+    py.import("os")?.getattr("register_at_fork")?.call((), Some(&kwargs))?;
+    Ok(())
+}
