@@ -14,7 +14,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
-	cargo build $(CARGO_FLAGS)
+	cargo build $(CARGO_FLAGS) --package farpool-cli
 
 # The environment is made anew only when what it must hold has changed.
 $(VENV)/.ready: python/pyproject.toml

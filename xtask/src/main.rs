@@ -1,1 +1,76 @@
-fn main() {}
+//! `cargo xtask CHECK`: the checks that no compiler makes. One file per check; each returns its findings as
+//! sentences, this one prints them. Exit code 0: nothing found, 1: findings, or a check could not be made.
+#![forbid(unsafe_code)]
+
+mod deps;
+mod licenses;
+mod metadata;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What a check found: nothing, or sentences that each name the offender and the cure.
+type Findings = Result<Vec<String>, String>;
+
+struct Check {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Path) -> Findings,
+}
+
+const CHECKS: [Check; 3] = [
+    Check {
+        name: "deps",
+        about: "dependencies among our crates are those of the table in ARCHITECTURE.md",
+        run: deps::run,
+    },
+    Check {
+        name: "licenses",
+        about: "licences, sources and versions of all dependencies are those deny.toml permits",
+        run: licenses::run,
+    },
+    Check { name: "tidy", about: "house rules on files, names and the specification", run: tidy::run },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [asked] = &args[..] else { return usage() };
+    let Some(check) = CHECKS.iter().find(|check| check.name == asked) else { return usage() };
+    match (check.run)(&root()) {
+        Ok(findings) if findings.is_empty() => {
+            println!("xtask {asked}: ok: {}", check.about);
+            ExitCode::SUCCESS
+        }
+        Ok(findings) => {
+            for finding in &findings {
+                eprintln!("xtask {asked}: {finding}");
+            }
+            eprintln!("xtask {asked}: {} found", findings.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("xtask {asked}: the check could not be made: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask CHECK\n\nChecks:");
+    for check in &CHECKS {
+        eprintln!("  {:<10}{}", check.name, check.about);
+    }
+    ExitCode::FAILURE
+}
+
+/// The repository's root: cargo names this crate's folder, which lies in it.
+fn root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// A file's text, or an error that names it.
+fn read(root: &Path, path: &str) -> Result<String, String> {
+    std::fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
+}

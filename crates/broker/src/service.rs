@@ -32,7 +32,11 @@ struct BrokerService {
 
 impl Broker {
     /// Begins a new term over what the store holds and serves on `address` (port 0: a free one).
-    pub fn start(address: SocketAddr, settings: LeaseSettings, mut store: Box<dyn Store>) -> io::Result<Broker> {
+    pub fn start(
+        address: SocketAddr,
+        settings: LeaseSettings,
+        mut store: Box<dyn Store>,
+    ) -> io::Result<Broker> {
         if let Some(mistake) = settings.mistakes().into_iter().next() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
@@ -76,7 +80,9 @@ impl Core {
             }
             Request::KeepSession(proof) => leases.keep_session(now, &proof).map(Reply::KeepSession),
             Request::CloseSession(proof) => leases.close_session(now, &proof).map(Reply::CloseSession),
-            Request::RequestTickets(request) => leases.request_tickets(now, &request).map(Reply::RequestTickets),
+            Request::RequestTickets(request) => {
+                leases.request_tickets(now, &request).map(Reply::RequestTickets)
+            }
             Request::Publish(publish) => leases.publish(now, &publish, &mut records).map(Reply::Publish),
             Request::OpenName(by) => leases.open_name(&by.name).map(Reply::OpenName),
             Request::DropName(by) => leases.drop_name(&by.name, &mut records).map(Reply::DropName),

@@ -463,7 +463,11 @@ impl<'r, Op> ByNode<'r, Op> {
             session.check_lease(region)?;
             let deadline = NodeLinks::deadline(session.options.request_timeout_ms);
             region.node.converse(deadline, repeat, |link| talk(link, &mut ops, deadline)).map_err(|error| {
-                // A node that went while we talked is better named as lost than as a broken connection.
+                if error.kind() == ErrorKind::Lost && region.is_leased {
+                    // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
+                    let _ = session.renew(&region.node);
+                }
+                // What went while we talked is better named as lost than as a refusal or a broken connection.
                 region.check_usable().err().unwrap_or(error)
             })?;
         }

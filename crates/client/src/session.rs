@@ -207,11 +207,18 @@ impl Session {
 
     fn cut_from_held(&self, group: Group, bytes: u32) -> Option<Cut<Arc<LeasedRegion>>> {
         let mut held = locked(&self.held);
-        let cut = held.allocator.cut(group, bytes)?;
-        let region = Arc::clone(held.regions.get(&cut.region)?);
-        held.idle_for.remove(&cut.region);
-        add(&self.counters.used_bytes, bytes.into());
-        Some(Cut { region, offset: cut.offset, bytes: cut.bytes })
+        loop {
+            let cut = held.allocator.cut(group, bytes)?;
+            add(&self.counters.used_bytes, bytes.into());
+            let region = Arc::clone(held.regions.get(&cut.region)?);
+            if region.node.is_lost() {
+                // Noticed by another operation a moment ago: nothing new goes there.
+                self.forget_region(&mut held, &region);
+                continue;
+            }
+            held.idle_for.remove(&cut.region);
+            return Some(Cut { region, offset: cut.offset, bytes: cut.bytes });
+        }
     }
 
     /// Gives extents back to the session.
@@ -359,7 +366,8 @@ impl Session {
         Ok(())
     }
 
-    fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
+    /// Extends our leases at a node, or learns that they are over.
+    pub(crate) fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
         let asked = clock::now();
         let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
         let renew = Request::Renew(self.proof.clone());

@@ -145,7 +145,9 @@ impl BrokerLeases {
         };
         for file in broker.durable.names.values() {
             for extent in &file.extents {
-                broker.owners.insert((extent.node, extent.incarnation, extent.region), (extent.epoch, file.file));
+                broker
+                    .owners
+                    .insert((extent.node, extent.incarnation, extent.region), (extent.epoch, file.file));
             }
         }
         if broker.durable.key.is_none() {
@@ -183,7 +185,8 @@ impl BrokerLeases {
 
     /// A node's report, answered by who owns its sealed regions.
     pub fn inventory(&mut self, now: MonoNs, inventory: Inventory) -> Result<Ruling, Refusal> {
-        let node = self.nodes.get_mut(&inventory.node).ok_or(Refusal::new(Code::NoNodes, inventory.node.0))?;
+        let node =
+            self.nodes.get_mut(&inventory.node).ok_or(Refusal::new(Code::NoNodes, inventory.node.0))?;
         if node.info.incarnation != inventory.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
         }
@@ -198,7 +201,8 @@ impl BrokerLeases {
         let mut drop = Vec::new();
         for owned in inventory.owned.iter() {
             let place = (inventory.node, inventory.incarnation, owned.region);
-            let named = self.owners.get(&place).filter(|(epoch, _)| *epoch == owned.epoch).map(|(_, file)| *file);
+            let named =
+                self.owners.get(&place).filter(|(epoch, _)| *epoch == owned.epoch).map(|(_, file)| *file);
             match (owned.owner, named) {
                 (RegionOwner::Session(_), _) => {}
                 // Its session may still publish it, unless a name had it already and has let it go.
@@ -288,7 +292,8 @@ impl BrokerLeases {
         if candidates.is_empty() {
             return Err(Refusal::new(Code::NoNodes, 0));
         }
-        let free_bytes: u64 = candidates.iter().map(|candidate| candidate.free * candidate.region_bytes).sum();
+        let free_bytes: u64 =
+            candidates.iter().map(|candidate| candidate.free * candidate.region_bytes).sum();
         if request.bytes == 0 || free_bytes < request.bytes {
             return Err(Refusal::new(Code::Exhausted, free_bytes));
         }
@@ -297,7 +302,8 @@ impl BrokerLeases {
             let best = candidates
                 .iter_mut()
                 .filter(|candidate| {
-                    candidate.free > u64::from(candidate.taken) && (candidate.taken as usize) < LEASE_REGIONS_MAX
+                    candidate.free > u64::from(candidate.taken)
+                        && (candidate.taken as usize) < LEASE_REGIONS_MAX
                 })
                 .max_by_key(|candidate| {
                     let left = (candidate.free - u64::from(candidate.taken)) * candidate.region_bytes;
@@ -488,8 +494,14 @@ impl BrokerLeases {
             info: node.info.clone(),
             alive: self.is_alive(now, node),
             heard_ms_ago: now.ms_since(node.heard),
-            counts: node.inventory.as_ref().map_or_else(|| none.clone(), |inventory| inventory.counts.clone()),
-            traffic: node.inventory.as_ref().map_or_else(|| still.clone(), |inventory| inventory.traffic.clone()),
+            counts: node
+                .inventory
+                .as_ref()
+                .map_or_else(|| none.clone(), |inventory| inventory.counts.clone()),
+            traffic: node
+                .inventory
+                .as_ref()
+                .map_or_else(|| still.clone(), |inventory| inventory.traffic.clone()),
         });
         let clock = now.ms_since(self.started);
         StatusReport {
@@ -548,4 +560,3 @@ impl BrokerLeases {
         free.saturating_sub(promised)
     }
 }
-

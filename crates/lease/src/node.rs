@@ -152,11 +152,12 @@ impl NodeLeases {
         mut handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
     ) -> Result<Leased, Refusal> {
-        if !ticket::is_genuine(ticket, &self.ticket_key) || ticket.node != self.node {
-            return Err(Refusal::new(Code::TicketForged, 0));
-        }
-        if ticket.incarnation != self.incarnation {
+        // Each life has its own key, so an old life's ticket would look forged if its signature came first.
+        if ticket.node == self.node && ticket.incarnation != self.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
+        }
+        if ticket.node != self.node || !ticket::is_genuine(ticket, &self.ticket_key) {
+            return Err(Refusal::new(Code::TicketForged, 0));
         }
         if ticket.term < self.term {
             return Err(Refusal::new(Code::OldTerm, self.term.0));
@@ -205,7 +206,8 @@ impl NodeLeases {
             actions.push(Action::Open { region, epoch: entry.epoch, writable: true, handle });
             grants.push(Grant { region, epoch: entry.epoch, handle });
         }
-        let grants = List::new(grants).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
+        let grants =
+            List::new(grants).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
         Ok(Leased { lease_ttl_ms: self.lease_ttl_ms, grants })
     }
 
@@ -259,7 +261,10 @@ impl NodeLeases {
         let mut seen = BTreeSet::new();
         for at in seal.regions.iter() {
             let entry = self.entry(at.region)?;
-            if entry.state != State::Leased(seal.session) || entry.epoch != at.epoch || !seen.insert(at.region) {
+            if entry.state != State::Leased(seal.session)
+                || entry.epoch != at.epoch
+                || !seen.insert(at.region)
+            {
                 return Err(Refusal::new(Code::StaleEpoch, entry.epoch.0));
             }
         }
@@ -276,16 +281,19 @@ impl NodeLeases {
                 session.regions.remove(&region);
             }
         }
-        let regions = List::new(sealed).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
+        let regions =
+            List::new(sealed).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
         Ok(Sealed { regions })
     }
 
     /// Grants that could not be opened (no memory): they go back as if released.
     pub fn abandon(&mut self, session: SessionId, regions: &[RegionAt], actions: &mut Vec<Action>) {
         for at in regions {
-            if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
-                entry.epoch == at.epoch && entry.state == State::Leased(session)
-            }) {
+            if self
+                .regions
+                .get(at.region.0 as usize)
+                .is_some_and(|entry| entry.epoch == at.epoch && entry.state == State::Leased(session))
+            {
                 self.take_back(at.region, actions);
             }
         }
@@ -308,7 +316,8 @@ impl NodeLeases {
         }
         for at in ruling.drop.iter() {
             if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
-                entry.epoch == at.epoch && matches!(entry.state, State::Sealing(_) | State::Orphan | State::Named(_))
+                entry.epoch == at.epoch
+                    && matches!(entry.state, State::Sealing(_) | State::Orphan | State::Named(_))
             }) {
                 self.take_back(at.region, actions);
             }
@@ -350,7 +359,13 @@ impl NodeLeases {
     pub fn next_deadline(&self) -> Option<MonoNs> {
         self.sessions
             .values()
-            .map(|session| if session.suspended { session.deadline.plus_ms(self.grace_ms.into()) } else { session.deadline })
+            .map(|session| {
+                if session.suspended {
+                    session.deadline.plus_ms(self.grace_ms.into())
+                } else {
+                    session.deadline
+                }
+            })
             .min()
     }
 

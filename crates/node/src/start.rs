@@ -6,7 +6,7 @@ use crate::service::NodeService;
 use farpool_lease::{NodeLeases, ticket};
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
-use farpool_transport::{shm, tcp};
+use farpool_transport::{Service, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
 use farpool_wire::{Incarnation, Name, RegionIndex, Text};
@@ -155,6 +155,11 @@ impl Node {
             .wait_timeout_while(chores, patience, |chores| !chores.joined)
             .unwrap_or_else(PoisonError::into_inner);
         chores.joined
+    }
+
+    /// What answers its peers, for serving them by other means (the simulated net).
+    pub fn service(&self) -> Arc<dyn Service> {
+        self.service.clone()
     }
 
     /// What it told the broker of itself.

@@ -3,8 +3,8 @@
 
 use crate::serve::{Conversation, Next, Peer, Service, reject};
 use crate::socket::{Interest, Socket, Stream, write_full};
-use farpool_wire::{MonoNs, Opcode};
-use farpool_wire::frame::Header;
+use farpool_wire::{MonoNs, Opcode, WireError};
+use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -29,8 +29,14 @@ impl Input {
     }
 
     /// The next whole frame's header, or how many bytes the buffer must hold for it.
-    fn peek(&self) -> Result<Result<Header, usize>, farpool_wire::WireError> {
+    fn peek(&self) -> Result<Result<Header, usize>, WireError> {
         let waiting = &self.buffer[self.start..self.end];
+        // Whoever speaks something else may never send as much as a header.
+        if let Some(found) = waiting.first_chunk::<4>()
+            && *found != MAGIC
+        {
+            return Err(WireError::Magic { found: *found });
+        }
         let Some(head) = waiting.first_chunk::<HEADER_BYTES>() else { return Ok(Err(HEADER_BYTES)) };
         let header = Header::decode(head)?;
         let whole = HEADER_BYTES + header.body_bytes as usize;

@@ -141,8 +141,16 @@ macro_rules! newtypes {
     )*};
 }
 newtypes!(
-    NodeId(u64), Incarnation(u64), Term(u64), SessionId(u64), TicketId(u64), FileId(u64),
-    RegionIndex(u32), Epoch(u64), Handle(u128), Secret(u128)
+    NodeId(u64),
+    Incarnation(u64),
+    Term(u64),
+    SessionId(u64),
+    TicketId(u64),
+    FileId(u64),
+    RegionIndex(u32),
+    Epoch(u64),
+    Handle(u128),
+    Secret(u128)
 );
 
 impl Field for bool {
@@ -196,7 +204,11 @@ impl<T, const MAX: usize> List<T, MAX> {
     /// Takes `items`, or says how many were too many.
     pub fn new(items: Vec<T>) -> Result<Self, WireError> {
         if items.len() > MAX {
-            return Err(WireError::TooMany { what: "entries in a list", found: items.len() as u64, max: MAX as u64 });
+            return Err(WireError::TooMany {
+                what: "entries in a list",
+                found: items.len() as u64,
+                max: MAX as u64,
+            });
         }
         Ok(List(items))
     }
@@ -232,7 +244,11 @@ impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
         let count = u32::take(from)? as usize;
         if count > MAX {
-            return Err(WireError::TooMany { what: "entries in a list", found: count as u64, max: MAX as u64 });
+            return Err(WireError::TooMany {
+                what: "entries in a list",
+                found: count as u64,
+                max: MAX as u64,
+            });
         }
         let needed = count.saturating_mul(T::BYTES_MIN);
         if needed > from.left() {

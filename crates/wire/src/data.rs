@@ -45,7 +45,11 @@ impl Field for Span {
 fn check_io_bytes(spans: &[Span]) -> Result<u64, WireError> {
     let total = spans.iter().map(|span| u64::from(span.bytes)).sum();
     if total > IO_BYTES_MAX as u64 {
-        return Err(WireError::TooMany { what: "bytes of one data frame", found: total, max: IO_BYTES_MAX as u64 });
+        return Err(WireError::TooMany {
+            what: "bytes of one data frame",
+            found: total,
+            max: IO_BYTES_MAX as u64,
+        });
     }
     Ok(total)
 }
@@ -64,7 +68,11 @@ fn take_spans(from: &mut Cursor<'_>, batch: bool, spans: &mut Vec<Span>) -> Resu
     spans.clear();
     let count = if batch { u64::take(from)? } else { 1 };
     if count == 0 || count > BATCH_OPS_MAX as u64 {
-        return Err(WireError::TooMany { what: "operations of a batch", found: count, max: BATCH_OPS_MAX as u64 });
+        return Err(WireError::TooMany {
+            what: "operations of a batch",
+            found: count,
+            max: BATCH_OPS_MAX as u64,
+        });
     }
     for _ in 0..count {
         spans.push(Span::take(from)?);

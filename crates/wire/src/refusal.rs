@@ -95,7 +95,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = self.detail;
         match self.code {
-            Code::StaleEpoch => write!(f, "the region was given to somebody else (its epoch is now {detail})"),
+            Code::StaleEpoch => {
+                write!(f, "the region was given to somebody else (its epoch is now {detail})")
+            }
             Code::WrongHandle => f.write_str("the capability handle does not fit this region"),
             Code::OutOfBounds => write!(f, "the range leaves the region of {detail} bytes"),
             Code::Sealed => f.write_str("the region is sealed: it can only be read"),
@@ -105,7 +107,9 @@ impl fmt::Display for Refusal {
             Code::TicketExpired => write!(f, "the ticket expired {detail} ms ago"),
             Code::TicketSpent => write!(f, "ticket {detail} was redeemed before"),
             Code::TicketForged => f.write_str("the ticket's signature does not fit"),
-            Code::WrongIncarnation => write!(f, "the node has restarted (its incarnation is now {detail:016x})"),
+            Code::WrongIncarnation => {
+                write!(f, "the node has restarted (its incarnation is now {detail:016x})")
+            }
             Code::OldTerm => write!(f, "the ticket is of an older broker term than {detail}"),
             Code::UnknownSession => write!(f, "no such session: {detail:016x}"),
             Code::WrongSecret => write!(f, "the secret is not that of session {detail:016x}"),

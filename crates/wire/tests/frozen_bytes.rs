@@ -52,28 +52,68 @@ fn ticket() -> Ticket {
 fn hello_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
     Request::Hello(Hello { version_min: 1, version_max: 1 }).encode(&mut body);
-    assert_eq!(request_frame(Opcode::Hello, 1, &body), "HELLO");
+    assert_eq!(
+        request_frame(Opcode::Hello, 1, &body),
+        concat!(
+            "4650573101020100",
+            "0100000000000000",
+            "02000000a66ca810",
+            "0000000000000000",
+            "000000003f1876cd",
+            "0101",
+        )
+    );
 }
 
 #[test]
 fn welcome_reply_frame_bytes_are_frozen() {
     let mut body = Vec::new();
     Reply::Hello(Welcome { version: 1 }).encode(&mut body);
-    assert_eq!(reply_frame(Opcode::Hello, 1, &body, None), "WELCOME");
+    assert_eq!(
+        reply_frame(Opcode::Hello, 1, &body, None),
+        concat!(
+            "4650573101030100",
+            "0100000000000000",
+            "0100000052d016a0",
+            "0000000000000000",
+            "00000000930cb4f0",
+            "01",
+        )
+    );
 }
 
 #[test]
 fn read_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
     put_spans(&[span()], false, &mut body);
-    assert_eq!(request_frame(Opcode::Read, 2, &body), "READ");
+    assert_eq!(
+        request_frame(Opcode::Read, 2, &body),
+        concat!(
+            "4650573101024000",
+            "0200000000000000",
+            "2800000044214505",
+            "0000000000000000",
+            "0000000030321536",
+            "040302010400000018171615141312112827262524232221403f3e3d3c3b3a393837363534333231",
+        )
+    );
 }
 
 #[test]
 fn refused_read_batch_reply_frame_bytes_are_frozen() {
     let refusal = Refusal::new(Code::StaleEpoch, 0x2122_2324_2526_2729);
     let index = 5u32.to_le_bytes();
-    assert_eq!(reply_frame(Opcode::ReadBatch, 3, &index, Some(refusal)), "REFUSED");
+    assert_eq!(
+        reply_frame(Opcode::ReadBatch, 3, &index, Some(refusal)),
+        concat!(
+            "4650573101034200",
+            "0300000000000000",
+            "040000008cd000ee",
+            "2927262524232221",
+            "0100000021367471",
+            "05000000",
+        )
+    );
 }
 
 #[test]
@@ -81,7 +121,18 @@ fn write_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
     put_spans(&[span()], false, &mut body);
     body.extend_from_slice(b"data");
-    assert_eq!(request_frame(Opcode::Write, 4, &body), "WRITE");
+    assert_eq!(
+        request_frame(Opcode::Write, 4, &body),
+        concat!(
+            "4650573101024100",
+            "0400000000000000",
+            "2c0000001c5197ad",
+            "0000000000000000",
+            "0000000000efd271",
+            "040302010400000018171615141312112827262524232221403f3e3d3c3b3a393837363534333231",
+            "64617461",
+        )
+    );
 }
 
 #[test]
@@ -89,19 +140,60 @@ fn write_batch_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
     put_spans(&[span()], true, &mut body);
     body.extend_from_slice(b"data");
-    assert_eq!(request_frame(Opcode::WriteBatch, 5, &body), "BATCH");
+    assert_eq!(
+        request_frame(Opcode::WriteBatch, 5, &body),
+        concat!(
+            "4650573101024300",
+            "0500000000000000",
+            "340000002012b40a",
+            "0000000000000000",
+            "000000001eaa56a3",
+            "0100000000000000",
+            "040302010400000018171615141312112827262524232221403f3e3d3c3b3a393837363534333231",
+            "64617461",
+        )
+    );
 }
 
 #[test]
 fn lease_message_bytes_are_frozen() {
     let mut body = Vec::new();
     Request::Lease(Lease { ticket: ticket(), shared: true }).encode(&mut body);
-    assert_eq!(hex(&body), "LEASE");
+    assert_eq!(
+        hex(&body),
+        concat!(
+            "0807060504030201",
+            "0900000000000000",
+            "1817161514131211",
+            "302f2e2d2c2b2a292827262524232221",
+            "3837363534333231",
+            "4847464544434241",
+            "54535251",
+            "02",
+            "6867666564636261",
+            "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+            "01",
+        )
+    );
 }
 
 #[test]
 fn ticket_bytes_are_frozen() {
     let mut body = Vec::new();
     ticket().put(&mut body);
-    assert_eq!(hex(&body), "TICKET");
+    assert_eq!(
+        hex(&body),
+        concat!(
+            "0807060504030201",
+            "0900000000000000",
+            "1817161514131211",
+            "302f2e2d2c2b2a292827262524232221",
+            "3837363534333231",
+            "4847464544434241",
+            "54535251",
+            "02",
+            "6867666564636261",
+            "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        )
+    );
 }

@@ -54,7 +54,11 @@ fn bound_on_allocation(body: &[u8]) -> usize {
 fn check_control(opcode: Opcode, body: &[u8]) -> Result<(), TestCaseError> {
     let (request, request_bytes) = allocated_bytes(|| Request::decode(opcode, body));
     let (reply, reply_bytes) = allocated_bytes(|| Reply::decode(opcode, body));
-    prop_assert!(request_bytes <= bound_on_allocation(body), "{opcode:?}: {request_bytes} B for {}", body.len());
+    prop_assert!(
+        request_bytes <= bound_on_allocation(body),
+        "{opcode:?}: {request_bytes} B for {}",
+        body.len()
+    );
     prop_assert!(reply_bytes <= bound_on_allocation(body), "{opcode:?}: {reply_bytes} B for {}", body.len());
     let mut again = Vec::new();
     if let Ok(request) = request {
@@ -82,7 +86,10 @@ fn check_data(body: &[u8]) -> Result<(), TestCaseError> {
             prop_assert_eq!(&again, body);
         }
         if let Ok(payload) = decode_write(body, batch, &mut spans) {
-            prop_assert_eq!(payload.len() as u64, spans.iter().map(|span| u64::from(span.bytes)).sum::<u64>());
+            prop_assert_eq!(
+                payload.len() as u64,
+                spans.iter().map(|span| u64::from(span.bytes)).sum::<u64>()
+            );
         }
     }
     prop_assert_eq!(decode_refused_index(body).is_ok(), body.len() == 4);
@@ -189,18 +196,16 @@ proptest! {
         let mut body = Vec::new();
         request.encode(&mut body);
         if !body.is_empty() {
-            prop_assert!(matches!(
-                Request::decode(request.opcode(), &body[..at.index(body.len())]),
-                Err(WireError::Truncated { .. })
-            ));
+            let cut = Request::decode(request.opcode(), &body[..at.index(body.len())]);
+            let is_truncated = matches!(cut, Err(WireError::Truncated { .. }));
+            prop_assert!(is_truncated, "{:?}", cut);
         }
         body.clear();
         reply.encode(&mut body);
         if !body.is_empty() {
-            prop_assert!(matches!(
-                Reply::decode(reply.opcode(), &body[..at.index(body.len())]),
-                Err(WireError::Truncated { .. })
-            ));
+            let cut = Reply::decode(reply.opcode(), &body[..at.index(body.len())]);
+            let is_truncated = matches!(cut, Err(WireError::Truncated { .. }));
+            prop_assert!(is_truncated, "{:?}", cut);
         }
     }
 
@@ -229,7 +234,8 @@ fn check_list<T: Field + std::fmt::Debug + PartialEq, const MAX: usize>() {
         assert_eq!(bytes, 0, "refused before allocating");
     }
     // A permitted count with nothing behind it.
-    let (taken, bytes) = allocated_bytes(|| List::<T, MAX>::take(&mut Cursor::new(&(MAX as u32).to_le_bytes())));
+    let (taken, bytes) =
+        allocated_bytes(|| List::<T, MAX>::take(&mut Cursor::new(&(MAX as u32).to_le_bytes())));
     assert_eq!(taken, Err(WireError::Truncated { needed: MAX * T::BYTES_MIN, left: 0 }));
     assert_eq!(bytes, 0, "refused before allocating");
 }
@@ -261,7 +267,10 @@ fn list_built_beyond_its_limit_is_refused() {
 fn text_too_long_empty_or_with_control_characters_is_refused() {
     let name = |text: &str| Name::new(text).map(|name| name.to_string());
     assert_eq!(name(&"é".repeat(127)), Ok("é".repeat(127)));
-    assert_eq!(name(&"é".repeat(128)), Err(WireError::TooMany { what: "bytes of a name", found: 256, max: 255 }));
+    assert_eq!(
+        name(&"é".repeat(128)),
+        Err(WireError::TooMany { what: "bytes of a name", found: 256, max: 255 })
+    );
     for bad in ["", "a\nb", "\u{7f}", "\u{9b}2J", "a\0"] {
         assert_eq!(name(bad), Err(WireError::Text { what: "bytes of a name" }), "{bad:?}");
     }
@@ -366,7 +375,10 @@ fn data_frame_beyond_its_limits_is_refused() {
     let what = "operations of a batch";
     let max = BATCH_OPS_MAX as u64;
     assert_eq!(read(&[]), Err(WireError::TooMany { what, found: 0, max }));
-    assert_eq!(read(&vec![span(0); BATCH_OPS_MAX + 1]), Err(WireError::TooMany { what, found: max + 1, max }));
+    assert_eq!(
+        read(&vec![span(0); BATCH_OPS_MAX + 1]),
+        Err(WireError::TooMany { what, found: max + 1, max })
+    );
     let mut spans = Vec::new();
     assert_eq!(
         decode_read(&u64::MAX.to_le_bytes(), true, &mut spans),

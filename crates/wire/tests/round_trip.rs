@@ -11,8 +11,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 fn header() -> impl Strategy<Value = Header> {
-    let refusal = (select(Code::ALL.to_vec()), any::<u64>()).prop_map(|(code, detail)| Refusal::new(code, detail));
-    let reply = prop_oneof![Just((false, None)), Just((true, None)), refusal.prop_map(|why| (true, Some(why)))];
+    let refusal =
+        (select(Code::ALL.to_vec()), any::<u64>()).prop_map(|(code, detail)| Refusal::new(code, detail));
+    let reply =
+        prop_oneof![Just((false, None)), Just((true, None)), refusal.prop_map(|why| (true, Some(why)))];
     let body_bytes = 0..=FRAME_BODY_BYTES_MAX as u32;
     (reply, select(Opcode::ALL.to_vec()), any::<u64>(), body_bytes, any::<Option<u32>>()).prop_map(
         |((is_reply, refusal), opcode, request_id, body_bytes, body_crc)| Header {

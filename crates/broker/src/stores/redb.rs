@@ -29,9 +29,8 @@ impl RedbStore {
     /// Opens the file, or makes it.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
         let shown = path.display().to_string();
-        let database = Database::create(path).map_err(|error| {
-            StoreError(format!("the broker store {shown} cannot be opened: {error}"))
-        })?;
+        let database = Database::create(path)
+            .map_err(|error| StoreError(format!("the broker store {shown} cannot be opened: {error}")))?;
         let mut store = RedbStore { database, path: shown };
         store.check_format()?;
         Ok(store)
@@ -50,10 +49,12 @@ impl RedbStore {
         {
             let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
             transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
-            let found = meta.get("format").map_err(|error| self.failed(error))?.map(|value| value.value().to_vec());
+            let found =
+                meta.get("format").map_err(|error| self.failed(error))?.map(|value| value.value().to_vec());
             match found {
                 None => {
-                    meta.insert("format", &STORE_FORMAT.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
+                    meta.insert("format", &STORE_FORMAT.to_le_bytes()[..])
+                        .map_err(|error| self.failed(error))?;
                 }
                 Some(found) => {
                     let format = self.number("format", &found)?;
@@ -71,7 +72,8 @@ impl RedbStore {
     }
 
     fn number(&self, what: &str, bytes: &[u8]) -> Result<u64, StoreError> {
-        let bytes = bytes.try_into().map_err(|_| self.damaged(&format!("{what} is {} bytes long", bytes.len())))?;
+        let bytes =
+            bytes.try_into().map_err(|_| self.damaged(&format!("{what} is {} bytes long", bytes.len())))?;
         Ok(u64::from_le_bytes(bytes))
     }
 }
@@ -113,7 +115,8 @@ impl Store for RedbStore {
         for entry in names.iter().map_err(|error| self.failed(error))? {
             let (name, file) = entry.map_err(|error| self.failed(error))?;
             let shown = name.value().to_owned();
-            let file = decode(file.value()).map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
+            let file =
+                decode(file.value()).map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
             let name = Name::new(shown).map_err(|error| self.damaged(&error.to_string()))?;
             durable.names.insert(name, file);
         }
@@ -135,7 +138,8 @@ impl Store for RedbStore {
                         meta.insert("key", &key[..]).map_err(|error| self.failed(error))?;
                     }
                     Record::NextFile(file) => {
-                        meta.insert("next_file", &file.0.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
+                        meta.insert("next_file", &file.0.to_le_bytes()[..])
+                            .map_err(|error| self.failed(error))?;
                     }
                     Record::Name(name, file) => {
                         names.insert(&**name, &encode(file)?[..]).map_err(|error| self.failed(error))?;

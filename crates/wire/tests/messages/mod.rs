@@ -21,12 +21,14 @@ ids!(
 
 fn name() -> impl Strategy<Value = Name> {
     let long = Just("n".repeat(limits::NAME_BYTES_MAX));
-    prop_oneof!["[^\\p{Cc}]{1,40}", long].prop_map(|text| Name::new(text).expect("within the limits of a name"))
+    prop_oneof!["[^\\p{Cc}]{1,40}", long]
+        .prop_map(|text| Name::new(text).expect("within the limits of a name"))
 }
 
 fn text() -> impl Strategy<Value = Text> {
     let long = Just("t".repeat(limits::TEXT_BYTES_MAX));
-    prop_oneof!["[^\\p{Cc}]{0,40}", long].prop_map(|text| Text::new(text).expect("within the limits of a text"))
+    prop_oneof!["[^\\p{Cc}]{0,40}", long]
+        .prop_map(|text| Text::new(text).expect("within the limits of a text"))
 }
 
 fn class() -> impl Strategy<Value = FileClass> {

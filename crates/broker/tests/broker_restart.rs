@@ -1,0 +1,137 @@
+//! A broker on a file, asked over loopback, dies and starts again (invariant I5).
+
+use farpool_broker::stores::RedbStore;
+use farpool_broker::{Broker, LeaseSettings};
+use farpool_lease::ticket::node_id;
+use farpool_transport::socket::Socket;
+use farpool_transport::{FrameLink, Link, LinkError, clock, tcp};
+use farpool_wire::control::*;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::*;
+use std::path::Path;
+
+fn start(path: &Path) -> Broker {
+    let store = RedbStore::open(path).expect("the store opens");
+    Broker::start(([127, 0, 0, 1], 0).into(), LeaseSettings::default(), Box::new(store))
+        .expect("the broker starts")
+}
+
+struct Asker(FrameLink<Socket>);
+
+impl Asker {
+    fn of(broker: &Broker) -> Asker {
+        Asker(tcp::connect(&broker.address().to_string(), clock::now().plus_ms(5_000)).expect("connects"))
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Reply, Code> {
+        self.0.call(&request, clock::now().plus_ms(5_000)).map_err(|error| match error {
+            LinkError::Refused { refusal, .. } => refusal.code,
+            other => panic!("{other}"),
+        })
+    }
+
+    fn open_session(&mut self, resume: SessionId, secret: Secret) -> Result<SessionOpened, Code> {
+        let label = Name::new("client").expect("a name");
+        match self.ask(Request::OpenSession(OpenSession { resume, secret, label }))? {
+            Reply::OpenSession(opened) => Ok(opened),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn open_name(&mut self, name: &Name) -> Result<Opened, Code> {
+        match self.ask(Request::OpenName(ByName { name: name.clone() }))? {
+            Reply::OpenName(opened) => Ok(opened),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As a node with one sealed region.
+    fn present_node(&mut self, owner: RegionOwner) -> Ruling {
+        let name = Name::new("donor").expect("a name");
+        let info = NodeInfo {
+            node: node_id("donor"),
+            name: name.clone(),
+            incarnation: Incarnation(1),
+            address: Text::default(),
+            shm_socket: Text::default(),
+            host_boot: 0,
+            host_label: name,
+            region_bytes: REGION_BYTES_MIN,
+        };
+        self.ask(Request::Offer(Offer { info, ticket_key: [1; 32] })).expect("taken in");
+        let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(2), owner };
+        let inventory = Inventory {
+            node: node_id("donor"),
+            incarnation: Incarnation(1),
+            counts: RegionCounts { free: 3, leased: 0, named: 1, cleaning: 0, locked: 0, sessions: 0 },
+            traffic: Traffic {
+                read_ops: 0,
+                read_bytes: 0,
+                write_ops: 0,
+                write_bytes: 0,
+                refused_ops: 0,
+                mapped_regions: 0,
+            },
+            spent: List::default(),
+            owned: List::new(vec![owned]).expect("one"),
+        };
+        match self.ask(Request::Inventory(inventory)).expect("known") {
+            Reply::Inventory(ruling) => ruling,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn extent() -> NamedExtent {
+    NamedExtent {
+        node: node_id("donor"),
+        incarnation: Incarnation(1),
+        region: RegionIndex(0),
+        epoch: Epoch(2),
+        handle: Handle(77),
+        region_offset: 0,
+        bytes: 4096,
+    }
+}
+
+#[test]
+fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_term() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("broker.redb");
+    let name = Name::new("lineitem").expect("a name");
+
+    let broker = start(&path);
+    let first_term = broker.term();
+    let mut asker = Asker::of(&broker);
+    let SessionOpened { session, secret, .. } = asker.open_session(SessionId(0), Secret(0)).expect("opened");
+    asker.present_node(RegionOwner::Sealing(session));
+    let extents = List::new(vec![extent()]).expect("one");
+    let (class, replace) = (FileClass::Pinned, false);
+    let publish = Publish { session, secret, name: name.clone(), class, replace, extents };
+    let Ok(Reply::Publish(published)) = asker.ask(Request::Publish(publish.clone())) else {
+        panic!("published")
+    };
+    let before = asker.open_name(&name).expect("there");
+    drop((asker, broker));
+
+    let broker = start(&path);
+    assert!(broker.term() > first_term);
+    let mut asker = Asker::of(&broker);
+    // The node has not come back yet: that is no loss.
+    assert_eq!(asker.open_name(&name).expect_err("too early"), Code::NoNodes);
+    let ruling = asker.present_node(RegionOwner::Orphan);
+    assert_eq!((ruling.adopt.len(), ruling.drop.len()), (1, 0), "the bytes are still the name's");
+    assert_eq!(asker.open_name(&name), Ok(before));
+
+    let resumed = asker.open_session(session, secret).expect("resumed");
+    assert_eq!((resumed.session, resumed.secret, resumed.term), (session, secret, broker.term()));
+    assert_eq!(asker.open_session(session, Secret(secret.0 ^ 1)), Err(Code::WrongSecret));
+    let again = asker.ask(Request::Publish(publish)).expect("the same answer, had the first been lost");
+    assert_eq!(again, Reply::Publish(published.clone()));
+
+    let other = Name::new("orders").expect("a name");
+    let extents = List::new(vec![NamedExtent { region: RegionIndex(1), ..extent() }]).expect("one");
+    let publish = Publish { session, secret, name: other, class, replace, extents };
+    let Ok(Reply::Publish(next)) = asker.ask(Request::Publish(publish)) else { panic!("published") };
+    assert!(next.file > published.file, "an id is never given twice");
+}

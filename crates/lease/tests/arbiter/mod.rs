@@ -1,0 +1,333 @@
+//! A node's `NodeLeases` with the gates and the memory it rules, and with everybody who ever held a grant
+//! trying to use it after every step. Every call ends in the invariants.
+
+use farpool_lease::NodeLeases;
+use farpool_lease::node::Action;
+use farpool_lease::settings::LeaseSettings;
+use farpool_lease::ticket::TicketKey;
+use farpool_wire::control::*;
+use farpool_wire::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// What the memory held before this life of the node: somebody's.
+    Unknown,
+    Zeros,
+    Written(SessionId),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Right {
+    epoch: Epoch,
+    writable: bool,
+    handle: Handle,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gate {
+    epoch: Epoch,
+    right: Option<Right>,
+    suspended: bool,
+    to_scrub: bool,
+    content: Content,
+}
+
+/// A grant somebody was given once; that somebody never forgets it.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    session: SessionId,
+    region: RegionIndex,
+    epoch: Epoch,
+    handle: Handle,
+}
+
+#[derive(Debug)]
+pub struct Arbiter {
+    leases: NodeLeases,
+    grace_ms: u32,
+    gates: Vec<Gate>,
+    given: Vec<Given>,
+    redeemed: Vec<TicketId>,
+    /// When each session's last sign of life runs out.
+    deadlines: BTreeMap<SessionId, MonoNs>,
+    handles: u128,
+}
+
+impl Arbiter {
+    pub fn new(node: NodeId, incarnation: Incarnation, key: TicketKey, region_count: u32) -> Arbiter {
+        let gate = Gate {
+            epoch: Epoch(0),
+            right: None,
+            suspended: false,
+            to_scrub: true,
+            content: Content::Unknown,
+        };
+        Arbiter {
+            leases: NodeLeases::new(node, incarnation, key, region_count),
+            grace_ms: LeaseSettings::default().grace_ms,
+            gates: vec![gate; region_count as usize],
+            given: Vec::new(),
+            redeemed: Vec::new(),
+            deadlines: BTreeMap::new(),
+            handles: u128::from(incarnation.0) << 64,
+        }
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        self.leases.incarnation()
+    }
+
+    pub fn inventory(&self) -> Inventory {
+        let still = Traffic {
+            read_ops: 0,
+            read_bytes: 0,
+            write_ops: 0,
+            write_bytes: 0,
+            refused_ops: 0,
+            mapped_regions: 0,
+        };
+        self.leases.inventory(still, 0)
+    }
+
+    pub fn owner(&self, region: RegionIndex) -> Option<(Epoch, RegionOwner)> {
+        let inventory = self.inventory();
+        inventory.owned.iter().find(|owned| owned.region == region).map(|owned| (owned.epoch, owned.owner))
+    }
+
+    /// What a reader with this handle sees, if the gate lets it in.
+    pub fn read(&self, region: RegionIndex, epoch: Epoch, handle: Handle) -> Option<Content> {
+        let gate = &self.gates[region.0 as usize];
+        let right = gate.right?;
+        let admitted = right.epoch == epoch && right.handle == handle && !gate.suspended;
+        admitted.then_some(gate.content)
+    }
+
+    pub fn to_scrub(&self) -> Vec<RegionIndex> {
+        let dirty = self.gates.iter().enumerate().filter(|(_, gate)| gate.to_scrub);
+        dirty.map(|(index, _)| RegionIndex(index as u32)).collect()
+    }
+
+    /// The times must be those of every other broker life, or sessions would live by several.
+    pub fn offered(&mut self, offered: &Offered) {
+        self.grace_ms = offered.grace_ms;
+        self.leases.offered(offered);
+    }
+
+    pub fn redeem(&mut self, now: MonoNs, ticket: &Ticket) -> Result<Leased, Refusal> {
+        let (mut actions, mut handles) = (Vec::new(), self.handles);
+        let next_handle = || {
+            handles += 1;
+            Handle(handles)
+        };
+        let answer = self.leases.redeem(now, ticket, next_handle, &mut actions);
+        self.handles = handles;
+        if let Ok(leased) = &answer {
+            assert_eq!(leased.grants.len(), ticket.region_count as usize, "all that was promised");
+            assert!(!self.redeemed.contains(&ticket.id), "ticket {} was redeemed twice", ticket.id);
+            self.redeemed.push(ticket.id);
+            self.heard_of(now, ticket.session, leased.lease_ttl_ms);
+            self.given.extend(leased.grants.iter().map(|grant| Given {
+                session: ticket.session,
+                region: grant.region,
+                epoch: grant.epoch,
+                handle: grant.handle,
+            }));
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    pub fn renew(&mut self, now: MonoNs, proof: &SessionProof) -> Result<Renewed, Refusal> {
+        let mut actions = Vec::new();
+        let answer = self.leases.renew(now, proof, &mut actions);
+        if let Ok(renewed) = &answer {
+            self.heard_of(now, proof.session, renewed.lease_ttl_ms);
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    pub fn release(&mut self, release: &Release) -> Result<Released, Refusal> {
+        let mut actions = Vec::new();
+        let answer = self.leases.release(release, &mut actions);
+        if answer.is_ok() && release.whole {
+            self.deadlines.remove(&release.session);
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    pub fn seal(&mut self, seal: &Seal) -> Result<Sealed, Refusal> {
+        let (mut actions, mut handles) = (Vec::new(), self.handles);
+        let next_handle = || {
+            handles += 1;
+            Handle(handles)
+        };
+        let answer = self.leases.seal(seal, next_handle, &mut actions);
+        self.handles = handles;
+        if let Ok(sealed) = &answer {
+            self.given.extend(sealed.regions.iter().map(|grant| Given {
+                session: seal.session,
+                region: grant.region,
+                epoch: grant.epoch,
+                handle: grant.handle,
+            }));
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    pub fn rule(&mut self, now: MonoNs, ruling: &Ruling) {
+        let mut actions = Vec::new();
+        self.leases.rule(now, ruling, &mut actions);
+        self.step(true, &actions);
+    }
+
+    pub fn tick(&mut self, now: MonoNs) {
+        let mut actions = Vec::new();
+        self.leases.tick(now, &mut actions);
+        self.step(true, &actions);
+        self.invariant_i6_silent_session_owns_nothing_after_ttl_and_grace(now);
+        assert!(self.leases.next_deadline().is_none_or(|next| next > now), "a tick leaves nothing overdue");
+    }
+
+    pub fn scrub(&mut self, region: RegionIndex) {
+        let gate = &mut self.gates[region.0 as usize];
+        assert!(gate.to_scrub && gate.right.is_none(), "a region is wiped once, while nobody is let in");
+        gate.to_scrub = false;
+        gate.content = Content::Zeros;
+        self.leases.scrubbed(region);
+        self.step(true, &[]);
+    }
+
+    fn heard_of(&mut self, now: MonoNs, session: SessionId, lease_ttl_ms: u32) {
+        self.deadlines.insert(session, now.plus_ms(lease_ttl_ms.into()));
+    }
+
+    fn step(&mut self, granted: bool, actions: &[Action]) {
+        assert!(granted || actions.is_empty(), "a refusal changes nothing: {actions:?}");
+        let epochs: Vec<Epoch> = self.gates.iter().map(|gate| gate.epoch).collect();
+        for action in actions {
+            self.carry_out(*action);
+        }
+        self.invariant_i2_epochs_only_grow(&epochs);
+        self.invariant_i1_one_writable_epoch();
+        self.invariant_conservation();
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Open { region, epoch, writable, handle } => {
+                self.invariant_i4_only_scrubbed_regions_are_opened(region, writable);
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(gate.right.is_none(), "I1: {region} is opened while it is open");
+                assert!(epoch >= gate.epoch, "I2: {region} is opened at {epoch} behind {}", gate.epoch);
+                gate.epoch = epoch;
+                gate.right = Some(Right { epoch, writable, handle });
+            }
+            Action::Suspend(region) => {
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(gate.right.is_some_and(|right| right.writable) && !gate.suspended);
+                gate.suspended = true;
+            }
+            Action::Resume(region) => {
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(gate.right.is_some() && gate.suspended);
+                gate.suspended = false;
+            }
+            Action::Close { region, epoch } => {
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(epoch > gate.epoch, "I2: {region} is closed at {epoch}, it was at {}", gate.epoch);
+                *gate = Gate { epoch, right: None, suspended: false, ..*gate };
+            }
+            Action::Scrub(region) => {
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(gate.right.is_none() && !gate.to_scrub);
+                gate.to_scrub = true;
+            }
+        }
+    }
+
+    /// I1: of all who ever held a grant of a region, at most one can write it: its present holder. Everybody
+    /// tries, and reads first: nobody finds anything but zeros or what their own session wrote (I4).
+    fn invariant_i1_one_writable_epoch(&mut self) {
+        let inventory = self.inventory();
+        let mut writers: BTreeMap<RegionIndex, Epoch> = BTreeMap::new();
+        for given in &self.given {
+            let Some(content) = self.read(given.region, given.epoch, given.handle) else { continue };
+            let is_own = content == Content::Zeros || content == Content::Written(given.session);
+            assert!(is_own, "I4: {given:?} reads {content:?}");
+            let gate = &mut self.gates[given.region.0 as usize];
+            if gate.right.is_some_and(|right| right.writable) {
+                gate.content = Content::Written(given.session);
+                let other = writers.insert(given.region, given.epoch);
+                assert_eq!(other, None, "I1: two epochs of {} can be written", given.region);
+                let holds = inventory.owned.iter().any(|owned| {
+                    let owner = RegionOwner::Session(given.session);
+                    owned.region == given.region && owned.epoch == given.epoch && owned.owner == owner
+                });
+                assert!(holds, "I1: {given:?} writes what it does not hold");
+            }
+        }
+    }
+
+    /// I2: no gate goes back, and the arbiter is of one mind with the gates.
+    fn invariant_i2_epochs_only_grow(&self, before: &[Epoch]) {
+        for (index, (gate, before)) in self.gates.iter().zip(before).enumerate() {
+            assert!(gate.epoch >= *before, "I2: region {index} went from {before} to {}", gate.epoch);
+        }
+        for owned in self.inventory().owned.iter() {
+            let gate = &self.gates[owned.region.0 as usize];
+            assert_eq!(gate.epoch, owned.epoch, "I2: the gate of {} is elsewhere", owned.region);
+        }
+    }
+
+    /// I4: what is opened for writing holds zeros; what is sealed keeps its holder's bytes.
+    fn invariant_i4_only_scrubbed_regions_are_opened(&self, region: RegionIndex, writable: bool) {
+        let gate = &self.gates[region.0 as usize];
+        assert!(!gate.to_scrub, "I4: {region} is opened before it is wiped");
+        assert_eq!(
+            gate.content == Content::Zeros,
+            writable,
+            "I4: {region} is opened with {:?}",
+            gate.content
+        );
+    }
+
+    /// I6: after its deadline a session writes nothing; after the grace it owns nothing.
+    fn invariant_i6_silent_session_owns_nothing_after_ttl_and_grace(&mut self, now: MonoNs) {
+        let grace_ms = u64::from(self.grace_ms);
+        for given in &self.given {
+            let deadline = self.deadlines.get(&given.session);
+            if deadline.is_none_or(|deadline| now >= *deadline)
+                && self.gates[given.region.0 as usize].right.is_some_and(|right| right.writable)
+            {
+                let seen = self.read(given.region, given.epoch, given.handle);
+                assert_eq!(seen, None, "I6: {given:?} is let in after its deadline {deadline:?} at {now:?}");
+            }
+        }
+        self.deadlines.retain(|_, deadline| now < deadline.plus_ms(grace_ms));
+        for owned in self.inventory().owned.iter() {
+            if let RegionOwner::Session(session) | RegionOwner::Sealing(session) = owned.owner {
+                let lives = self.deadlines.contains_key(&session);
+                assert!(lives, "I6: silent session {session} owns {owned:?} at {now:?}");
+            }
+        }
+    }
+
+    /// Every region is counted once, and its gate is as its state says.
+    fn invariant_conservation(&self) {
+        let inventory = self.inventory();
+        let counts = &inventory.counts;
+        assert_eq!((counts.leased + counts.named) as usize, inventory.owned.len());
+        let total = counts.free + counts.leased + counts.named + counts.cleaning;
+        assert_eq!(total as usize, self.gates.len(), "{counts:?}");
+        assert_eq!(counts.cleaning as usize, self.to_scrub().len(), "what is not clean is being cleaned");
+        for (index, gate) in self.gates.iter().enumerate() {
+            let owned = inventory.owned.iter().find(|owned| owned.region.0 as usize == index);
+            let owned_writable = owned.map(|owned| matches!(owned.owner, RegionOwner::Session(_)));
+            assert_eq!(gate.right.map(|right| right.writable), owned_writable, "region {index}: {gate:?}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Words that come late, twice or after a restart, and what each of them once could have cost. The random
+//! schedules found these or were made to; here each is told by itself.
+
+use farpool_lease::broker::Durable;
+use farpool_lease::ticket::{secret_digest, sign};
+use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases};
+use farpool_wire::control::*;
+use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MIN};
+use farpool_wire::*;
+
+const NODE: NodeId = NodeId(1);
+const LIFE: Incarnation = Incarnation(2);
+const KEY: [u8; 32] = [3; 32];
+const START: MonoNs = MonoNs(1_000_000_000);
+const STILL: Traffic =
+    Traffic { read_ops: 0, read_bytes: 0, write_ops: 0, write_bytes: 0, refused_ops: 0, mapped_regions: 0 };
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn offer_of(node: NodeId) -> Offer {
+    let info = NodeInfo {
+        node,
+        name: name("n"),
+        incarnation: LIFE,
+        address: Text::default(),
+        shm_socket: Text::default(),
+        host_boot: 0,
+        host_label: name("h"),
+        region_bytes: REGION_BYTES_MIN,
+    };
+    Offer { info, ticket_key: KEY }
+}
+
+/// A broker with one node and one session.
+fn broker() -> (BrokerLeases, SessionProof) {
+    let records = &mut Vec::new();
+    let mut broker =
+        BrokerLeases::start(START, LeaseSettings::default(), Durable::default(), [4; 32], records);
+    broker.offer(START, offer_of(NODE)).expect("taken in");
+    let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
+    let opened = broker.open_session(START, &open, SessionId(9)).expect("opened");
+    (broker, SessionProof { session: opened.session, secret: opened.secret })
+}
+
+fn extent(epoch: u64) -> NamedExtent {
+    NamedExtent {
+        node: NODE,
+        incarnation: LIFE,
+        region: RegionIndex(0),
+        epoch: Epoch(epoch),
+        handle: Handle(5),
+        region_offset: 0,
+        bytes: 8,
+    }
+}
+
+fn publish(
+    broker: &mut BrokerLeases,
+    proof: &SessionProof,
+    called: &str,
+    extents: &[NamedExtent],
+) -> Result<FileId, Code> {
+    let publish = Publish {
+        session: proof.session,
+        secret: proof.secret,
+        name: name(called),
+        class: FileClass::Pinned,
+        replace: true,
+        extents: List::new(extents.to_vec()).expect("few"),
+    };
+    let answer = broker.publish(START, &publish, &mut Vec::new());
+    answer.map(|published| published.file).map_err(|refusal| refusal.code)
+}
+
+/// The broker's word on region 0 at this epoch, owned so.
+fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
+    let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(STILL, 0);
+    let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(epoch), owner };
+    inventory.owned = List::new(vec![owned]).expect("one");
+    broker.inventory(START, inventory).expect("known")
+}
+
+/// A client stalls between seal and publish; its region is freed, leased, sealed and published by another.
+/// Its publish then replaced the owner in the catalog's index, and the node was told to drop the other's file.
+#[test]
+fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
+    let (mut broker, proof) = broker();
+    let file = publish(&mut broker, &proof, "present", &[extent(6)]).expect("published");
+    for late in [2, 7] {
+        assert_eq!(publish(&mut broker, &proof, "late", &[extent(late)]), Err(Code::StaleEpoch));
+    }
+    assert_eq!(publish(&mut broker, &proof, "second", &[extent(6)]), Err(Code::NameTaken));
+    let ruling = ruling_on(&mut broker, 6, RegionOwner::Name(file));
+    assert!(ruling.drop.is_empty() && ruling.adopt.is_empty());
+}
+
+/// The node had been told to free the orphan; the publish that came after that was acknowledged all the same.
+#[test]
+fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
+    let (mut broker, proof) = broker();
+    assert_eq!(ruling_on(&mut broker, 2, RegionOwner::Orphan).drop.len(), 1);
+    assert_eq!(publish(&mut broker, &proof, "late", &[extent(2)]), Err(Code::StaleEpoch));
+    assert!(
+        publish(&mut broker, &proof, "next", &[extent(4)]).is_ok(),
+        "the region's next life may be named"
+    );
+}
+
+/// A publish arrives a second time, after its name was dropped: it must not come back without its bytes.
+#[test]
+fn publish_repeated_after_its_name_was_dropped_is_refused() {
+    let (mut broker, proof) = broker();
+    let file = publish(&mut broker, &proof, "view", &[extent(2)]);
+    assert!(file.is_ok());
+    assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), file, "a lost answer is given again");
+    broker.drop_name(&name("view"), &mut Vec::new()).expect("dropped");
+    assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), Err(Code::StaleEpoch));
+}
+
+/// A session that replaces its view faster than the node reports leaked every version until it ended, because
+/// a region on its way to a name was never dropped.
+#[test]
+fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
+    let (mut broker, proof) = broker();
+    publish(&mut broker, &proof, "view", &[extent(2)]).expect("published");
+    broker.drop_name(&name("view"), &mut Vec::new()).expect("dropped");
+
+    let (mut node, ticket) = (node_with_a_region(), ticket(Term(1), 1_000));
+    let actions = &mut Vec::new();
+    let granted = node.redeem(START, &ticket, || Handle(5), actions).expect("leased").grants[0].clone();
+    let regions = List::new(vec![RegionAt { region: granted.region, epoch: granted.epoch }]).expect("one");
+    let (session, secret) = (SessionId(9), Secret(8));
+    node.seal(&Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
+    let ruling = broker.inventory(START, node.inventory(STILL, 0)).expect("known");
+    node.rule(START, &ruling, actions);
+    assert_eq!(node.inventory(STILL, 0).counts.cleaning, 1);
+}
+
+/// One file that names a region at two epochs: one of them is wrong, whichever it is.
+#[test]
+fn publish_of_one_region_at_two_epochs_is_refused() {
+    let (mut broker, proof) = broker();
+    assert_eq!(publish(&mut broker, &proof, "both", &[extent(2), extent(3)]), Err(Code::StaleEpoch));
+}
+
+/// The index of what was given up is bounded by the regions there can be.
+#[test]
+fn publish_of_a_region_no_node_can_have_is_refused() {
+    let (mut broker, proof) = broker();
+    let far_out = NamedExtent { region: RegionIndex(NODE_REGIONS_MAX as u32), ..extent(2) };
+    assert_eq!(publish(&mut broker, &proof, "far out", &[far_out]), Err(Code::NoSuchRegion));
+}
+
+/// Two nodes that claim four thousand million free regions each made the sum of free bytes overflow: a panic
+/// from the wire.
+#[test]
+fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
+    let (mut broker, proof) = broker();
+    for node in [NODE, NodeId(2)] {
+        broker.offer(START, offer_of(node)).expect("taken in");
+        let mut inventory = NodeLeases::new(node, LIFE, KEY, 1).inventory(STILL, 0);
+        inventory.counts.free = u32::MAX;
+        let answer = broker.inventory(START, inventory);
+        assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::Malformed));
+    }
+    let request = RequestTickets {
+        session: proof.session,
+        secret: proof.secret,
+        bytes: u64::MAX,
+        class: FileClass::Scratch,
+        near: 0,
+        avoid: List::default(),
+    };
+    let answer = broker.request_tickets(START, &request);
+    assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
+}
+
+fn node_with_a_region() -> NodeLeases {
+    let mut node = NodeLeases::new(NODE, LIFE, KEY, 2);
+    node.scrubbed(RegionIndex(0));
+    node.scrubbed(RegionIndex(1));
+    node
+}
+
+fn ticket(term: Term, not_after_ms: u64) -> Ticket {
+    let mut ticket = Ticket {
+        id: TicketId(1),
+        term,
+        session: SessionId(9),
+        secret_digest: secret_digest(Secret(8)),
+        node: NODE,
+        incarnation: LIFE,
+        region_count: 1,
+        class: FileClass::Pinned,
+        not_after_ms,
+        mac: [0; 32],
+    };
+    sign(&mut ticket, &KEY);
+    ticket
+}
+
+fn clock_of(term: Term, broker_now_ms: u64) -> Ruling {
+    Ruling { term, broker_now_ms, adopt: List::default(), drop: List::default() }
+}
+
+fn redeem(node: &mut NodeLeases, ticket: &Ticket) -> Result<(), Code> {
+    let answer = node.redeem(START, ticket, || Handle(5), &mut Vec::new());
+    answer.map(|_| ()).map_err(|refusal| refusal.code)
+}
+
+/// A spent ticket is forgotten once it has expired; a ruling that was long under way then set the clock back
+/// to before that, and the ticket was good again.
+#[test]
+fn ticket_spent_and_forgotten_stays_spent_when_a_late_ruling_sets_the_clock_back() {
+    let mut node = node_with_a_region();
+    let ticket = ticket(Term(1), 1_000);
+    node.rule(START, &clock_of(Term(1), 500), &mut Vec::new());
+    assert_eq!(redeem(&mut node, &ticket), Ok(()));
+    node.rule(START, &clock_of(Term(1), 2_000), &mut Vec::new());
+    node.tick(START, &mut Vec::new());
+    node.rule(START, &clock_of(Term(1), 600), &mut Vec::new());
+    assert_eq!(redeem(&mut node, &ticket), Err(Code::TicketExpired));
+}
+
+/// A broker's clock starts anew with its life. Against the clock of the life before, its first tickets were
+/// long expired.
+#[test]
+fn ticket_of_a_new_term_is_not_timed_by_the_clock_of_the_old() {
+    let mut node = node_with_a_region();
+    node.rule(START, &clock_of(Term(1), 1 << 40), &mut Vec::new());
+    assert_eq!(redeem(&mut node, &ticket(Term(2), 10_000)), Ok(()));
+    assert_eq!(redeem(&mut node, &ticket(Term(1), u64::MAX)), Err(Code::OldTerm));
+}
+
+/// Each life of a node has its own key, so its predecessor's tickets looked forged.
+#[test]
+fn ticket_for_an_earlier_life_of_the_node_says_so() {
+    let mut node = node_with_a_region();
+    let mut earlier = ticket(Term(1), 1_000);
+    earlier.incarnation = Incarnation(1);
+    sign(&mut earlier, &[77; 32]);
+    assert_eq!(redeem(&mut node, &earlier), Err(Code::WrongIncarnation));
+}

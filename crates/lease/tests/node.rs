@@ -1,0 +1,393 @@
+//! One node's arbiter under random schedules: clients that repeat, forge, come late or vanish, a broker whose
+//! word is late or old, time that jumps. The invariants stand in `arbiter`, checked after every step.
+
+mod arbiter;
+mod schedule;
+
+use arbiter::Arbiter;
+use farpool_lease::ticket::{secret_digest, sign};
+use farpool_wire::control::*;
+use farpool_wire::*;
+use schedule::{Random, Tally, run, run_one};
+
+const NODE: NodeId = NodeId(77);
+const INCARNATION: Incarnation = Incarnation(5);
+const KEY: [u8; 32] = [7; 32];
+const REGIONS: u32 = 6;
+const SESSIONS: u64 = 4;
+const STEPS: u64 = 250;
+const TICKET_TTL_MS: u64 = 4_000;
+
+/// The broker as the node sees it, and the node.
+struct World<'a> {
+    random: &'a mut Random,
+    tally: &'a mut Tally,
+    arbiter: Arbiter,
+    now_ms: u64,
+    term: Term,
+    /// When each life of the broker began, the first at index 1.
+    terms_began_ms: Vec<u64>,
+    next_ticket: u64,
+    tickets: Vec<Ticket>,
+    /// Every region at every epoch a client was ever told.
+    told: Vec<RegionAt>,
+}
+
+fn secret_of(session: SessionId) -> Secret {
+    Secret(u128::from(session.0) << 32 | 1)
+}
+
+impl World<'_> {
+    fn now(&self) -> MonoNs {
+        MonoNs(self.now_ms * 1_000_000)
+    }
+
+    fn session(&mut self) -> SessionId {
+        SessionId(1 + self.random.below(SESSIONS))
+    }
+
+    fn proof(&mut self) -> (SessionId, Secret) {
+        let session = self.session();
+        let secret = if self.random.percent(5) { Secret(3) } else { secret_of(session) };
+        (session, secret)
+    }
+
+    /// Mostly what the session holds, sometimes anything anybody was ever told.
+    fn regions_named_by(&mut self, session: SessionId) -> Vec<RegionAt> {
+        let held: Vec<RegionAt> = self
+            .arbiter
+            .inventory()
+            .owned
+            .iter()
+            .filter(|owned| owned.owner == RegionOwner::Session(session))
+            .map(|owned| RegionAt { region: owned.region, epoch: owned.epoch })
+            .collect();
+        let count = 1 + self.random.below(3);
+        let mut named = self.random.pick_some(&held, count);
+        if self.random.percent(25) {
+            named.extend(self.random.pick(&self.told));
+        }
+        if self.random.percent(10) {
+            named.extend(named.first().cloned());
+        }
+        if self.random.percent(2) {
+            named.push(RegionAt { region: RegionIndex(REGIONS + 1), epoch: Epoch(1) });
+        }
+        named
+    }
+
+    fn broker_now_ms(&self, term: Term) -> u64 {
+        self.now_ms - self.terms_began_ms[term.0 as usize]
+    }
+
+    fn grant_ticket(&mut self) -> Ticket {
+        let session = self.session();
+        self.next_ticket += 1;
+        let mut ticket = Ticket {
+            id: TicketId(self.next_ticket),
+            term: self.term,
+            session,
+            secret_digest: secret_digest(secret_of(session)),
+            node: NODE,
+            incarnation: self.arbiter.incarnation(),
+            region_count: 1 + self.random.below(3) as u32,
+            class: FileClass::Scratch,
+            not_after_ms: self.broker_now_ms(self.term) + TICKET_TTL_MS,
+            mac: [0; 32],
+        };
+        sign(&mut ticket, &KEY);
+        self.tickets.push(ticket.clone());
+        ticket
+    }
+
+    fn redeem(&mut self, ticket: &Ticket) -> Result<(), Code> {
+        let answer = self.arbiter.redeem(self.now(), ticket);
+        let leased = answer.map_err(|refusal| refusal.code)?;
+        self.told.extend(leased.grants.iter().map(|at| RegionAt { region: at.region, epoch: at.epoch }));
+        Ok(())
+    }
+
+    fn redeem_good_ticket(&mut self) {
+        let mut ticket = self.grant_ticket();
+        if self.random.percent(20) {
+            ticket = self.random.pick(&self.tickets).expect("one was granted");
+        }
+        let free = self.arbiter.inventory().counts.free;
+        match self.redeem(&ticket) {
+            Ok(()) => self.tally.add("redeemed"),
+            Err(Code::Exhausted) => {
+                assert!(ticket.region_count > free, "refused {} of {free}", ticket.region_count);
+                self.tally.add("exhausted");
+            }
+            Err(Code::TicketSpent) => self.tally.add("spent"),
+            Err(Code::TicketExpired) => {
+                assert!(
+                    self.broker_now_ms(ticket.term) > ticket.not_after_ms,
+                    "refused before its time: {ticket:?}"
+                );
+                self.tally.add("expired");
+            }
+            Err(Code::OldTerm) => {
+                assert!(ticket.term < self.term, "{ticket:?}");
+                self.tally.add("old term");
+            }
+            Err(other) => panic!("a genuine ticket was refused as {other:?}"),
+        }
+    }
+
+    fn redeem_bad_ticket(&mut self) {
+        let mut ticket = self.grant_ticket();
+        let expected = match self.random.below(5) {
+            0 => {
+                ticket.mac[self.random.below(32) as usize] ^= 1;
+                Code::TicketForged
+            }
+            1 => {
+                // More than was promised: the signature no longer fits.
+                ticket.region_count += 1;
+                Code::TicketForged
+            }
+            2 => {
+                ticket.node = NodeId(78);
+                sign(&mut ticket, &KEY);
+                Code::TicketForged
+            }
+            3 => {
+                ticket.incarnation = Incarnation(4);
+                sign(&mut ticket, &[4; 32]);
+                Code::WrongIncarnation
+            }
+            _ => {
+                sign(&mut ticket, &[8; 32]);
+                Code::TicketForged
+            }
+        };
+        assert_eq!(self.redeem(&ticket), Err(expected));
+        self.tally.add("bad ticket");
+    }
+
+    fn renew(&mut self) {
+        let (session, secret) = self.proof();
+        let proof = SessionProof { session, secret };
+        match self.arbiter.renew(self.now(), &proof).map_err(|refusal| refusal.code) {
+            Ok(_) => self.tally.add("renewed"),
+            Err(code) => {
+                assert!(code == Code::UnknownSession || (code == Code::WrongSecret && secret == Secret(3)));
+                self.tally.add("renewal refused");
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        let (session, secret) = self.proof();
+        let named = self.regions_named_by(session);
+        let whole = self.random.percent(15);
+        let owned = self.arbiter.inventory().owned;
+        let leaves = |owned: &&OwnedRegion| {
+            let at = RegionAt { region: owned.region, epoch: owned.epoch };
+            owned.owner == RegionOwner::Session(session) && (whole || named.contains(&at))
+        };
+        let expected = owned.iter().filter(leaves).count() as u32;
+        let regions = List::new(named.clone()).expect("few");
+        if let Ok(released) = self.arbiter.release(&Release { session, secret, whole, regions }) {
+            assert_eq!(released.regions, expected);
+            self.tally.add(if whole { "released whole" } else { "released in part" });
+        }
+    }
+
+    fn seal(&mut self) {
+        let (session, secret) = self.proof();
+        let named = self.regions_named_by(session);
+        let owned = self.arbiter.inventory().owned;
+        let mut distinct: Vec<RegionIndex> = named.iter().map(|at| at.region).collect();
+        distinct.sort();
+        distinct.dedup();
+        let all_held = distinct.len() == named.len()
+            && named.iter().all(|at| {
+                owned.iter().any(|owned| {
+                    let is_there = owned.region == at.region && owned.epoch == at.epoch;
+                    is_there && owned.owner == RegionOwner::Session(session)
+                })
+            });
+        let regions = List::new(named.clone()).expect("few");
+        match self.arbiter.seal(&Seal { session, secret, regions }) {
+            Ok(sealed) => {
+                assert!(all_held, "{named:?}");
+                assert!(sealed.regions.iter().map(|at| at.region).eq(named.iter().map(|at| at.region)));
+                self.told
+                    .extend(sealed.regions.iter().map(|at| RegionAt { region: at.region, epoch: at.epoch }));
+                self.tally.add("sealed");
+            }
+            Err(refusal) => {
+                let unproved = matches!(refusal.code, Code::UnknownSession | Code::WrongSecret);
+                assert!(unproved || !all_held, "{refusal}");
+                self.tally.add("seal refused");
+            }
+        }
+    }
+
+    fn rule(&mut self) {
+        let at = |random: &mut Random, inventory: &Inventory, told: &[RegionAt]| {
+            let owned =
+                inventory.owned.iter().map(|owned| RegionAt { region: owned.region, epoch: owned.epoch });
+            let source: Vec<RegionAt> = if random.percent(70) { owned.collect() } else { told.to_vec() };
+            random.pick_some(&source, 2)
+        };
+        let before = self.arbiter.inventory();
+        let files = self.random.below(5);
+        let adopt: Vec<Adoption> = at(self.random, &before, &self.told)
+            .into_iter()
+            .map(|at| Adoption { region: at.region, epoch: at.epoch, file: FileId(files) })
+            .collect();
+        let drop = at(self.random, &before, &self.told);
+        let is_old = self.term > Term(1) && self.random.percent(15);
+        let late_ms = if self.random.percent(30) { self.random.below(6_000) } else { 0 };
+        let term = if is_old { Term(self.term.0 - 1) } else { self.term };
+        let ruling = Ruling {
+            term,
+            broker_now_ms: self.broker_now_ms(term).saturating_sub(late_ms),
+            adopt: List::new(adopt.clone()).expect("few"),
+            drop: List::new(drop.clone()).expect("few"),
+        };
+        self.arbiter.rule(self.now(), &ruling);
+        // Old words change nothing, once the node has heard of the new term; until then nobody can tell.
+        for owned in before.owned.iter() {
+            let was = RegionAt { region: owned.region, epoch: owned.epoch };
+            let is = self.arbiter.owner(owned.region);
+            if let RegionOwner::Session(_) = owned.owner {
+                assert_eq!(is, Some((owned.epoch, owned.owner)), "the broker does not rule over leases");
+            } else if !drop.contains(&was) && !adopt.iter().any(|adoption| adoption.region == owned.region) {
+                assert_eq!(is, Some((owned.epoch, owned.owner)), "not in the ruling");
+            } else if !is_old && drop.contains(&was) {
+                assert_eq!(is, None, "dropped");
+                self.tally.add("dropped");
+            } else if !is_old && matches!(is, Some((_, RegionOwner::Name(_)))) {
+                self.tally.add("adopted");
+            }
+        }
+    }
+
+    fn new_term(&mut self) {
+        self.term = Term(self.term.0 + 1);
+        self.terms_began_ms.push(self.now_ms);
+        if self.random.percent(50) {
+            self.arbiter.offered(&offered(self.term));
+            let left = self.arbiter.inventory();
+            let (now, later) = (self.now(), self.term);
+            let adopt = left.owned.iter().map(|owned| Adoption {
+                region: owned.region,
+                epoch: owned.epoch,
+                file: FileId(99),
+            });
+            let late = Ruling {
+                term: Term(later.0 - 1),
+                broker_now_ms: 1 << 40,
+                adopt: List::new(adopt.collect()).expect("few"),
+                drop: List::default(),
+            };
+            self.arbiter.rule(now, &late);
+            assert_eq!(self.arbiter.inventory(), left, "a broker of an old term is not listened to");
+            self.tally.add("old ruling ignored");
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..15 => self.redeem_good_ticket(),
+            15..20 => self.redeem_bad_ticket(),
+            20..32 => self.renew(),
+            32..40 => self.release(),
+            40..50 => self.seal(),
+            50..58 => self.rule(),
+            58..60 => self.new_term(),
+            60..75 => {
+                if let Some(region) = self.random.pick(&self.arbiter.to_scrub()) {
+                    self.arbiter.scrub(region);
+                    self.tally.add("scrubbed");
+                }
+            }
+            75..90 => {
+                self.arbiter.tick(self.now());
+                self.tally.add("ticked");
+            }
+            90..98 => self.now_ms += self.random.below(300),
+            _ => {
+                self.now_ms += self.random.below(6_000);
+                self.tally.add("time jumped");
+            }
+        }
+        self.tally.add("steps");
+    }
+}
+
+fn offered(term: Term) -> Offered {
+    Offered { term, lease_ttl_ms: 1_500, grace_ms: 700, heartbeat_ms: 100 }
+}
+
+fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
+    let mut arbiter = Arbiter::new(NODE, INCARNATION, KEY, REGIONS);
+    arbiter.offered(&offered(Term(1)));
+    let now_ms = 1 + random.below(1 << 40);
+    let mut world = World {
+        random,
+        tally,
+        arbiter,
+        now_ms,
+        term: Term(1),
+        terms_began_ms: vec![0, now_ms],
+        next_ticket: 0,
+        tickets: Vec::new(),
+        told: Vec::new(),
+    };
+    for _ in 0..STEPS {
+        world.step();
+    }
+    let end = world.arbiter.inventory();
+
+    // Everybody falls silent; the broker owns none of the sealed regions to anybody.
+    world.now_ms += 1_500 + 700;
+    world.arbiter.tick(world.now());
+    let sealed = world.arbiter.inventory();
+    let drop =
+        sealed.owned.iter().map(|owned| RegionAt { region: owned.region, epoch: owned.epoch }).collect();
+    let broker_now_ms = world.broker_now_ms(world.term);
+    let drop = List::new(drop).expect("few");
+    world
+        .arbiter
+        .rule(world.now(), &Ruling { term: world.term, broker_now_ms, adopt: List::default(), drop });
+    for region in world.arbiter.to_scrub() {
+        world.arbiter.scrub(region);
+    }
+    assert_eq!(world.arbiter.inventory().counts.free, REGIONS, "all that was donated is free again");
+    end
+}
+
+#[test]
+fn node_under_random_schedules_keeps_its_invariants() {
+    let expected = [
+        "redeemed",
+        "exhausted",
+        "spent",
+        "expired",
+        "old term",
+        "bad ticket",
+        "renewed",
+        "renewal refused",
+        "released whole",
+        "released in part",
+        "sealed",
+        "seal refused",
+        "dropped",
+        "adopted",
+        "old ruling ignored",
+        "scrubbed",
+        "ticked",
+        "time jumped",
+    ];
+    run("node", 4_000, &expected, schedule);
+}
+
+#[test]
+fn node_under_the_same_seed_ends_in_the_same_state() {
+    assert_eq!(run_one("node", 7, &schedule), run_one("node", 7, &schedule));
+}

@@ -1,0 +1,161 @@
+//! Bad input: each kind is an error that names the value and what is permitted, and nothing is lost.
+
+use crate::processes::{Process, binary};
+use crate::raw_client::{one_node, soon};
+use farpool::{ErrorKind, Pool, PoolOptions};
+use farpool_broker::LeaseSettings;
+use farpool_transport::{Link, tcp};
+use farpool_wire::control::{Done, Hello};
+use farpool_wire::frame::Header;
+use farpool_wire::{Code, Opcode, Request};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+/// Runs the command. Its exit code and what it said on stderr.
+fn farpool(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(binary()).args(args).output().expect("the binary runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The command fails with this code, and its message has all these parts.
+fn fails(args: &[&str], code: i32, parts: &[&str]) {
+    let (found, said) = farpool(args);
+    assert_eq!(found, Some(code), "{args:?} said {said}");
+    for part in parts {
+        assert!(said.contains(part), "{args:?} said {said:?}, which lacks {part:?}");
+    }
+}
+
+#[test]
+fn command_region_size_that_is_no_power_of_two_is_refused() {
+    let node = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1", "--region-size"];
+    fails(&[&node[..], &["3MiB"]].concat(), 2, &["3145728", "power of two"]);
+    fails(&[&node[..], &["4KiB"]].concat(), 2, &["4096"]);
+    fails(&[&node[..], &["64MB"]].concat(), 2, &["--region-size", "64MB", "MiB"]);
+}
+
+#[test]
+fn command_more_memory_than_the_host_has_is_refused() {
+    let args = ["node", "--name", "n", "--memory", "4096GiB", "--region-size", "1GiB", "--broker", "farpool://127.0.0.1:1"];
+    fails(&args, 2, &["4398046511104", "this host's memory"]);
+}
+
+#[test]
+fn command_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    fails(&["broker", "--listen", &address], 2, &[&address, "in use"]);
+    let args = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1", "--listen", &address];
+    fails(&args, 2, &[&address, "in use"]);
+}
+
+#[test]
+fn command_address_beyond_this_machine_is_refused_without_plaintext() {
+    fails(&["broker", "--listen", "0.0.0.0:0"], 1, &["0.0.0.0:0", "--plaintext", "loopback"]);
+    let args = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://192.0.2.1:7700"];
+    fails(&args, 1, &["192.0.2.1", "--plaintext"]);
+}
+
+#[test]
+fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store.redb");
+    {
+        let database = redb::Database::create(&path).expect("a database");
+        let transaction = database.begin_write().expect("a transaction");
+        {
+            let table: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("meta");
+            let mut meta = transaction.open_table(table).expect("a table");
+            meta.insert("format", &99u64.to_le_bytes()[..]).expect("inserted");
+        }
+        transaction.commit().expect("committed");
+    }
+    let shown = path.display().to_string();
+    fails(&["broker", "--listen", "127.0.0.1:0", "--store", &shown], 2, &[&shown, "format 99", "format 1"]);
+    let database = redb::Database::create(&path).expect("still a database");
+    drop(database);
+    let other = folder.path().join("text");
+    std::fs::write(&other, "this is no store").expect("written");
+    let shown = other.display().to_string();
+    fails(&["broker", "--listen", "127.0.0.1:0", "--store", &shown], 2, &[&shown]);
+    assert_eq!(std::fs::read(&other).expect("read"), b"this is no store");
+}
+
+#[test]
+fn command_times_outside_their_range_are_refused() {
+    fails(&["broker", "--listen", "127.0.0.1:0", "--ttl", "10ms"], 2, &["10 ms", "300"]);
+    fails(&["broker", "--listen", "127.0.0.1:0", "--ttl", "10"], 2, &["--ttl", "250ms"]);
+}
+
+#[test]
+fn command_pool_that_is_not_there_is_said_at_once() {
+    fails(&["status", "--pool", "farpool://127.0.0.1:1"], 2, &["127.0.0.1:1"]);
+    fails(&["status", "--pool", "http://127.0.0.1:1"], 2, &["http://127.0.0.1:1", "farpool://HOST:PORT"]);
+}
+
+#[test]
+fn command_status_of_a_closed_pipe_is_no_error() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let mut status = Command::new(binary())
+        .args(["status", "--watch", "--interval", "1ms", "--json", "--pool", &broker.ready])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut first = [0; 16];
+    status.stdout.take().expect("piped").read_exact(&mut first).expect("it shows something");
+    assert_eq!(status.wait().expect("it ends").code(), Some(0));
+}
+
+/// What a node answers to raw bytes, until it hangs up.
+fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.write_all(bytes).expect("sent");
+    let mut answer = Vec::new();
+    // A reset is a way of hanging up.
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+fn rejection(answer: &[u8]) -> Code {
+    let head = answer.first_chunk().expect("a whole header");
+    Header::decode(head).expect("a header").refusal.expect("a refusal").code
+}
+
+#[test]
+fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
+    let pool = one_node(1, LeaseSettings::default());
+    let address = pool.node.info().address.to_string();
+    assert_eq!(answer(&address, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n      "), b"");
+    let hello = |version: u8| {
+        let mut body = Vec::new();
+        Request::Hello(Hello { version_min: version, version_max: version }).encode(&mut body);
+        let header = Header { version, ..Header::request(Opcode::Hello, 1, &body) };
+        [&header.encode()[..], &body].concat()
+    };
+    assert_eq!(rejection(&answer(&address, &hello(9))), Code::VersionMismatch);
+    let oversize = Header { body_bytes: u32::MAX, ..Header::request(Opcode::Write, 1, &[]) };
+    assert_eq!(rejection(&answer(&address, &oversize.encode())), Code::Malformed);
+    let mut torn = Header::request(Opcode::Read, 1, &[0; 40]).encode();
+    torn[9] ^= 1;
+    assert_eq!(rejection(&answer(&address, &torn)), Code::Malformed);
+    // Before a greeting nothing is answered but that.
+    let early = Header::request(Opcode::Status, 1, &[]);
+    assert_eq!(rejection(&answer(&address, &early.encode())), Code::Malformed);
+    let mut link = tcp::connect(&address, soon()).expect("it serves on");
+    let unsupported = link.call(&Request::Status(Done {}), soon());
+    assert!(matches!(unsupported, Err(farpool_transport::LinkError::Refused { .. })), "{unsupported:?}");
+}
+
+#[test]
+fn session_options_outside_their_range_are_refused() {
+    let options = PoolOptions { request_timeout_ms: 1, ..PoolOptions::default() };
+    let error = Pool::connect_with("farpool://127.0.0.1:1", options).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("10 to 600000"), "{error}");
+    for url in ["127.0.0.1:7700", "farpool://", "farpool://host", "farpool://host:0", "farpool://host:70000"] {
+        let error = Pool::connect(url).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        assert!(error.to_string().contains("farpool://HOST:PORT"), "{error}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Real processes, ended as a crash ends them.
+
+use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, StatusReport, TransportChoice};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+pub fn binary() -> String {
+    std::env::var("FARPOOL_BIN").expect("FARPOOL_BIN names the farpool binary: run `make test`")
+}
+
+/// A farpool process that is killed with this value.
+pub struct Process {
+    child: Child,
+    pub ready: String,
+}
+
+impl Process {
+    pub fn start(args: &[&str]) -> Process {
+        let mut child = Command::new(binary()).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}")).trim().to_owned();
+        Process { child, ready }
+    }
+
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn broker(store: &str, listen: &str) -> Process {
+    Process::start(&["broker", "--listen", listen, "--store", store, "--ttl", "1s", "--grace", "500ms"])
+}
+
+fn node(name: &str, url: &str) -> Process {
+    Process::start(&["node", "--name", name, "--memory", "32MiB", "--region-size", "1MiB", "--broker", url])
+}
+
+fn connect(url: &str, transport: TransportChoice) -> Pool {
+    let options = PoolOptions { transport, request_timeout_ms: 2_000, ..PoolOptions::default() };
+    Pool::connect_with(url, options).expect("a session")
+}
+
+/// Looks at the pool until it is as wanted, or fails.
+fn until(pool: &Pool, patience: Duration, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
+    let start = Instant::now();
+    loop {
+        if pool.status().is_ok_and(|status| is_so(&status)) {
+            return;
+        }
+        assert!(start.elapsed() < patience, "not within {patience:?}: {what}; {:?}", pool.status());
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn node_killed_is_named_in_the_error_and_the_rest_of_the_pool_serves_on() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let broker = broker("memory", "127.0.0.1:0");
+        let (first, second) = (node("first", &broker.ready), node("second", &broker.ready));
+        let pool = connect(&broker.ready, transport);
+        let file = pool.create("both", FileClass::Scratch, CreateOptions::default()).expect("created");
+        file.write_at(0, &vec![5; 8 * MIB as usize]).expect("a write");
+        first.kill();
+        let killed = Instant::now();
+        let mut into = vec![0; 8 * MIB as usize];
+        let error = loop {
+            match file.read_at(0, &mut into) {
+                // Mapped memory outlives its node until the session notices.
+                Ok(_) => assert!(killed.elapsed() < Duration::from_secs(2), "{transport:?}: the loss is noticed"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert_eq!(error.node(), Some("first"), "{error}");
+        assert!(killed.elapsed() < Duration::from_secs(3), "{transport:?} took {:?}", killed.elapsed());
+        pool.delete("both").expect("deleted");
+        let after = pool.create("after", FileClass::Scratch, CreateOptions::default()).expect("created");
+        after.write_at(0, &vec![6; 4 * MIB as usize]).expect("written to the node that is left");
+        let mut back = vec![0; 4 * MIB as usize];
+        after.read_at(0, &mut back).expect("a read");
+        assert!(back.iter().all(|byte| *byte == 6));
+        drop(second);
+    }
+}
+
+#[test]
+fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
+    let broker = broker("memory", "127.0.0.1:0");
+    let first = node("phoenix", &broker.ready);
+    let pool = connect(&broker.ready, TransportChoice::Tcp);
+    let file = pool.create("old", FileClass::Scratch, CreateOptions::default()).expect("created");
+    file.write_at(0, b"before").expect("a write");
+    let address = first.ready.split(' ').nth(1).expect("an address").to_owned();
+    first.kill();
+    let again = Process::start(&[
+        "node", "--name", "phoenix", "--memory", "32MiB", "--region-size", "1MiB", "--broker", &broker.ready, "--listen", &address,
+    ]);
+    let mut found = [0; 6];
+    let error = file.read_at(0, &mut found).expect_err("its bytes are gone");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    pool.delete("old").expect("deleted");
+    let give_up = Instant::now() + Duration::from_secs(5);
+    // Its new life joins the pool in its own time.
+    loop {
+        let new = pool.create("new", FileClass::Scratch, CreateOptions::default()).expect("created");
+        match new.write_at(0, b"after") {
+            Ok(()) => break,
+            Err(error) => assert!(Instant::now() < give_up, "{error}"),
+        }
+        pool.delete("new").expect("deleted");
+    }
+    drop(again);
+}
+
+#[test]
+fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("broker.redb").display().to_string();
+    let broker = broker(&store, "127.0.0.1:0");
+    let _node = node("one", &broker.ready);
+    let url = broker.ready.clone();
+    let address = url.strip_prefix("farpool://").expect("a url").to_owned();
+    let pool = connect(&url, TransportChoice::Tcp);
+    let published = pool.create("kept", FileClass::Pinned, CreateOptions::default()).expect("created");
+    published.write_at(0, b"survives the broker").expect("a write");
+    pool.publish("kept", false).expect("published");
+    let file = pool.create("mine", FileClass::Scratch, CreateOptions::default()).expect("created");
+    file.write_at(0, &vec![1; MIB as usize]).expect("a write");
+
+    broker.kill();
+    // Longer than a lease: it is renewed at the node, without the broker.
+    let killed = Instant::now();
+    let mut back = vec![0; MIB as usize];
+    while killed.elapsed() < Duration::from_millis(2_200) {
+        file.read_at(0, &mut back).expect("data does not need the broker");
+        file.write_at(0, &back).expect("data does not need the broker");
+    }
+    assert!(back.iter().all(|byte| *byte == 1));
+
+    let again = self::broker(&store, &address);
+    assert_eq!(again.ready, url);
+    let reader = connect(&url, TransportChoice::Tcp);
+    let opened = reader.open("kept").expect("the name is known");
+    let mut found = vec![0; opened.length() as usize];
+    opened.read_at(0, &mut found).expect("a read");
+    assert_eq!(found, b"survives the broker");
+    // The session goes on: it can lease more.
+    file.write_at(MIB, &vec![2; 4 * MIB as usize]).expect("more is leased from the new life of the broker");
+    assert!(pool.status().expect("a status").term.0 >= 2);
+}
+
+/// Run by the next test in a process of its own: holds far memory until killed.
+#[test]
+fn client_process_of_the_next_test() {
+    let Ok(url) = std::env::var("FARPOOL_TEST_HOLD") else { return };
+    let transport = std::env::var("FARPOOL_TEST_TRANSPORT").expect("set together").parse().expect("a transport");
+    let pool = connect(&url, transport);
+    let file = pool.create("held", FileClass::Scratch, CreateOptions::default()).expect("created");
+    loop {
+        file.write_at(0, &vec![9; 4 * MIB as usize]).expect("a write");
+    }
+}
+
+#[test]
+fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
+    for transport in ["tcp", "shm"] {
+        let broker = broker("memory", "127.0.0.1:0");
+        let _node = node("one", &broker.ready);
+        let observer = connect(&broker.ready, TransportChoice::Tcp);
+        let mut client = Command::new(std::env::current_exe().expect("this test binary"))
+            .args(["--exact", "processes::client_process_of_the_next_test", "--nocapture"])
+            .env("FARPOOL_TEST_HOLD", &broker.ready)
+            .env("FARPOOL_TEST_TRANSPORT", transport)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the client starts");
+        let leased = |status: &StatusReport| status.nodes.iter().map(|node| node.counts.leased).sum::<u32>();
+        until(&observer, Duration::from_secs(10), "the client holds regions", |status| leased(status) >= 4);
+        client.kill().expect("killed");
+        client.wait().expect("gone");
+        // TTL 1 s, grace 0.5 s.
+        until(&observer, Duration::from_millis(2_500), "its regions are free", |status| {
+            status.nodes.iter().all(|node| node.counts.free == 32)
+        });
+    }
+}

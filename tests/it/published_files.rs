@@ -1,0 +1,109 @@
+//! Published files: sealed, owned by their name, read by anybody, gone when dropped.
+
+use farpool::{CreateOptions, EmbeddedOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
+
+const MIB: u64 = 1 << 20;
+
+fn two_sessions(transport: TransportChoice) -> (Pool, Pool) {
+    let mut options = EmbeddedOptions::new(64 * MIB);
+    options.node_count = 2;
+    options.region_bytes = Some(MIB);
+    options.pool.transport = transport;
+    let writer = Pool::embedded(options).expect("an embedded pool");
+    let reader = Pool::connect_with(writer.url(), PoolOptions { transport, ..PoolOptions::default() });
+    (writer, reader.expect("a second session"))
+}
+
+fn publish(pool: &Pool, name: &str, content: &[u8], replace: bool) -> Result<(), farpool::Error> {
+    let file = pool.create(name, FileClass::Pinned, CreateOptions::default())?;
+    file.write_at(0, content)?;
+    pool.publish(name, replace)
+}
+
+fn whole(pool: &Pool, name: &str) -> Vec<u8> {
+    let file = pool.open(name).expect("opened");
+    let mut found = vec![0; file.length() as usize];
+    file.read_at(0, &mut found).expect("a read");
+    found
+}
+
+/// Waits until the pool holds nothing, or fails.
+fn nothing_held(pool: &Pool) {
+    for _ in 0..500 {
+        let status = pool.status().expect("a status");
+        if status.nodes.iter().all(|node| node.counts.leased + node.counts.named + node.counts.cleaning == 0) {
+            return;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    panic!("regions are still held: {:?}", pool.status());
+}
+
+#[test]
+fn published_file_is_read_by_another_session_after_its_writer_is_gone() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let (keeper, reader) = two_sessions(transport);
+        let writer = Pool::connect_with(keeper.url(), PoolOptions { transport, ..PoolOptions::default() });
+        let writer = writer.expect("a third session");
+        let content: Vec<u8> = (0..5 * MIB / 2).map(|at| (at % 253) as u8).collect();
+        publish(&writer, "views/orders", &content, false).expect("published");
+        assert_eq!(whole(&writer, "views/orders"), content);
+        writer.close();
+        assert_eq!(whole(&reader, "views/orders"), content, "{transport:?}");
+        let read_only = reader.open("views/orders").expect("opened").write_at(0, b"x").expect_err("read only");
+        assert_eq!(read_only.kind(), ErrorKind::ReadOnly);
+        reader.delete("views/orders").expect("dropped");
+        nothing_held(&reader);
+    }
+}
+
+#[test]
+fn published_name_is_refused_twice_and_replaced_when_asked_for() {
+    let (writer, reader) = two_sessions(TransportChoice::Tcp);
+    publish(&writer, "v", b"first", false).expect("published");
+    let taken = publish(&writer, "v", b"second", false).expect_err("taken");
+    assert_eq!(taken.kind(), ErrorKind::Exists);
+    assert_eq!(whole(&reader, "v"), b"first");
+    // The sealed second version may still replace the first.
+    writer.publish("v", true).expect("replaced");
+    assert_eq!(whole(&reader, "v"), b"second");
+    writer.rename("v", "w").expect("renamed");
+    assert_eq!(reader.open("v").err().map(|error| error.kind()), Some(ErrorKind::NotFound));
+    assert_eq!(reader.list("").expect("a list").iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["w"]);
+    writer.delete("w").expect("dropped");
+    nothing_held(&reader);
+}
+
+#[test]
+fn published_file_with_holes_reads_zeros_there() {
+    let (writer, reader) = two_sessions(TransportChoice::Tcp);
+    let file = writer.create("holes", FileClass::Pinned, CreateOptions::default()).expect("created");
+    file.write_at(0, &[0xff; 300_000]).expect("a write");
+    file.truncate(10).expect("cut");
+    file.write_at(200_000, b"end").expect("a write");
+    writer.publish("holes", false).expect("published");
+    let found = whole(&reader, "holes");
+    assert!(found[..10] == [0xff; 10] && found[10..200_000].iter().all(|byte| *byte == 0));
+    assert_eq!(&found[200_000..], b"end");
+}
+
+#[test]
+fn sealed_file_that_never_got_a_name_is_freed_with_its_session() {
+    let (keeper, _reader) = two_sessions(TransportChoice::Tcp);
+    let writer = Pool::connect(keeper.url()).expect("a session");
+    publish(&keeper, "taken", b"first", false).expect("published");
+    publish(&writer, "taken", b"second", false).expect_err("taken, but sealed");
+    writer.close();
+    keeper.delete("taken").expect("dropped");
+    nothing_held(&keeper);
+}
+
+#[test]
+fn file_of_another_class_is_not_published() {
+    let (writer, _reader) = two_sessions(TransportChoice::Tcp);
+    let file = writer.create("s", FileClass::Scratch, CreateOptions::default()).expect("created");
+    file.write_at(0, b"x").expect("a write");
+    let error = writer.publish("s", false).expect_err("scratch is not published");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("pinned"), "{error}");
+}

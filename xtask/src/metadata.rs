@@ -1,0 +1,124 @@
+//! What `cargo metadata` says, as much of it as the checks need. Always offline: a check downloads nothing.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// A package of the graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// The licence expression of its manifest.
+    pub(crate) license: Option<String>,
+    /// Where it comes from; nothing for a package of this repository.
+    pub(crate) source: Option<String>,
+    /// Names of packages in its `[dependencies]`: no development or build dependencies.
+    pub(crate) normal_dependencies: Vec<String>,
+}
+
+/// Runs `cargo metadata` with these arguments and returns its JSON.
+fn cargo_metadata(root: &Path, args: &[&str]) -> Result<Value, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(root)
+        .args(["metadata", "--offline", "--locked", "--format-version", "1"])
+        .args(args)
+        .output()
+        .map_err(|error| format!("starting cargo metadata: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cargo metadata: {} (try `cargo fetch --locked` first)", said.trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata printed no JSON: {error}"))
+}
+
+/// The packages of this workspace.
+pub(crate) fn members(root: &Path) -> Result<Vec<Package>, String> {
+    packages(&cargo_metadata(root, &["--no-deps"])?)
+}
+
+/// Every package that is built for one of the targets, development and build dependencies included.
+pub(crate) fn resolved(root: &Path, targets: &[String]) -> Result<Vec<Package>, String> {
+    let mut args = Vec::new();
+    for target in targets {
+        args.extend(["--filter-platform", target.as_str()]);
+    }
+    in_graph(&cargo_metadata(root, &args)?)
+}
+
+fn text(value: &Value, key: &str) -> Result<String, String> {
+    value[key].as_str().map(str::to_owned).ok_or_else(|| format!("cargo metadata: a package without {key}"))
+}
+
+fn packages(metadata: &Value) -> Result<Vec<Package>, String> {
+    let all = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    all.iter().map(package).collect()
+}
+
+fn package(value: &Value) -> Result<Package, String> {
+    let mut normal_dependencies = Vec::new();
+    for dependency in value["dependencies"].as_array().map_or(&[][..], Vec::as_slice) {
+        if dependency["kind"].is_null() {
+            normal_dependencies.push(text(dependency, "name")?);
+        }
+    }
+    Ok(Package {
+        id: text(value, "id")?,
+        name: text(value, "name")?,
+        version: text(value, "version")?,
+        license: value["license"].as_str().map(str::to_owned),
+        source: value["source"].as_str().map(str::to_owned),
+        normal_dependencies,
+    })
+}
+
+/// `packages` lists what any platform would need; `resolve` lists what these targets do.
+fn in_graph(metadata: &Value) -> Result<Vec<Package>, String> {
+    let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no resolved graph")?;
+    let ids: Vec<String> = nodes.iter().map(|node| text(node, "id")).collect::<Result<_, _>>()?;
+    let mut found = packages(metadata)?;
+    found.retain(|package| ids.contains(&package.id));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sample() -> Value {
+        json!({
+            "packages": [
+                { "id": "a 1", "name": "a", "version": "1.0.0", "license": "MIT", "source": null,
+                  "dependencies": [
+                      { "name": "b", "kind": null }, { "name": "c", "kind": "dev" }, { "name": "d", "kind": "build" },
+                  ] },
+                { "id": "b 2", "name": "b", "version": "2.0.0", "license": null,
+                  "source": "git+https://example.org/b", "dependencies": [] },
+            ],
+            "resolve": { "nodes": [ { "id": "a 1" } ] },
+        })
+    }
+
+    #[test]
+    fn development_and_build_dependencies_are_not_normal_ones() {
+        let found = packages(&sample()).unwrap();
+        assert_eq!(found[0].normal_dependencies, ["b"]);
+        assert_eq!((found[1].license.as_deref(), found[1].source.is_some()), (None, true));
+    }
+
+    #[test]
+    fn package_outside_the_resolved_graph_is_left_out() {
+        let names: Vec<String> =
+            in_graph(&sample()).unwrap().into_iter().map(|package| package.name).collect();
+        assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn package_without_name_is_an_error_that_says_so() {
+        let error = packages(&json!({ "packages": [ { "id": "x" } ] })).unwrap_err();
+        assert_eq!(error, "cargo metadata: a package without name");
+    }
+}
