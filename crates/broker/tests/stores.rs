@@ -110,7 +110,7 @@ fn redb_store_copied_while_open_holds_what_was_committed() {
 fn refusal_of(path: &Path) -> String {
     let before = std::fs::read(path).ok();
     let Err(error) = RedbStore::open(path) else { panic!("{} was opened", path.display()) };
-    assert_eq!(std::fs::read(path).ok(), before, "a refused file is left as it was");
+    assert!(std::fs::read(path).ok() == before, "a refused file is left as it was: {error}");
     let message = error.to_string();
     assert!(message.contains(&path.display().to_string()), "says which file: {message}");
     message
@@ -152,7 +152,22 @@ fn redb_file_of_another_program_is_refused_and_left_unchanged() {
     transaction.open_table(theirs).expect("made").insert(1, 2).expect("inserted");
     transaction.commit().expect("commits");
     drop(database);
-    refusal_of(&path);
+    let message = refusal_of(&path);
+    assert!(message.contains("not a broker store"), "{message}");
+}
+
+/// A broker that was killed between making its file and the first commit must be able to start again.
+#[test]
+fn store_made_but_never_committed_to_is_opened_as_new() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for called in ["empty file", "empty database"] {
+        let path = folder.path().join(called);
+        match called {
+            "empty file" => std::fs::write(&path, []).expect("written"),
+            _ => drop(Database::create(&path).expect("made")),
+        }
+        assert_eq!(load(&RedbStore::open(&path).expect("opened")), Durable::default(), "{called}");
+    }
 }
 
 #[test]

@@ -324,6 +324,11 @@ impl NodeLeases {
         }
     }
 
+    /// Whether the session's leases have expired and are in their grace.
+    pub fn is_suspended(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.suspended)
+    }
+
     /// Lets time pass: expired sessions are suspended, and after their grace lose what they hold.
     pub fn tick(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
         let grace_ms = u64::from(self.grace_ms);

@@ -712,7 +712,7 @@ fn cluster_under_random_schedules_keeps_its_invariants() {
         "client left",
         "time jumped",
     ];
-    run("cluster", 3_000, &expected, schedule);
+    run("cluster", 8_000, &expected, schedule);
 }
 
 #[test]

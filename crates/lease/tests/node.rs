@@ -384,7 +384,7 @@ fn node_under_random_schedules_keeps_its_invariants() {
         "ticked",
         "time jumped",
     ];
-    run("node", 4_000, &expected, schedule);
+    run("node", 8_000, &expected, schedule);
 }
 
 #[test]

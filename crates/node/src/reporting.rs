@@ -43,7 +43,7 @@ pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
             let mut leases = node.leases();
             leases.tick(clock::now(), &mut actions);
             // Suspending, closing and wiping cannot fail.
-            let _ = node.carry_out(&actions, false);
+            let _ = node.carry_out(&actions);
             if !actions.is_empty() {
                 drop(leases);
                 node.changed();
@@ -116,7 +116,7 @@ fn report_until_cut(
             let mut leases = node.leases();
             // As of when it was asked for: the broker's clock may be ahead of this by the journey, not behind.
             leases.rule(sent, &ruling, &mut actions);
-            let _ = node.carry_out(&actions, false);
+            let _ = node.carry_out(&actions);
         }
         let mut chores = node.chores();
         if !std::mem::replace(&mut chores.joined, true) {

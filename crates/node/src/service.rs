@@ -7,7 +7,7 @@ use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess};
 use farpool_transport::{Peer, Service, Shared, clock};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
-use farpool_wire::{Code, Handle, Refusal, RegionIndex, Reply, Request, SessionId};
+use farpool_wire::{Code, Handle, Refusal, RegionIndex, Reply, Request};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,6 +52,14 @@ fn fresh_handle() -> Result<Handle, Refusal> {
     Ok(Handle(u128::from_le_bytes(bytes) | 1))
 }
 
+/// A region that is being made ready for its holder has a closed gate: nothing to suspend yet.
+fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
+    match result {
+        Err(RegionError::NotOpen { .. }) => Ok(()),
+        other => other,
+    }
+}
+
 /// Leases and gates disagreeing is a bug of this program: said aloud, and answered by granting nothing.
 fn withheld(result: Result<(), RegionError>) -> Result<(), Refusal> {
     result.map_err(|error| {
@@ -93,45 +101,51 @@ impl NodeService {
 
     /// Carries out what the leases decided, in order. Called with the lease lock held, so that two decisions
     /// about one region reach its gate in the order they were made.
-    pub(crate) fn carry_out(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
+    ///
+    /// Opening a fresh region is left to [`Self::open_granted`]: it may take long and needs no lock.
+    pub(crate) fn carry_out(&self, actions: &[Action]) -> Result<(), Refusal> {
         let mut result = Ok(());
         let mut dirty = false;
         for (index, action) in actions.iter().enumerate() {
-            match *action {
-                Action::Open { region, epoch, writable: true, handle } => {
-                    // Of a grant that fails nothing is opened: the caller gives all of it back.
-                    if result.is_ok() {
-                        result = self.open_fresh(region, shared);
-                    }
-                    if result.is_ok() {
-                        result = withheld(self.arena.open(region, epoch, Some(handle), None));
-                    }
-                }
+            let done = match *action {
+                Action::Open { writable: true, .. } => Ok(()),
                 Action::Open { region, epoch, writable: false, handle } => {
-                    result = result.and(withheld(self.arena.open(region, epoch, None, Some(handle))));
+                    self.arena.open(region, epoch, None, Some(handle))
                 }
-                Action::Suspend(region) => result = result.and(withheld(self.arena.suspend(region))),
-                Action::Resume(region) => result = result.and(withheld(self.arena.resume(region))),
+                Action::Suspend(region) => unless_closed(self.arena.suspend(region)),
+                Action::Resume(region) => unless_closed(self.arena.resume(region)),
                 Action::Close { region, epoch } => {
-                    result = result.and(withheld(self.arena.close(region, epoch)));
                     let is_sealed =
                         matches!(actions.get(index + 1), Some(Action::Open { region: next, .. }) if *next == region);
+                    let closed = self.arena.close(region, epoch);
                     // Its writer may still have it mapped: the sealed bytes move out of its reach.
-                    if is_sealed && let Err(error) = self.arena.reseat(region) {
-                        eprintln!("farpool node: sealing region {region}: {error}");
-                        result = Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
-                    }
+                    if is_sealed { closed.and_then(|()| self.arena.reseat(region)) } else { closed }
                 }
                 Action::Scrub(region) => {
                     self.chores().scrub.push_back(region);
                     dirty = true;
+                    Ok(())
                 }
-            }
+            };
+            result = result.and(withheld(done));
         }
         if dirty {
             self.chores_changed.notify_all();
         }
         result
+    }
+
+    /// Makes the regions of a grant ready and opens them, without the lease lock: wiping is looked at again
+    /// and shared memory is made, some 35 ms for each 64 MiB. If the session ends meanwhile, the gate refuses
+    /// to open at an epoch that is over.
+    fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
+        for action in actions {
+            if let Action::Open { region, epoch, writable: true, handle } = *action {
+                self.open_fresh(region, shared)?;
+                withheld(self.arena.open(region, epoch, Some(handle), None))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a free region ready for its new owner.
@@ -159,31 +173,38 @@ impl NodeService {
     }
 
     fn lease(&self, lease: &Lease) -> Result<Reply, Refusal> {
+        let session = lease.ticket.session;
         let wanted = (lease.ticket.region_count as usize).min(farpool_wire::limits::LEASE_REGIONS_MAX);
         let mut handles = Vec::with_capacity(wanted);
         for _ in 0..wanted {
             handles.push(fresh_handle()?);
         }
         let mut actions = Vec::new();
+        let leased = {
+            let mut leases = self.leases();
+            let next = || handles.pop().unwrap_or_default();
+            let leased = leases.redeem(clock::now(), &lease.ticket, next, &mut actions)?;
+            self.carry_out(&actions)?;
+            leased
+        };
+        let opened = self.open_granted(&actions, lease.shared);
+        let regions: Vec<RegionAt> =
+            leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();
         let mut leases = self.leases();
-        let next = || handles.pop().unwrap_or_default();
-        let leased = leases.redeem(clock::now(), &lease.ticket, next, &mut actions)?;
-        if let Err(refusal) = self.carry_out(&actions, lease.shared) {
-            let back: Vec<RegionAt> =
-                leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();
-            self.give_up(&mut leases, lease.ticket.session, &back);
-            return Err(refusal);
+        let mut after = Vec::new();
+        match opened {
+            // The lease may have expired while its regions were made ready.
+            Ok(()) if leases.is_suspended(session) => {
+                after.extend(regions.iter().map(|at| Action::Suspend(at.region)));
+            }
+            Ok(()) => {}
+            // Of a grant that fails in part, nothing stays.
+            Err(_) => leases.abandon(session, &regions, &mut after),
         }
+        self.carry_out(&after)?;
         drop(leases);
         self.changed();
-        Ok(Reply::Lease(leased))
-    }
-
-    fn give_up(&self, leases: &mut NodeLeases, session: SessionId, regions: &[RegionAt]) {
-        let mut actions = Vec::new();
-        leases.abandon(session, regions, &mut actions);
-        // Closing and wiping cannot fail.
-        let _ = self.carry_out(&actions, false);
+        opened.map(|()| Reply::Lease(leased))
     }
 
     fn seal(&self, seal: &Seal) -> Result<Reply, Refusal> {
@@ -194,7 +215,7 @@ impl NodeService {
         let mut actions = Vec::new();
         let mut leases = self.leases();
         let sealed = leases.seal(seal, || handles.pop().unwrap_or_default(), &mut actions)?;
-        self.carry_out(&actions, false)?;
+        self.carry_out(&actions)?;
         drop(leases);
         self.changed();
         Ok(Reply::Seal(sealed))
@@ -208,13 +229,13 @@ impl NodeService {
             Request::Renew(proof) => {
                 let mut leases = self.leases();
                 let renewed = leases.renew(clock::now(), &proof, &mut actions)?;
-                self.carry_out(&actions, false)?;
+                self.carry_out(&actions)?;
                 Ok(Reply::Renew(renewed))
             }
             Request::Release(release) => {
                 let mut leases = self.leases();
                 let released = leases.release(&release, &mut actions)?;
-                self.carry_out(&actions, false)?;
+                self.carry_out(&actions)?;
                 drop(leases);
                 self.changed();
                 Ok(Reply::Release(released))

@@ -10,7 +10,7 @@ use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{FileClass, FileId, List, Name, Term};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::Path;
 
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -29,8 +29,17 @@ impl RedbStore {
     /// Opens the file, or makes it.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
         let shown = path.display().to_string();
-        let database = Database::create(path)
-            .map_err(|error| StoreError(format!("the broker store {shown} cannot be opened: {error}")))?;
+        let cannot = |error| StoreError(format!("the broker store {shown} cannot be opened: {error}"));
+        // Opening for writing already changes a file, so one that is not ours is told apart by reading. A file
+        // whose writer crashed cannot be read before it is repaired; it is checked behind the repair.
+        if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+            match ReadOnlyDatabase::open(path) {
+                Ok(database) => check_kind(&database, &shown)?,
+                Err(DatabaseError::RepairAborted) => {}
+                Err(error) => return Err(cannot(error)),
+            }
+        }
+        let database = Database::create(path).map_err(cannot)?;
         let mut store = RedbStore { database, path: shown };
         store.check_format()?;
         Ok(store)
@@ -56,16 +65,7 @@ impl RedbStore {
                     meta.insert("format", &STORE_FORMAT.to_le_bytes()[..])
                         .map_err(|error| self.failed(error))?;
                 }
-                Some(found) => {
-                    let format = self.number("format", &found)?;
-                    if format != STORE_FORMAT {
-                        return Err(StoreError(format!(
-                            "the broker store {} has format {format}; this version reads and writes format \
-                             {STORE_FORMAT} only. Use the version that wrote it, or another --store file",
-                            self.path
-                        )));
-                    }
-                }
+                Some(found) => check_version(&found, &self.path)?,
             }
         }
         transaction.commit().map_err(|error| self.failed(error))
@@ -76,6 +76,32 @@ impl RedbStore {
             bytes.try_into().map_err(|_| self.damaged(&format!("{what} is {} bytes long", bytes.len())))?;
         Ok(u64::from_le_bytes(bytes))
     }
+}
+
+/// A file without tables is one whose first commit never came.
+fn check_kind(database: &ReadOnlyDatabase, path: &str) -> Result<(), StoreError> {
+    let foreign = |error: &dyn std::fmt::Display| {
+        StoreError(format!("{path} is a redb file, but not a broker store: {error}"))
+    };
+    let transaction = database.begin_read().map_err(|error| foreign(&error))?;
+    if transaction.list_tables().map_err(|error| foreign(&error))?.next().is_none() {
+        return Ok(());
+    }
+    let meta = transaction.open_table(META).map_err(|error| foreign(&error))?;
+    let format = meta.get("format").map_err(|error| foreign(&error))?;
+    check_version(format.ok_or_else(|| foreign(&"it names no format"))?.value(), path)
+}
+
+fn check_version(format: &[u8], path: &str) -> Result<(), StoreError> {
+    let shown = match <[u8; 8]>::try_from(format).map(u64::from_le_bytes) {
+        Ok(STORE_FORMAT) => return Ok(()),
+        Ok(other) => other.to_string(),
+        Err(_) => format!("{format:02x?}"),
+    };
+    Err(StoreError(format!(
+        "the broker store {path} has format {shown}; this version reads and writes format {STORE_FORMAT} only. \
+         Use the version that wrote it, or another --store file"
+    )))
 }
 
 fn encode(file: &NamedFile) -> Result<Vec<u8>, StoreError> {

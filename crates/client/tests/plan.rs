@@ -1,0 +1,165 @@
+//! The session's decisions against models: what a file's map plans to read is what the file wrote, and no
+//! two extents ever share a byte.
+
+use farpool::plan::{Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, RangeSet, ReadPlan};
+use farpool_wire::{FileClass, NodeId};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+proptest! {
+    #[test]
+    fn range_set_agrees_with_a_set_of_positions(steps in prop::collection::vec((any::<bool>(), 0..200u64, 0..60u64), 1..60)) {
+        let mut ranges = RangeSet::default();
+        let mut model = BTreeSet::new();
+        for (insert, start, count) in steps {
+            let range = start..start + count;
+            if insert {
+                ranges.insert(range.clone());
+                model.extend(range.clone());
+            } else {
+                ranges.remove(range.clone());
+                model.retain(|position| !range.contains(position));
+            }
+            let window = start.saturating_sub(20)..start + count + 20;
+            let found: Vec<u64> = ranges.overlaps(window.clone()).flatten().collect();
+            let expected: Vec<u64> = model.range(window.clone()).copied().collect();
+            prop_assert_eq!(&found, &expected);
+            prop_assert_eq!(ranges.touches(window), !expected.is_empty());
+            prop_assert_eq!(ranges.is_empty(), model.is_empty());
+        }
+    }
+
+    #[test]
+    fn allocator_never_gives_a_byte_twice_and_forgets_none(
+        steps in prop::collection::vec((0..10u8, 0..5u32, any::<prop::sample::Index>()), 1..300),
+    ) {
+        let mut allocator = Allocator::default();
+        let group = Group::Class(FileClass::Scratch);
+        let region_bytes = 2 * EXTENT_BYTES_MAX;
+        let mut held: Vec<Cut<u32>> = Vec::new();
+        let mut regions = 0;
+        for (kind, size, pick) in steps {
+            match kind {
+                0 if regions < 6 => {
+                    allocator.add(regions, NodeId(u64::from(regions % 3)), group, region_bytes);
+                    regions += 1;
+                }
+                0..6 => {
+                    let bytes = (EXTENT_BYTES_MIN << size) as u32;
+                    match allocator.cut(group, bytes) {
+                        Some(cut) => {
+                            prop_assert!(cut.offset % u64::from(bytes) == 0 && cut.offset + u64::from(bytes) <= region_bytes);
+                            let apart = |other: &Cut<u32>| {
+                                other.region != cut.region
+                                    || other.offset + u64::from(other.bytes) <= cut.offset
+                                    || cut.offset + u64::from(cut.bytes) <= other.offset
+                            };
+                            prop_assert!(held.iter().all(apart), "{cut:?} overlaps");
+                            held.push(cut);
+                        }
+                        // Only if it is really full: the smallest extents always fit what is free.
+                        None => prop_assert!(bytes as u64 > EXTENT_BYTES_MIN || allocator.held(group).1 == 0),
+                    }
+                }
+                _ if !held.is_empty() => allocator.give_back(held.swap_remove(pick.index(held.len()))),
+                _ => {}
+            }
+            let used: u64 = held.iter().map(|cut| u64::from(cut.bytes)).sum();
+            let all = u64::from(regions) * region_bytes;
+            prop_assert_eq!(allocator.held(group), (all, all - used));
+            let busy: BTreeSet<u32> = held.iter().map(|cut| cut.region).collect();
+            let idle: BTreeSet<u32> = allocator.idle(group).into_iter().collect();
+            prop_assert_eq!(idle, (0..regions).filter(|region| !busy.contains(region)).collect::<BTreeSet<u32>>());
+        }
+    }
+
+    /// Extents are recycled dirty; a map must never plan to read what its file did not write.
+    #[test]
+    fn file_map_plans_to_read_exactly_what_was_written(
+        steps in prop::collection::vec((0..10u8, 0..1_500_000u64, 0..400_000u64), 1..40),
+    ) {
+        let mut map: FileMap<u32> = FileMap::default();
+        let mut next = 0;
+        // What each position holds: written by this file, or zero, or unknown since a failed write.
+        let (mut written, mut poisoned, mut length) = (RangeSet::default(), RangeSet::default(), 0u64);
+        for (kind, offset, count) in steps {
+            let range = offset..offset + count;
+            match kind {
+                0..6 if count > 0 => {
+                    while let Some(bytes) = map.next_extent_bytes(range.end) {
+                        map.push(Cut { region: next, offset: 0, bytes });
+                        next += 1;
+                    }
+                    let pieces = map.pieces(range.clone());
+                    let mut at = range.start;
+                    for piece in &pieces {
+                        prop_assert_eq!(piece.file.start, at);
+                        at = piece.file.end;
+                    }
+                    prop_assert_eq!(at, range.end);
+                    if kind == 0 {
+                        map.poison(range.clone(), false);
+                        poisoned.insert(range.clone());
+                        written.remove(range.clone());
+                    } else {
+                        map.wrote(range.clone());
+                        written.insert(range.clone());
+                        poisoned.remove(range.clone());
+                    }
+                    length = length.max(range.end);
+                }
+                6 => {
+                    map.set_length(offset);
+                    written.remove(offset..u64::MAX);
+                    poisoned.remove(offset..u64::MAX);
+                    length = offset;
+                }
+                _ => {}
+            }
+            prop_assert_eq!(map.length(), length);
+            let asked = offset.min(length)..range.end.min(length);
+            match map.plan_read(asked.clone()) {
+                ReadPlan::Poisoned(part) => {
+                    prop_assert!(poisoned.touches(asked.clone()));
+                    prop_assert!(part.start >= asked.start && part.end <= asked.end);
+                }
+                ReadPlan::Fetch(pieces) => {
+                    prop_assert!(!poisoned.touches(asked.clone()));
+                    let mut planned = RangeSet::default();
+                    for piece in pieces {
+                        planned.insert(piece.file);
+                    }
+                    let expected: Vec<_> = written.overlaps(asked.clone()).collect();
+                    prop_assert_eq!(planned.overlaps(0..u64::MAX).collect::<Vec<_>>(), expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
+    let mut map: FileMap<u32> = FileMap::default();
+    let mut sizes = Vec::new();
+    while let Some(bytes) = map.next_extent_bytes(4 << 20) {
+        // Written in small steps the file takes small extents first.
+        let bytes = if map.allocated() == 0 { map.next_extent_bytes(1).unwrap_or(bytes) } else { map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes) };
+        sizes.push(bytes >> 10);
+        map.push(Cut { region: 0, offset: 0, bytes });
+    }
+    assert_eq!(sizes, [64, 64, 128, 256, 512, 1024, 1024, 1024]);
+}
+
+#[test]
+fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
+    let mut map: FileMap<u32> = FileMap::default();
+    for region in 0..3 {
+        map.push(Cut { region, offset: 0, bytes: 65_536 });
+    }
+    map.wrote(0..3 * 65_536);
+    map.poison(70_000..70_100, true);
+    assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
+    assert!(matches!(map.plan_read(70_000..70_001), ReadPlan::Poisoned(_)));
+    let recycled: BTreeMap<u32, ()> = map.clear().into_iter().map(|cut| (cut.region, ())).collect();
+    assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
+}
