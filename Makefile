@@ -1,7 +1,7 @@
 # `make help` lists what there is. Everything built is kept in CACHE, so that clones share it.
 CACHE ?= $(HOME)/.cache/farpool
 export CARGO_TARGET_DIR ?= $(CACHE)/target
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV := $(CACHE)/venv
 BIN := $(CARGO_TARGET_DIR)/release/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels

@@ -103,11 +103,13 @@ def connect(
     transport: Transport = "auto",
     timeout: str = "5s",
     reserve: Size = 0,
+    plaintext: bool = False,
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://10.0.0.7:7400".
 
     Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
-    this machine and TCP to all others. `reserve` bytes are leased before this returns.
+    this machine and TCP to all others. `reserve` bytes are leased before this returns. Without
+    `plaintext`, brokers and nodes beyond this machine are refused: nothing is encrypted yet.
 
     Raises UnreachableError, InvalidError (url, transport, timeout), ExhaustedError (reserve).
     """

@@ -76,18 +76,20 @@ fn transport(py: Python<'_>, word: &str) -> PyResult<TransportChoice> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (url=None, *, transport="auto", timeout="5s", reserve=None))]
+#[pyo3(signature = (url=None, *, transport="auto", timeout="5s", reserve=None, plaintext=false))]
 pub(crate) fn connect(
     py: Python<'_>,
     url: Option<&str>,
     transport: &str,
     timeout: &str,
     reserve: Option<&Bound<'_, PyAny>>,
+    plaintext: bool,
 ) -> PyResult<PyPool> {
     let options = PoolOptions {
         transport: self::transport(py, transport)?,
         request_timeout_ms: millis(py, "timeout", timeout)?,
         reserve_bytes: reserve.map_or(Ok(0), |reserve| size("reserve", reserve))?,
+        plaintext,
         ..PoolOptions::default()
     };
     let opened = match url {

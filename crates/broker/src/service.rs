@@ -11,6 +11,7 @@ use farpool_wire::{Code, Opcode, Refusal, Reply, Request, SessionId, Term};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 /// A running broker. Dropping it stops it; what it promised stays in its store.
 pub struct Broker {
@@ -40,7 +41,13 @@ impl Broker {
         if let Some(mistake) = settings.mistakes().into_iter().next() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
-        let durable = store.load().map_err(io::Error::other)?;
+        let mut durable = store.load().map_err(io::Error::other)?;
+        if durable.term == Term(0) {
+            // A store that was lost, or never kept, has forgotten the term that nodes may have seen. Seconds
+            // since 1970 are above any number of restarts counted from an earlier such moment.
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            durable.term = Term(since.map_or(0, |since| since.as_secs()));
+        }
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
         let mut records = Vec::new();

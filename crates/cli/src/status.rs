@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// For machines: one JSON object a look
     #[arg(long)]
     json: bool,
+    /// Reach a pool beyond this machine, without encryption or authentication
+    #[arg(long)]
+    plaintext: bool,
     /// Published files to list at the most
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     files: usize,
@@ -32,7 +35,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
-    let options = PoolOptions { label: Some("farpool status".into()), ..PoolOptions::default() };
+    let options = PoolOptions {
+        label: Some("farpool status".into()),
+        plaintext: args.plaintext,
+        ..PoolOptions::default()
+    };
     let pool = Pool::connect_with(&args.pool, options)?;
     if !args.watch {
         return look(&pool, args);
@@ -119,7 +126,8 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
 
 fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String> {
     let total = |count: fn(&farpool::NodeStatus) -> u32| -> u64 {
-        report.nodes.iter().map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
+        let alive = report.nodes.iter().filter(|node| node.alive);
+        alive.map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
     };
     let mut lines = vec![format!(
         "broker term {} | {} sessions | {} nodes | free {} | leased {} | published {} files, {}",

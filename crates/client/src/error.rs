@@ -49,18 +49,18 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     node: Option<String>,
-    /// Bytes that are free, where too few were.
-    available: Option<u64>,
+    /// What a peer refused with, if one did.
+    refusal: Option<Refusal>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), node: None, available: None }
+        Error { kind, message: message.into(), node: None, refusal: None }
     }
 
     pub(crate) fn lost(node: &str, why: &str) -> Error {
         let message = format!("memory node {node} is lost ({why}); the bytes it held are gone");
-        Error { kind: ErrorKind::Lost, message, node: Some(node.to_owned()), available: None }
+        Error { kind: ErrorKind::Lost, message, node: Some(node.to_owned()), refusal: None }
     }
 
     pub(crate) fn of_link(peer: &str, error: &LinkError) -> Error {
@@ -84,8 +84,7 @@ impl Error {
             Code::Sealed => ErrorKind::ReadOnly,
             _ => ErrorKind::Refused,
         };
-        let available = (refusal.code == Code::Exhausted).then_some(refusal.detail);
-        Error { available, ..Error::new(kind, format!("{peer}: {refusal}")) }
+        Error { refusal: Some(refusal), ..Error::new(kind, format!("{peer}: {refusal}")) }
     }
 
     /// The same error, with what was being done in front.
@@ -104,9 +103,9 @@ impl Error {
         self.node.as_deref()
     }
 
-    /// How many bytes the pool had free, where that was too few.
-    pub fn available(&self) -> Option<u64> {
-        self.available
+    /// What a peer refused with, if one did.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.refusal
     }
 
     /// Whether and when to try again.

@@ -1,18 +1,18 @@
 //! Far files: bytes at offsets, striped over the regions of a session or of a published name.
 //!
-//! Two locks with two meanings. `map` is held only to plan: which extents, what is unwritten. `bytes` is held
-//! shared while bytes move and exclusively by what recycles extents (truncate, delete, publish), so that no
+//! Two locks with two meanings. `map` is held to plan (which extents, what is unwritten) and while the file
+//! grows. `bytes` is held shared while bytes move and exclusively by what recycles extents (truncate, delete, publish), so that no
 //! copy ever runs into an extent that has become another file's.
 
 use crate::error::{Error, ErrorKind, Retry};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::plan::{FileMap, Group, Piece, ReadPlan};
+use crate::plan::{EXTENT_BYTES_MAX, FileMap, Group, Piece, ReadPlan};
 use crate::session::{Session, answer_of};
 use crate::stats::add;
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
 use farpool_wire::control::{NamedExtent, Publish};
 use farpool_wire::data::Span;
-use farpool_wire::{FileClass, List, Name, Reply, Request};
+use farpool_wire::{Code, FileClass, List, Name, Reply, Request};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -328,6 +328,10 @@ impl FileInner {
                     let message = "an earlier write there broke off and may still arrive: write a new file";
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
+                let missing = file.end.saturating_sub(map.allocated());
+                if missing > EXTENT_BYTES_MAX {
+                    self.session.make_room(self.group, missing)?;
+                }
                 while let Some(bytes) = map.next_extent_bytes(file.end) {
                     map.push(self.session.cut(self.group, bytes)?);
                 }
@@ -397,7 +401,7 @@ impl FileInner {
     }
 
     fn fill_holes(&self, holes: &[Range<u64>]) -> Result<(), Error> {
-        let zeros = vec![0; crate::plan::EXTENT_BYTES_MAX as usize];
+        let zeros = vec![0; EXTENT_BYTES_MAX as usize];
         for hole in holes {
             let mut at = hole.start;
             while at < hole.end {
@@ -462,7 +466,15 @@ impl<'r, Op> ByNode<'r, Op> {
         for (region, mut ops) in self.nodes {
             session.check_lease(region)?;
             let deadline = NodeLinks::deadline(session.options.request_timeout_ms);
-            region.node.converse(deadline, repeat, |link| talk(link, &mut ops, deadline)).map_err(|error| {
+            let talked = region.node.converse(deadline, repeat, |link| match talk(link, &mut ops, deadline) {
+                // In its grace the lease has lost nothing yet: renew it over this very link and go on.
+                Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
+                    link.call(&Request::Renew(session.proof()), deadline)?;
+                    talk(link, &mut ops, deadline)
+                }
+                other => other,
+            });
+            talked.map_err(|error| {
                 if error.kind() == ErrorKind::Lost && region.is_leased {
                     // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
                     let _ = session.renew(&region.node);

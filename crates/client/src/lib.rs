@@ -20,6 +20,9 @@
 //! moves bytes stands outside it.
 //!
 //! Losing a node never gives a wrong answer: the bytes it held answer [`ErrorKind::Lost`] from then on.
+//!
+//! Never in this crate: region memory, a rule about leases (that is `lease`), or a second way to reach a node
+//! beside a transport's link.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,7 +1,8 @@
 //! The connections of this process to one life of one node, and what is known of that life.
 
 use crate::error::{Error, ErrorKind};
-use crate::options::TransportChoice;
+use crate::options::{PoolOptions, TransportChoice};
+use crate::session::check_reach;
 use farpool_transport::shm::{ShmLink, ShmSpace};
 use farpool_transport::{Link, LinkError, Transport, clock, tcp};
 use farpool_wire::control::NodeInfo;
@@ -22,6 +23,8 @@ pub(crate) struct NodeLinks {
     lost: OnceLock<String>,
     /// Until when our leases there may be used, on our own conservative clock.
     leased_until: AtomicU64,
+    /// Whether its last renewal failed.
+    is_suspect: AtomicBool,
 }
 
 /// A region this process may use.
@@ -49,24 +52,41 @@ pub(crate) enum Repeat {
 
 impl NodeLinks {
     /// Decides how to reach a node.
-    pub(crate) fn new(info: NodeInfo, choice: TransportChoice, this_host: u128) -> Result<NodeLinks, Error> {
+    pub(crate) fn new(info: NodeInfo, options: &PoolOptions, this_host: u128) -> Result<NodeLinks, Error> {
         let is_here = this_host != 0 && info.host_boot == this_host && !info.shm_socket.is_empty();
-        let transport = match choice {
+        let space: Arc<ShmSpace> = Arc::default();
+        let mut idle: Vec<Box<dyn Link>> = Vec::new();
+        let transport = match options.transport {
             TransportChoice::Tcp => Transport::Tcp,
-            TransportChoice::Auto | TransportChoice::Shm if is_here => Transport::Shm,
+            TransportChoice::Shm if is_here => Transport::Shm,
+            // The same host may still be another container or another user: only trying tells.
+            TransportChoice::Auto if is_here => {
+                let deadline = NodeLinks::deadline(options.request_timeout_ms);
+                match ShmLink::connect(&info.shm_socket, Arc::clone(&space), deadline) {
+                    Ok(link) => {
+                        idle.push(Box::new(link));
+                        Transport::Shm
+                    }
+                    Err(_) => Transport::Tcp,
+                }
+            }
             TransportChoice::Auto => Transport::Tcp,
             TransportChoice::Shm => {
                 let message = format!("node {} is not on this host, so it has no shared memory to map", info.name);
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };
+        if transport == Transport::Tcp {
+            check_reach(&format!("node {}", info.name), &info.address, options.plaintext)?;
+        }
         Ok(NodeLinks {
             info,
             transport,
-            space: Arc::default(),
-            idle: Mutex::default(),
+            space,
+            idle: Mutex::new(idle),
             lost: OnceLock::new(),
             leased_until: AtomicU64::new(0),
+            is_suspect: AtomicBool::new(false),
         })
     }
 
@@ -83,6 +103,14 @@ impl NodeLinks {
         let news = self.lost.set(why.into()).is_ok();
         self.idle().clear();
         news
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_suspect(&self, suspect: bool) {
+        self.is_suspect.store(suspect, Ordering::Relaxed);
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
@@ -121,7 +149,7 @@ impl NodeLinks {
         })
     }
 
-    /// Has a conversation over a link of its own. A node that cannot even be connected to is lost; one that
+    /// Has a conversation over a link of its own. A node whose address refuses connections is lost; one that
     /// does not answer in time is only out of reach, until its lease time says otherwise.
     pub(crate) fn converse<T>(
         &self,
@@ -154,8 +182,11 @@ impl NodeLinks {
     }
 
     fn unreachable(&self, error: LinkError) -> Error {
-        if let LinkError::Cut(cause) = &error {
-            self.mark_lost(format!("it does not accept connections: {cause}"));
+        // Nobody listens there any more. Other failures (no descriptors left, a full listener) are not its end.
+        if let LinkError::Cut(cause) = &error
+            && cause.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            self.mark_lost("it does not accept connections any more");
             if let Err(lost) = self.check_alive() {
                 return lost;
             }

@@ -38,7 +38,9 @@ pub struct PoolOptions {
     pub broker_patience_ms: u64,
     /// Bytes leased at once for scratch files, and kept while the session lives. Default 0.
     pub reserve_bytes: u64,
-    /// What the session calls itself in listings. Default: the process's name and id.
+    /// Reach brokers and nodes beyond this machine, without encryption or authentication. Default: refused.
+    pub plaintext: bool,
+    /// What the session calls itself to the broker. Default: its process id.
     pub label: Option<String>,
 }
 
@@ -49,6 +51,7 @@ impl Default for PoolOptions {
             request_timeout_ms: 5_000,
             broker_patience_ms: 10_000,
             reserve_bytes: 0,
+            plaintext: false,
             label: None,
         }
     }

@@ -8,7 +8,6 @@ use crate::session::{Session, answer_of};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::clock;
 use farpool_wire::control::{ByName, ListNames, Rename, StatusReport};
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
@@ -161,16 +160,8 @@ impl Pool {
             return Ok(file.clone());
         }
         let by = ByName { name: self.published_name(name)? };
-        // Nodes may still be presenting themselves to a broker that has just restarted.
-        let give_up = clock::now().plus_ms(self.inner.session.options.broker_patience_ms);
-        let opened = loop {
-            match self.inner.session.ask(&Request::OpenName(by.clone())) {
-                Err(error) if error.kind() == ErrorKind::Exhausted && clock::now() < give_up => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                other => break file::opened(other.map_err(|error| error.during(format_args!("far file {name:?}")))?)?,
-            }
-        };
+        let opened = self.inner.session.ask(&Request::OpenName(by));
+        let opened = file::opened(opened.map_err(|error| error.during(format_args!("far file {name:?}")))?)?;
         let map = file::sealed_map(&self.inner.session, &opened)?;
         Ok(FarFile::published(Arc::clone(&self.inner.session), name.to_owned(), opened.class, map))
     }

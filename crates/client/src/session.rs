@@ -8,8 +8,9 @@ use crate::stats::{Counters, add, subtract};
 use farpool_transport::{FrameLink, Link, LinkError, clock, socket::Socket, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
-use farpool_wire::{Code, FileClass, Incarnation, List, Name, NodeId, Refusal, Reply, Request};
+use farpool_wire::{Code, FileClass, Incarnation, List, Name, NodeId, Reply, Request};
 use std::collections::BTreeMap;
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub(crate) struct Session {
     broker: Mutex<Option<FrameLink<Socket>>>,
     proof: SessionProof,
     lease_ttl_ms: u32,
+    grace_ms: u32,
     this_host: u128,
     nodes: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
     held: Mutex<Held>,
@@ -50,6 +52,26 @@ pub(crate) struct Session {
     is_closed: AtomicBool,
     stop: Mutex<bool>,
     stopping: Condvar,
+}
+
+/// Until there is mutual TLS, nothing leaves this machine unless that was asked for.
+pub(crate) fn check_reach(what: &str, address: &str, plaintext: bool) -> Result<(), Error> {
+    if plaintext {
+        return Ok(());
+    }
+    let found = address
+        .to_socket_addrs()
+        .map_err(|error| Error::new(ErrorKind::Unreachable, format!("{what} at {address}: {error}")))?;
+    match found.map(|address| address.ip()).find(|ip| !ip.is_loopback()) {
+        Some(ip) => Err(Error::new(
+            ErrorKind::Refused,
+            format!(
+                "{what} at {address} is beyond this machine ({ip}), and this version does not encrypt or \
+                 authenticate: set the option `plaintext` to connect all the same"
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,6 +95,7 @@ pub(crate) use answer_of;
 impl Session {
     pub(crate) fn open(broker_address: String, options: PoolOptions) -> Result<Session, Error> {
         options.check()?;
+        check_reach("the broker", &broker_address, options.plaintext)?;
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
         let mut session = Session {
@@ -81,6 +104,7 @@ impl Session {
             broker: Mutex::default(),
             proof: SessionProof { session: Default::default(), secret: Default::default() },
             lease_ttl_ms: 0,
+            grace_ms: 0,
             this_host: farpool_node::host_boot_id(),
             nodes: Mutex::default(),
             held: Mutex::default(),
@@ -97,6 +121,7 @@ impl Session {
         let opened = answer_of!(reply, OpenSession)?;
         session.proof = SessionProof { session: opened.session, secret: opened.secret };
         session.lease_ttl_ms = opened.lease_ttl_ms;
+        session.grace_ms = opened.grace_ms;
         Ok(session)
     }
 
@@ -112,12 +137,17 @@ impl Session {
     }
 
     fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
-        // Signs of life come and go by themselves; what is counted is what the caller's work costs.
-        if !matches!(request, Request::KeepSession(_)) {
-            add(&self.counters.broker_calls, 1);
-        }
-        let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
-        let mut broker = locked(&self.broker);
+        add(&self.counters.broker_calls, 1);
+        self.ask_over(&mut locked(&self.broker), request, self.options.request_timeout_ms)
+    }
+
+    fn ask_over(
+        &self,
+        broker: &mut Option<FrameLink<Socket>>,
+        request: &Request,
+        timeout_ms: u64,
+    ) -> Result<Reply, LinkError> {
+        let deadline = NodeLinks::deadline(timeout_ms);
         let link = match &mut *broker {
             Some(link) => link,
             none => none.insert(tcp::connect(&self.broker_address, deadline)?),
@@ -142,6 +172,11 @@ impl Session {
             let error = match self.ask_link(request) {
                 Ok(reply) => return Ok(reply),
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
+                    // A broker that has just started waits for its nodes to present themselves.
+                    (Request::OpenName(_) | Request::Publish(_), Code::NoNodes) if clock::now() < give_up => {
+                        self.pause(20)?;
+                        continue;
+                    }
                     // Done by the first try, whose answer was lost.
                     (Request::DropName(_), Code::NoSuchName) if asked_before => return Ok(Reply::DropName(Done {})),
                     _ => return Err(self.broker_error(&LinkError::Refused { index: 0, refusal })),
@@ -180,7 +215,7 @@ impl Session {
         if let Some(links) = nodes.get(&(info.node, info.incarnation)) {
             return Ok(Arc::clone(links));
         }
-        let links = Arc::new(NodeLinks::new(info.clone(), self.options.transport, self.this_host)?);
+        let links = Arc::new(NodeLinks::new(info.clone(), &self.options, self.this_host)?);
         nodes.insert((info.node, info.incarnation), Arc::clone(&links));
         Ok(links)
     }
@@ -232,6 +267,17 @@ impl Session {
         }
     }
 
+    /// Leases so much that a group holds at least `bytes` not cut yet, or nothing if the pool has not that
+    /// much: a write far behind a file's end must not take the pool and then fail.
+    pub(crate) fn make_room(&self, group: Group, bytes: u64) -> Result<(), Error> {
+        if locked(&self.held).allocator.held(group).1 >= bytes {
+            return Ok(());
+        }
+        let _growing = locked(&self.growing);
+        let (_, free) = locked(&self.held).allocator.held(group);
+        if free >= bytes { Ok(()) } else { self.lease_more(group, bytes - free, bytes - free) }
+    }
+
     /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
     /// leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
@@ -251,24 +297,24 @@ impl Session {
 
     /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`.
     fn lease_more(&self, group: Group, needed: u64, wanted: u64) -> Result<(), Error> {
-        let mut avoid: Vec<NodeId> = Vec::new();
+        let mut avoid: Vec<Incarnation> = Vec::new();
         let mut bytes = wanted;
         let mut tries = 0;
         loop {
-            let refused = match self.lease_once(group, bytes, &mut avoid) {
-                Ok(0) => Refusal::new(Code::Exhausted, 0),
-                Ok(_) => return Ok(()),
-                Err(LeaseFailure::Pool(refusal)) => refusal,
-                Err(LeaseFailure::Other(error)) => return Err(error),
+            let error = match self.lease_once(group, bytes, &mut avoid) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Exhausted => error,
+                Err(error) => return Err(error),
             };
-            if refused.code == Code::Exhausted && refused.detail >= needed && bytes > needed {
+            let full = error.refusal().filter(|refusal| refusal.code == Code::Exhausted);
+            if bytes > needed && full.is_some_and(|refusal| refusal.detail >= needed) {
                 bytes = needed;
                 continue;
             }
             tries += 1;
             if tries == FULL_TRIES {
                 let held = self.counters.read();
-                return Err(Error::of_refusal(&format!("broker {}", self.broker_address), refused).during(format!(
+                return Err(error.during(format!(
                     "leasing {needed} more bytes (this session holds {}, {} in use)",
                     held.leased_bytes, held.used_bytes
                 )));
@@ -278,20 +324,16 @@ impl Session {
         }
     }
 
-    /// One round: tickets, then leases at each node. How many regions came of it. Nodes that fail are added
-    /// to `avoid`.
-    fn lease_once(&self, group: Group, bytes: u64, avoid: &mut Vec<NodeId>) -> Result<u64, LeaseFailure> {
+    /// One round: tickets, then leases at each node. Nodes that fail are added to `avoid`; it is an error if
+    /// nothing came of it.
+    fn lease_once(&self, group: Group, bytes: u64, avoid: &mut Vec<Incarnation>) -> Result<(), Error> {
         self.check_open()?;
         let class = match group {
             Group::Class(class) => class,
             Group::File(_) => FileClass::Pinned,
         };
-        avoid.extend(locked(&self.nodes).iter().filter(|(_, links)| links.is_lost()).map(|((node, _), links)| {
-            debug_assert_eq!(links.info.node, *node);
-            *node
-        }));
-        avoid.sort_unstable();
-        avoid.dedup();
+        let lost = |links: &&Arc<NodeLinks>| links.is_lost();
+        avoid.extend(locked(&self.nodes).values().filter(lost).map(|links| links.info.incarnation));
         let request = RequestTickets {
             session: self.proof.session,
             secret: self.proof.secret,
@@ -300,25 +342,24 @@ impl Session {
             near: self.this_host,
             avoid: List::new(avoid.clone()).unwrap_or_default(),
         };
-        let reply = match self.ask(&Request::RequestTickets(request)) {
-            Err(error) if error.kind() == ErrorKind::Exhausted => {
-                // Which of the two it was decides what is asked next; the broker's number is in its refusal.
-                return Err(LeaseFailure::Pool(self.exhausted_refusal(&error)));
-            }
-            other => answer_of!(other?, RequestTickets)?,
-        };
+        let tickets = answer_of!(self.ask(&Request::RequestTickets(request))?, RequestTickets)?;
+        let mut failed = None;
         let mut leased = 0;
-        for offer in reply.tickets.iter() {
+        for offer in tickets.tickets.iter() {
             match self.redeem(group, offer) {
                 Ok(count) => leased += count,
-                Err(_) => avoid.push(offer.node.node),
+                Err(error) => {
+                    avoid.push(offer.node.incarnation);
+                    failed = Some(error);
+                }
             }
         }
-        Ok(leased)
-    }
-
-    fn exhausted_refusal(&self, error: &Error) -> Refusal {
-        Refusal::new(Code::Exhausted, error.available().unwrap_or(0))
+        match failed {
+            // Too little is something: the caller asks again for the rest.
+            _ if leased > 0 => Ok(()),
+            Some(error) => Err(Error::new(ErrorKind::Exhausted, error.to_string())),
+            None => Err(Error::new(ErrorKind::Exhausted, "the broker granted nothing")),
+        }
     }
 
     fn redeem(&self, group: Group, offer: &TicketOffer) -> Result<u64, Error> {
@@ -326,8 +367,8 @@ impl Session {
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = clock::now();
         let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
-        // A repeated redemption is refused as spent; its regions then expire with nobody renewing... they are
-        // this session's, so they are renewed, and come back when it ends.
+        // If the first try's answer was lost, the second is refused as spent; the regions of the first are
+        // this session's all the same and go back when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
         let leased = answer_of!(reply, Lease)?;
         links.extend_lease(asked, leased.lease_ttl_ms);
@@ -368,8 +409,12 @@ impl Session {
 
     /// Extends our leases at a node, or learns that they are over.
     pub(crate) fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
+        self.renew_within(links, self.options.request_timeout_ms)
+    }
+
+    fn renew_within(&self, links: &Arc<NodeLinks>, timeout_ms: u64) -> Result<(), Error> {
         let asked = clock::now();
-        let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
+        let deadline = NodeLinks::deadline(timeout_ms);
         let renew = Request::Renew(self.proof.clone());
         let answer = links.converse(deadline, Repeat::Harmless, |link| {
             // A node that forgot the session has freed its regions: that is an answer, not a failure.
@@ -454,20 +499,25 @@ impl Session {
     }
 
     /// What the background thread does until the session ends: renew, notice losses, give idle regions back.
+    ///
+    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time
+    /// only, nodes that answered last time come first, and the broker last.
     pub(crate) fn keep_alive(&self) -> bool {
         let period = (u64::from(self.lease_ttl_ms) / 3).clamp(20, RENEW_MS_MAX);
         if self.pause(period).is_err() {
             return false;
         }
-        let nodes: Vec<Arc<NodeLinks>> = locked(&self.nodes).values().cloned().collect();
+        let mut nodes: Vec<Arc<NodeLinks>> = locked(&self.nodes).values().cloned().collect();
+        nodes.sort_by_key(|links| links.is_suspect());
+        let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.options.request_timeout_ms);
+        let suspects_until = clock::now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = locked(&self.held).regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
-            let was_lost = links.is_lost();
-            if holds && !was_lost {
+            if holds && !links.is_lost() && (!links.is_suspect() || clock::now() < suspects_until) {
+                links.set_suspect(self.renew_within(&links, share_ms).is_err());
                 // A node that does not answer keeps our bytes until the lease is over on its clock as well.
-                let _ = self.renew(&links);
-                let grace_over = links.leased_until().plus_ms(u64::from(self.lease_ttl_ms));
-                if clock::now() > grace_over && links.leased_until().0 > 0 {
+                let lease_ms = u64::from(self.lease_ttl_ms) + u64::from(self.grace_ms);
+                if links.leased_until().0 > 0 && clock::now() > links.leased_until().plus_ms(lease_ms) {
                     links.mark_lost("its lease ran out while it did not answer");
                 }
             }
@@ -476,8 +526,10 @@ impl Session {
                 self.lose_regions(&links);
             }
         }
-        // The broker only lists us by this; whether it hears it is its affair.
-        let _ = self.ask_link(&Request::KeepSession(self.proof.clone()));
+        // The broker only lists us by this. If somebody is asking it something, it hears of us anyway.
+        if let Ok(mut broker) = self.broker.try_lock() {
+            let _ = self.ask_over(&mut broker, &Request::KeepSession(self.proof.clone()), share_ms);
+        }
         self.release_idle();
         true
     }
@@ -558,16 +610,5 @@ impl Session {
     /// process's conversations.
     pub(crate) fn abandon(&self) {
         self.is_closed.store(true, Ordering::Release);
-    }
-}
-
-enum LeaseFailure {
-    Pool(Refusal),
-    Other(Error),
-}
-
-impl From<Error> for LeaseFailure {
-    fn from(error: Error) -> Self {
-        LeaseFailure::Other(error)
     }
 }

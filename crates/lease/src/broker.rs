@@ -280,7 +280,7 @@ impl BrokerLeases {
         let mut candidates: Vec<Candidate> = self
             .nodes
             .values()
-            .filter(|node| self.is_alive(now, node) && !request.avoid.contains(&node.info.node))
+            .filter(|node| self.is_alive(now, node) && !request.avoid.contains(&node.info.incarnation))
             .map(|node| Candidate {
                 node: node.info.node,
                 near: request.near != 0 && node.info.host_boot == request.near,
@@ -320,8 +320,7 @@ impl BrokerLeases {
         let mut offers = Vec::with_capacity(candidates.len());
         for candidate in &candidates {
             let Some(node) = self.nodes.get(&candidate.node) else { continue };
-            // Ids carry the term, so that a node's memory of spent tickets spans broker lives.
-            let id = TicketId(self.durable.term.0 << 40 | self.next_ticket);
+            let id = TicketId(self.next_ticket);
             self.next_ticket += 1;
             let not_after_ms = clock + u64::from(self.settings.ticket_ttl_ms);
             let mut promise = Ticket {
@@ -371,7 +370,8 @@ impl BrokerLeases {
         }
         let mut epochs: BTreeMap<Place, Epoch> = BTreeMap::new();
         for extent in publish.extents.iter() {
-            let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::FileLost, extent.node.0))?;
+            // A node not heard of since the broker started may still come: that is not a loss.
+            let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::NoNodes, extent.node.0))?;
             if node.info.incarnation != extent.incarnation {
                 return Err(Refusal::new(Code::FileLost, extent.node.0));
             }

@@ -69,7 +69,8 @@ struct Node {
 struct Sealed {
     node: usize,
     extent: NamedExtent,
-    /// The life of the broker that was asked to publish it and has not answered.
+    /// The life of the broker that was asked to publish it. Another may not be: a name may have had it, and have
+    /// let it go, although this client never heard so.
     asked: Option<u64>,
 }
 
@@ -98,6 +99,8 @@ struct World<'a> {
     flights: Vec<Flight>,
     /// What the broker has promised: files by name, and whose bytes they are. Kept apart from its catalog.
     promised: BTreeMap<Name, (NamedFile, SessionId)>,
+    /// Every file id below this one may have been given.
+    next_file: FileId,
     next_id: u64,
 }
 
@@ -225,6 +228,10 @@ impl World<'_> {
             (Request::Publish(publish), Reply::Publish(published)) => {
                 let (file, class) = (published.file, publish.class);
                 let extents = publish.extents.to_vec();
+                let is_answered_again =
+                    self.promised.get(&publish.name).is_some_and(|(had, _)| had.file == file);
+                assert!(file >= self.next_file || is_answered_again, "file id {file} is given twice");
+                self.next_file = self.next_file.max(FileId(file.0 + 1));
                 let before = self
                     .promised
                     .insert(publish.name.clone(), (NamedFile { file, class, extents }, publish.session));
@@ -395,13 +402,6 @@ impl World<'_> {
             }
             (Request::Publish(publish), _, Ok(_)) => {
                 client.sealed.retain(|sealed| !publish.extents.contains(&sealed.extent));
-            }
-            (Request::Publish(publish), _, Err(_)) => {
-                for sealed in
-                    client.sealed.iter_mut().filter(|sealed| publish.extents.contains(&sealed.extent))
-                {
-                    sealed.asked = None;
-                }
             }
             _ => {}
         }
@@ -679,6 +679,7 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> (Durable, Vec<Inventory>)
         clients: vec![Client::default(); CLIENTS],
         flights: Vec::new(),
         promised: BTreeMap::new(),
+        next_file: FileId(0),
         next_id: 100,
     };
     world.start_broker();

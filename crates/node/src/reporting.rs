@@ -1,4 +1,5 @@
-//! The two background threads: housekeeping (expiry, wiping, pre-faulting) and the report to the broker.
+//! The background threads: expiry, which must be on time; housekeeping (wiping, pre-faulting), which takes
+//! its time; and the report to the broker.
 
 use crate::options::NodeOptions;
 use crate::service::NodeService;
@@ -18,7 +19,32 @@ const RETRY_MS_MAX: u64 = 1_000;
 /// The broker must answer within this.
 const BROKER_PATIENCE_MS: u64 = 2_000;
 
-/// Expires leases, wipes what was released, and between those touches pages nobody has touched yet.
+/// Expires leases.
+pub(crate) fn keep_time(node: &NodeService) {
+    loop {
+        {
+            let mut actions = Vec::new();
+            let mut leases = node.leases();
+            leases.tick(clock::now(), &mut actions);
+            // Suspending, closing and wiping cannot fail.
+            let _ = node.carry_out(&actions);
+            if !actions.is_empty() {
+                drop(leases);
+                node.changed();
+            }
+        }
+        let chores = node.chores();
+        let (chores, _) = node
+            .chores_changed
+            .wait_timeout_while(chores, TICK, |chores| !chores.stop)
+            .unwrap_or_else(PoisonError::into_inner);
+        if chores.stop {
+            return;
+        }
+    }
+}
+
+/// Wipes what was released, and between that touches pages nobody has touched yet.
 pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
     let mut untouched: Vec<RegionIndex> = (0..node.arena.region_count()).rev().map(RegionIndex).collect();
     if !options.prefault {
@@ -38,19 +64,9 @@ pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
             }
             chores.scrub.pop_front()
         };
-        {
-            let mut actions = Vec::new();
-            let mut leases = node.leases();
-            leases.tick(clock::now(), &mut actions);
-            // Suspending, closing and wiping cannot fail.
-            let _ = node.carry_out(&actions);
-            if !actions.is_empty() {
-                drop(leases);
-                node.changed();
-            }
-        }
         if let Some(region) = next {
             match node.arena.scrub(region) {
+                Ok(()) if node.is_withheld(region) => {}
                 Ok(()) => {
                     node.leases().scrubbed(region);
                     node.changed();
@@ -71,10 +87,11 @@ pub(crate) fn report(node: &NodeService, info: &NodeInfo, ticket_key: TicketKey,
     let mut retry_ms = 50;
     let mut complained = false;
     loop {
+        let joined_before = retry_ms;
         match report_until_cut(node, info, ticket_key, broker, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
-                if !complained {
+                if !complained || retry_ms < joined_before {
                     eprintln!("farpool node {}: broker {broker}: {error}; trying on", info.name);
                 }
                 complained = true;

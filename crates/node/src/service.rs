@@ -8,7 +8,7 @@ use farpool_transport::{Peer, Service, Shared, clock};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::{Code, Handle, Refusal, RegionIndex, Reply, Request};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +42,8 @@ pub(crate) struct NodeService {
     pub(crate) chores: Mutex<Chores>,
     pub(crate) chores_changed: Condvar,
     counters: Counters,
+    /// Regions that were found unclean when they were to be granted. Never granted again.
+    withheld: Mutex<BTreeSet<RegionIndex>>,
 }
 
 fn fresh_handle() -> Result<Handle, Refusal> {
@@ -76,6 +78,7 @@ impl NodeService {
             chores: Mutex::default(),
             chores_changed: Condvar::new(),
             counters: Counters::default(),
+            withheld: Mutex::default(),
         }
     }
 
@@ -160,10 +163,15 @@ impl NodeService {
             Ok(true) => Ok(()),
             Ok(false) => {
                 eprintln!("farpool node: region {region} was not clean and is withheld");
+                self.withheld.lock().unwrap_or_else(PoisonError::into_inner).insert(region);
                 Err(Refusal::new(Code::Exhausted, 0))
             }
             Err(error) => withheld(Err(error)),
         }
+    }
+
+    pub(crate) fn is_withheld(&self, region: RegionIndex) -> bool {
+        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).contains(&region)
     }
 
     /// Asks for a report to the broker soon.

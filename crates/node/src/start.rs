@@ -127,6 +127,8 @@ impl Node {
 
         let mut running = Node { service, info, address, listening, threads: Vec::new() };
         let service = Arc::clone(&running.service);
+        running.spawn("farpool-time", move || reporting::keep_time(&service))?;
+        let service = Arc::clone(&running.service);
         let house_options = options.clone();
         running.spawn("farpool-house", move || reporting::keep_house(&service, &house_options))?;
         let service = Arc::clone(&running.service);

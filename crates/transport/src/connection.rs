@@ -9,7 +9,7 @@ use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
-/// What is kept for the next bytes of a quiet connection; a large frame grows it, then it shrinks again.
+/// What a connection begins with for incoming bytes; it grows to the largest frame that comes.
 const INPUT_BYTES_START: usize = 64 << 10;
 /// Replies are sent when this much has gathered, even if more requests wait.
 const OUTPUT_BYTES_FLUSH: usize = 256 << 10;

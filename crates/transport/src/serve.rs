@@ -114,6 +114,10 @@ impl Conversation {
             Ok(reply) => {
                 self.body.clear();
                 reply.encode(&mut self.body);
+                if self.body.len() > FRAME_BODY_BYTES_MAX {
+                    refuse(header, Refusal::new(Code::LimitReached, FRAME_BODY_BYTES_MAX as u64), out);
+                    return Next::Continue;
+                }
                 append_frame(out, header.reply(&self.body, None), &self.body);
             }
             Err(refusal) => refuse(header, refusal, out),

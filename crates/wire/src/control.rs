@@ -74,8 +74,8 @@ wire_struct! {
         class: FileClass,
         /// The client's host (boot id): nodes there are reached by shared memory. 0: unknown.
         near: u128,
-        /// Nodes not to use.
-        avoid: List<NodeId, NODES_MAX>,
+        /// Lives of nodes not to use (a node that has restarted may be used again).
+        avoid: List<Incarnation, NODES_MAX>,
     }
 }
 
@@ -302,7 +302,7 @@ wire_struct! {
         leased: u32,
         /// Owned by names, or sealed on their way there.
         named: u32,
-        /// Being wiped or pre-faulted.
+        /// Being wiped.
         cleaning: u32,
         /// Locked into RAM.
         locked: u32,

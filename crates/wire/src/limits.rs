@@ -44,6 +44,6 @@ pub const TEXT_BYTES_MAX: usize = 512;
 const _: () = assert!(REGION_BYTES_MIN.is_power_of_two() && REGION_BYTES_MAX.is_power_of_two());
 // A batch of full size must fit its frame: 40 bytes of table entry per operation.
 const _: () = assert!(IO_BYTES_MAX + 8 + BATCH_OPS_MAX * 40 <= FRAME_BODY_BYTES_MAX);
-// The largest control messages: a full inventory (29 bytes a region) and a full file (60 bytes an extent).
-const _: () = assert!(NODE_REGIONS_MAX * 29 + SPENT_TICKETS_MAX * 8 + 4096 <= FRAME_BODY_BYTES_MAX);
+// The largest control messages: a full inventory (21 bytes a region) and a full file (60 bytes an extent).
+const _: () = assert!(NODE_REGIONS_MAX * 21 + SPENT_TICKETS_MAX * 8 + 4096 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(NAMED_EXTENTS_MAX * 60 + 4096 <= FRAME_BODY_BYTES_MAX);

@@ -35,7 +35,7 @@ codes! {
     LeaseExpired = 5,
     /// No region with this index; detail: regions of the node.
     NoSuchRegion = 6,
-    /// Not that many bytes are free; detail: bytes that are.
+    /// Not that much is free; detail: what is, in bytes from a broker, in regions from a node.
     Exhausted = 7,
     /// The ticket's time is over; detail: milliseconds since.
     TicketExpired = 8,
@@ -69,7 +69,7 @@ codes! {
     NotShared = 22,
     /// A limit on how many things one peer may hold; detail: the limit.
     LimitReached = 23,
-    /// No node is there to serve; detail: 0.
+    /// No node is there to serve, or the one needed has not come back yet; detail: its id, or 0.
     NoNodes = 24,
     /// The operating system refused the node memory; detail: bytes asked for.
     OutOfMemory = 25,
@@ -96,14 +96,14 @@ impl fmt::Display for Refusal {
         let detail = self.detail;
         match self.code {
             Code::StaleEpoch => {
-                write!(f, "the region was given to somebody else (its epoch is now {detail})")
+                write!(f, "the right to the region has ended (its epoch is now {detail})")
             }
             Code::WrongHandle => f.write_str("the capability handle does not fit this region"),
             Code::OutOfBounds => write!(f, "the range leaves the region of {detail} bytes"),
             Code::Sealed => f.write_str("the region is sealed: it can only be read"),
             Code::LeaseExpired => f.write_str("the lease has expired and was not renewed"),
             Code::NoSuchRegion => write!(f, "no such region (the node has {detail})"),
-            Code::Exhausted => write!(f, "the pool is full: {detail} bytes are free"),
+            Code::Exhausted => write!(f, "the pool is full ({detail} free)"),
             Code::TicketExpired => write!(f, "the ticket expired {detail} ms ago"),
             Code::TicketSpent => write!(f, "ticket {detail} was redeemed before"),
             Code::TicketForged => f.write_str("the ticket's signature does not fit"),

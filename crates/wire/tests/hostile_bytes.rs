@@ -243,7 +243,7 @@ fn check_list<T: Field + std::fmt::Debug + PartialEq, const MAX: usize>() {
 #[test]
 fn list_count_beyond_its_limit_or_its_bytes_is_refused_without_allocating() {
     use farpool_wire::control::*;
-    check_list::<NodeId, NODES_MAX>();
+    check_list::<Incarnation, NODES_MAX>();
     check_list::<TicketOffer, TICKETS_MAX>();
     check_list::<NamedExtent, NAMED_EXTENTS_MAX>();
     check_list::<NodeInfo, NODES_MAX>();

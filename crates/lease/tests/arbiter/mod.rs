@@ -48,7 +48,8 @@ pub struct Arbiter {
     grace_ms: u32,
     gates: Vec<Gate>,
     given: Vec<Given>,
-    redeemed: Vec<TicketId>,
+    /// Ids begin anew with each term.
+    redeemed: Vec<(Term, TicketId)>,
     /// When each session's last sign of life runs out.
     deadlines: BTreeMap<SessionId, MonoNs>,
     handles: u128,
@@ -124,8 +125,9 @@ impl Arbiter {
         self.handles = handles;
         if let Ok(leased) = &answer {
             assert_eq!(leased.grants.len(), ticket.region_count as usize, "all that was promised");
-            assert!(!self.redeemed.contains(&ticket.id), "ticket {} was redeemed twice", ticket.id);
-            self.redeemed.push(ticket.id);
+            let id = (ticket.term, ticket.id);
+            assert!(!self.redeemed.contains(&id), "ticket {id:?} was redeemed twice");
+            self.redeemed.push(id);
             self.heard_of(now, ticket.session, leased.lease_ttl_ms);
             self.given.extend(leased.grants.iter().map(|grant| Given {
                 session: ticket.session,
@@ -222,7 +224,9 @@ impl Arbiter {
                 self.invariant_i4_only_scrubbed_regions_are_opened(region, writable);
                 let gate = &mut self.gates[region.0 as usize];
                 assert!(gate.right.is_none(), "I1: {region} is opened while it is open");
-                assert!(epoch >= gate.epoch, "I2: {region} is opened at {epoch} behind {}", gate.epoch);
+                // A lease has an epoch of its own; a seal has the one its `Close` has just minted.
+                let is_fresh = if writable { epoch > gate.epoch } else { epoch == gate.epoch };
+                assert!(is_fresh, "I2: {region} is opened at {epoch}, it was at {}", gate.epoch);
                 gate.epoch = epoch;
                 gate.right = Some(Right { epoch, writable, handle });
             }

@@ -12,8 +12,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Connections of one listener; more are closed at once. Each costs a thread and about 128 KiB.
+/// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 2.5 MiB, by the
+/// largest frames it has carried.
 pub const CONNECTIONS_MAX: usize = 1_024;
+
+/// Pause after an accept that failed.
+const ACCEPT_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 type Open = Arc<Mutex<BTreeMap<u64, ShutdownHandle>>>;
 
@@ -72,8 +76,16 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             if !polled[1].revents().is_empty() {
                 break;
             }
-            // An accept that fails is the peer's problem, or passes (too many files); others wait behind it.
-            let Ok(socket) = accept(&listener) else { continue };
+            let socket = match accept(&listener) {
+                Ok(socket) => socket,
+                Err(error) => {
+                    // Too many open files passes when others close; asking at once would only burn a CPU.
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        let _ = poll(&mut [PollFd::new(&woken, PollFlags::IN)], Some(&ACCEPT_PAUSE));
+                    }
+                    continue;
+                }
+            };
             threads.retain(|thread| !thread.is_finished());
             if threads.len() >= CONNECTIONS_MAX {
                 continue;

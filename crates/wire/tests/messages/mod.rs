@@ -67,7 +67,7 @@ strategies! {
     proof -> SessionProof { session: session_id(), secret: secret() }
     request_tickets -> RequestTickets {
         session: session_id(), secret: secret(), bytes: any::<u64>(), class: class(), near: any::<u128>(),
-        avoid: list(node_id()),
+        avoid: list(incarnation()),
     }
     ticket -> Ticket {
         id: ticket_id(), term: term(), session: session_id(), secret_digest: any::<u128>(), node: node_id(),
