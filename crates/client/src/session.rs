@@ -172,9 +172,11 @@ impl Session {
             let error = match self.ask_link(request) {
                 Ok(reply) => return Ok(reply),
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
-                    // A broker that has just started waits for its nodes to present themselves.
-                    (Request::OpenName(_) | Request::Publish(_), Code::NoNodes) if clock::now() < give_up => {
-                        self.pause(20)?;
+                    // A broker waits for its nodes to present themselves, and to report what they have sealed.
+                    (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
+                        if clock::now() < give_up =>
+                    {
+                        self.pause(10)?;
                         continue;
                     }
                     // Done by the first try, whose answer was lost.

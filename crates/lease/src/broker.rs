@@ -86,6 +86,8 @@ struct Node {
     ticket_key: TicketKey,
     heard: MonoNs,
     inventory: Option<Inventory>,
+    /// What its last inventory showed as sealed.
+    sealed: BTreeMap<RegionIndex, Epoch>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +175,7 @@ impl BrokerLeases {
         }
         let (id, incarnation) = (offer.info.node, offer.info.incarnation);
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
-        let node = Node { info: offer.info, ticket_key: offer.ticket_key, heard: now, inventory: None };
+        let node = Node { info: offer.info, ticket_key: offer.ticket_key, heard: now, inventory: None, sealed: BTreeMap::new() };
         self.nodes.insert(node.info.node, node);
         Ok(Offered {
             term: self.term(),
@@ -217,6 +219,8 @@ impl BrokerLeases {
                 }
             }
         }
+        let is_sealed = |owned: &&OwnedRegion| !matches!(owned.owner, RegionOwner::Session(_));
+        node.sealed = inventory.owned.iter().filter(is_sealed).map(|owned| (owned.region, owned.epoch)).collect();
         node.inventory = Some(inventory);
         Ok(Ruling {
             term: self.term(),
@@ -397,6 +401,11 @@ impl BrokerLeases {
             }
             if *epochs.entry(place).or_insert(extent.epoch) != extent.epoch {
                 return Err(Refusal::new(Code::StaleEpoch, extent.epoch.0));
+            }
+            // Only what the node itself has shown as sealed to this life of the broker: the asker may have
+            // published it to an earlier life, which has let it go since.
+            if node.sealed.get(&extent.region) != Some(&extent.epoch) {
+                return Err(Refusal::new(Code::NotReported, extent.node.0));
             }
         }
         let file = self.durable.next_file;

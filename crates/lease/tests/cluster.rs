@@ -3,8 +3,7 @@
 //! renamed and dropped. After every step: I1, I2, I4 and I6 at each node (`arbiter`), and I5 here.
 //!
 //! As in the running system, a node has one question to the broker under way at a time and forgets its answer
-//! when it connects anew; and a client neither publishes what its own, conservative deadline has passed over,
-//! nor repeats an unanswered publish to another life of the broker.
+//! when it connects anew; and a client does not publish what its own, conservative deadline has passed over.
 
 mod arbiter;
 mod schedule;
@@ -69,9 +68,6 @@ struct Node {
 struct Sealed {
     node: usize,
     extent: NamedExtent,
-    /// The life of the broker that was asked to publish it. Another may not be: a name may have had it, and have
-    /// let it go, although this client never heard so.
-    asked: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -397,7 +393,7 @@ impl World<'_> {
                         region_offset: 0,
                         bytes: REGION_BYTES_MIN,
                     };
-                    client.sealed.push(Sealed { node, extent, asked: None });
+                    client.sealed.push(Sealed { node, extent });
                 }
             }
             (Request::Publish(publish), _, Ok(_)) => {
@@ -409,8 +405,6 @@ impl World<'_> {
 
     fn act_as_client(&mut self, index: usize) {
         self.forget_what_expired(index);
-        let life = self.broker_life;
-        self.clients[index].sealed.retain(|sealed| sealed.asked.is_none_or(|asked| asked == life));
         let Some(SessionProof { session, secret }) = self.clients[index].session.clone() else {
             let (resume, secret) = (SessionId(0), Secret(0));
             let label = Name::new("client").expect("a name");
@@ -468,11 +462,6 @@ impl World<'_> {
                     return;
                 }
                 let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.extent.clone()).collect();
-                for sealed in &mut self.clients[index].sealed {
-                    if extents.contains(&sealed.extent) {
-                        sealed.asked = Some(life);
-                    }
-                }
                 let (class, replace) = (FileClass::Pinned, self.random.percent(60));
                 let extents = List::new(extents).expect("two");
                 let publish = Publish { session, secret, name, class, replace, extents };

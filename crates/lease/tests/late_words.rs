@@ -82,11 +82,29 @@ fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Rulin
     broker.inventory(START, inventory).expect("known")
 }
 
+/// The node shows region 0 as sealed at this epoch, on its way to a name.
+fn shown_as_sealed(broker: &mut BrokerLeases, epoch: u64) {
+    ruling_on(broker, epoch, RegionOwner::Sealing(SessionId(9)));
+}
+
+/// A publish was committed, its answer lost, its name dropped, the broker restarted: repeated to the new life,
+/// it was acknowledged though the bytes were gone. Only what a node shows as sealed is published.
+#[test]
+fn publish_of_what_the_node_does_not_show_as_sealed_is_refused() {
+    let (mut broker, proof) = broker();
+    assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), Err(Code::NotReported));
+    ruling_on(&mut broker, 2, RegionOwner::Session(SessionId(9)));
+    assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), Err(Code::NotReported));
+    shown_as_sealed(&mut broker, 2);
+    assert!(publish(&mut broker, &proof, "view", &[extent(2)]).is_ok());
+}
+
 /// A client stalls between seal and publish; its region is freed, leased, sealed and published by another.
 /// Its publish then replaced the owner in the catalog's index, and the node was told to drop the other's file.
 #[test]
 fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
     let (mut broker, proof) = broker();
+    shown_as_sealed(&mut broker, 6);
     let file = publish(&mut broker, &proof, "present", &[extent(6)]).expect("published");
     for late in [2, 7] {
         assert_eq!(publish(&mut broker, &proof, "late", &[extent(late)]), Err(Code::StaleEpoch));
@@ -102,6 +120,7 @@ fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
     let (mut broker, proof) = broker();
     assert_eq!(ruling_on(&mut broker, 2, RegionOwner::Orphan).drop.len(), 1);
     assert_eq!(publish(&mut broker, &proof, "late", &[extent(2)]), Err(Code::StaleEpoch));
+    shown_as_sealed(&mut broker, 4);
     assert!(
         publish(&mut broker, &proof, "next", &[extent(4)]).is_ok(),
         "the region's next life may be named"
@@ -112,6 +131,7 @@ fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
 #[test]
 fn publish_repeated_after_its_name_was_dropped_is_refused() {
     let (mut broker, proof) = broker();
+    shown_as_sealed(&mut broker, 2);
     let file = publish(&mut broker, &proof, "view", &[extent(2)]);
     assert!(file.is_ok());
     assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), file, "a lost answer is given again");
@@ -124,6 +144,7 @@ fn publish_repeated_after_its_name_was_dropped_is_refused() {
 #[test]
 fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     let (mut broker, proof) = broker();
+    shown_as_sealed(&mut broker, 2);
     publish(&mut broker, &proof, "view", &[extent(2)]).expect("published");
     broker.drop_name(&name("view"), &mut Vec::new()).expect("dropped");
 
@@ -142,6 +163,7 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
 #[test]
 fn publish_of_one_region_at_two_epochs_is_refused() {
     let (mut broker, proof) = broker();
+    shown_as_sealed(&mut broker, 2);
     assert_eq!(publish(&mut broker, &proof, "both", &[extent(2), extent(3)]), Err(Code::StaleEpoch));
 }
 

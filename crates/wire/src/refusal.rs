@@ -73,6 +73,8 @@ codes! {
     NoNodes = 24,
     /// The operating system refused the node memory; detail: bytes asked for.
     OutOfMemory = 25,
+    /// The node has not reported this region as sealed (yet): ask again soon; detail: the node's id.
+    NotReported = 26,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -123,6 +125,9 @@ impl fmt::Display for Refusal {
             Code::NotShared => f.write_str("the region cannot be mapped from here"),
             Code::LimitReached => write!(f, "a limit was reached: {detail}"),
             Code::NoNodes => f.write_str("no memory node is in the pool"),
+            Code::NotReported => {
+                write!(f, "node {detail:016x} has not reported the file's regions as sealed")
+            }
             Code::OutOfMemory => write!(f, "the node's host refused it {detail} bytes"),
         }
     }
