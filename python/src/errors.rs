@@ -22,7 +22,12 @@ struct Kinds {
 
 static KINDS: PyOnceLock<Kinds> = PyOnceLock::new();
 
-fn new_type<'py>(module: &Bound<'py, PyModule>, name: &str, doc: &str, bases: &[Bound<'py, PyType>]) -> PyResult<Py<PyType>> {
+fn new_type<'py>(
+    module: &Bound<'py, PyModule>,
+    name: &str,
+    doc: &str,
+    bases: &[Bound<'py, PyType>],
+) -> PyResult<Py<PyType>> {
     let py = module.py();
     let members = PyDict::new(py);
     members.set_item("__module__", "farpool")?;
@@ -35,7 +40,8 @@ fn new_type<'py>(module: &Bound<'py, PyModule>, name: &str, doc: &str, bases: &[
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let base_doc = "Base of all errors of this package. The text says what was refused, by whom, and what helps.";
+    let base_doc =
+        "Base of all errors of this package. The text says what was refused, by whom, and what helps.";
     let error = new_type(module, "Error", base_doc, &[py.get_type::<PyOSError>()])?;
     let kind = |name: &str, doc: &str, also: Option<Bound<'_, PyType>>| {
         let mut bases = vec![error.bind(py).clone()];
@@ -46,10 +52,18 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         lost: kind("LostError", "Bytes are gone because the named memory node is. Write them anew.", None)?,
         exhausted: kind("ExhaustedError", "The pool has not that many bytes free.", None)?,
         lease: kind("LeaseError", "The bytes cannot be read: the last write to them failed.", None)?,
-        not_found: kind("NotFoundError", "No file of this name.", Some(py.get_type::<PyFileNotFoundError>()))?,
+        not_found: kind(
+            "NotFoundError",
+            "No file of this name.",
+            Some(py.get_type::<PyFileNotFoundError>()),
+        )?,
         exists: kind("ExistsError", "The name is taken.", Some(py.get_type::<PyFileExistsError>()))?,
         fork: kind("ForkError", "Made before a fork, used in the child: connect again there.", None)?,
-        invalid: kind("InvalidError", "An argument is not permitted; the text says what is.", Some(py.get_type::<PyValueError>()))?,
+        invalid: kind(
+            "InvalidError",
+            "An argument is not permitted; the text says what is.",
+            Some(py.get_type::<PyValueError>()),
+        )?,
         closed: kind("ClosedError", "The pool or file was closed or deleted.", None)?,
         unreachable: kind("UnreachableError", "Broker or node did not answer in time.", None)?,
         error,

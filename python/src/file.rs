@@ -33,7 +33,8 @@ impl PyFile {
 
 /// A Python number as an offset or count.
 fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
-    u64::try_from(number).map_err(|_| errors::invalid(py, format!("{what} is {number}; 0 or more is permitted")))
+    u64::try_from(number)
+        .map_err(|_| errors::invalid(py, format!("{what} is {number}; 0 or more is permitted")))
 }
 
 #[pymethods]
@@ -138,8 +139,10 @@ impl PyFile {
             let (offset, buffer): (i64, Bound<'_, PyAny>) = request?.extract()?;
             sources.push((natural(py, "offset", offset)?, Source::of(&buffer)?));
         }
-        let ranges: Vec<WriteRange<'_>> =
-            sources.iter().map(|(offset, source)| WriteRange { offset: *offset, from: source.bytes() }).collect();
+        let ranges: Vec<WriteRange<'_>> = sources
+            .iter()
+            .map(|(offset, source)| WriteRange { offset: *offset, from: source.bytes() })
+            .collect();
         py.detach(|| file.write_batch(&ranges)).map_err(|error| errors::of(py, &error))?;
         Ok(ranges.iter().map(|range| range.from.len()).collect())
     }

@@ -57,7 +57,8 @@ fn size(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
     let factor = match unit.trim() {
         "ms" => 1.0,
         "s" => 1_000.0,
@@ -66,7 +67,10 @@ fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
     };
     let millis = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
     if millis.is_nan() || millis < 0.0 {
-        return Err(errors::invalid(py, format!("{what} is {text:?}; a time such as '250ms' or '5s' is permitted")));
+        return Err(errors::invalid(
+            py,
+            format!("{what} is {text:?}; a time such as '250ms' or '5s' is permitted"),
+        ));
     }
     Ok(millis as u64)
 }
@@ -94,7 +98,9 @@ pub(crate) fn connect(
     };
     let opened = match url {
         Some(url) => py.detach(|| Pool::connect_with(url, options)),
-        None => py.detach(|| Pool::embedded(EmbeddedOptions { pool: options, ..EmbeddedOptions::new(1 << 30) })),
+        None => {
+            py.detach(|| Pool::embedded(EmbeddedOptions { pool: options, ..EmbeddedOptions::new(1 << 30) }))
+        }
     };
     opened.map(PyPool::new).map_err(|error| errors::of(py, &error))
 }
@@ -175,7 +181,10 @@ impl PyPool {
     #[pyo3(signature = (name, *, file_class="scratch", size_hint=0))]
     fn create(&self, py: Python<'_>, name: &str, file_class: &str, size_hint: u64) -> PyResult<PyFile> {
         let class = FileClass::from_word(file_class).ok_or_else(|| {
-            errors::invalid(py, format!("file_class is {file_class:?}; 'scratch', 'cache' or 'pinned' is permitted"))
+            errors::invalid(
+                py,
+                format!("file_class is {file_class:?}; 'scratch', 'cache' or 'pinned' is permitted"),
+            )
         })?;
         self.run(py, |pool| pool.create(name, class, CreateOptions { size_hint })).map(PyFile::new)
     }

@@ -29,7 +29,8 @@ fn fails(args: &[&str], code: i32, parts: &[&str]) {
 
 #[test]
 fn command_region_size_that_is_no_power_of_two_is_refused() {
-    let node = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1", "--region-size"];
+    let node =
+        ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1", "--region-size"];
     fails(&[&node[..], &["3MiB"]].concat(), 2, &["3145728", "power of two"]);
     fails(&[&node[..], &["4KiB"]].concat(), 2, &["4096"]);
     fails(&[&node[..], &["64MB"]].concat(), 2, &["--region-size", "64MB", "MiB"]);
@@ -37,7 +38,17 @@ fn command_region_size_that_is_no_power_of_two_is_refused() {
 
 #[test]
 fn command_more_memory_than_the_host_has_is_refused() {
-    let args = ["node", "--name", "n", "--memory", "4096GiB", "--region-size", "1GiB", "--broker", "farpool://127.0.0.1:1"];
+    let args = [
+        "node",
+        "--name",
+        "n",
+        "--memory",
+        "4096GiB",
+        "--region-size",
+        "1GiB",
+        "--broker",
+        "farpool://127.0.0.1:1",
+    ];
     fails(&args, 2, &["4398046511104", "this host's memory"]);
 }
 
@@ -46,7 +57,17 @@ fn command_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     fails(&["broker", "--listen", &address], 2, &[&address, "in use"]);
-    let args = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1", "--listen", &address];
+    let args = [
+        "node",
+        "--name",
+        "n",
+        "--memory",
+        "64MiB",
+        "--broker",
+        "farpool://127.0.0.1:1",
+        "--listen",
+        &address,
+    ];
     fails(&args, 2, &[&address, "in use"]);
 }
 
@@ -153,7 +174,8 @@ fn session_options_outside_their_range_are_refused() {
     let error = Pool::connect_with("farpool://127.0.0.1:1", options).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("10 to 600000"), "{error}");
-    for url in ["127.0.0.1:7700", "farpool://", "farpool://host", "farpool://host:0", "farpool://host:70000"] {
+    for url in ["127.0.0.1:7700", "farpool://", "farpool://host", "farpool://host:0", "farpool://host:70000"]
+    {
         let error = Pool::connect(url).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
         assert!(error.to_string().contains("farpool://HOST:PORT"), "{error}");

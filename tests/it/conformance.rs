@@ -51,11 +51,15 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
             let ops: Vec<(usize, u64)> =
                 (0..count).map(|_| (random.below(2) as usize, random.below(MIB - bytes))).collect();
             let payload = random.bytes(bytes as usize * count);
-            let pieces: Vec<&[u8]> = (0..count).map(|op| &payload[op * bytes as usize..][..bytes as usize]).collect();
+            let pieces: Vec<&[u8]> =
+                (0..count).map(|op| &payload[op * bytes as usize..][..bytes as usize]).collect();
             let writes: Vec<WriteOp<'_>> = ops
                 .iter()
                 .zip(&pieces)
-                .map(|((region, offset), from)| WriteOp { span: span(&grants[*region], *offset, from.len()), from })
+                .map(|((region, offset), from)| WriteOp {
+                    span: span(&grants[*region], *offset, from.len()),
+                    from,
+                })
                 .collect();
             let deadline = far_deadline(link);
             link.write(&writes, deadline).expect("a batch of writes");

@@ -64,7 +64,10 @@ fn old_epoch_is_refused_on_every_operation_ten_thousand_times() {
 
         let mut refused_tries = 0;
         for kind in 0..TRIES {
-            assert!(try_old_right(&zombie, &mut *zombie_link, &old, kind), "{transport}, try {kind} was let through");
+            assert!(
+                try_old_right(&zombie, &mut *zombie_link, &old, kind),
+                "{transport}, try {kind} was let through"
+            );
             refused_tries += 1;
         }
         assert_eq!(read(&mut *owner_link, &new, 0, MIB as usize).expect("a read"), content, "{transport}");

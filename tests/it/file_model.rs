@@ -1,7 +1,10 @@
 //! The file API against an array of bytes, with files created, deleted and cut so that extents are recycled.
 
 use crate::random::Random;
-use farpool::{CreateOptions, EmbeddedOptions, ErrorKind, FarFile, FileClass, Pool, ReadRange, TransportChoice, WriteRange};
+use farpool::{
+    CreateOptions, EmbeddedOptions, ErrorKind, FarFile, FileClass, Pool, ReadRange, TransportChoice,
+    WriteRange,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -15,7 +18,8 @@ fn pool(memory_mib: u64, nodes: u32, transport: TransportChoice) -> Pool {
 
 #[test]
 fn file_random_operations_agree_with_an_array_of_bytes() {
-    for (seed, transport) in [(1, TransportChoice::Tcp), (2, TransportChoice::Shm), (3, TransportChoice::Tcp)] {
+    for (seed, transport) in [(1, TransportChoice::Tcp), (2, TransportChoice::Shm), (3, TransportChoice::Tcp)]
+    {
         let pool = pool(48, 2, transport);
         let mut random = Random(seed);
         let mut files: Vec<(FarFile, Vec<u8>)> = Vec::new();
@@ -26,7 +30,8 @@ fn file_random_operations_agree_with_an_array_of_bytes() {
             if files.is_empty() || choice < 6 && files.len() < 8 {
                 next += 1;
                 let class = FileClass::ALL[random.below(2) as usize];
-                let file = pool.create(&format!("file-{next}"), class, CreateOptions::default()).expect("created");
+                let file =
+                    pool.create(&format!("file-{next}"), class, CreateOptions::default()).expect("created");
                 files.push((file, Vec::new()));
                 continue;
             }
@@ -40,7 +45,7 @@ fn file_random_operations_agree_with_an_array_of_bytes() {
             }
             let (file, model) = &mut files[at];
             let offset = random.below(3 * MIB);
-            let bytes = random.below(if choice % 7 == 0 { 2 * MIB } else { 30_000 }) as usize;
+            let bytes = random.below(if choice.is_multiple_of(7) { 2 * MIB } else { 30_000 }) as usize;
             match choice {
                 9..45 => {
                     let from = random.bytes(bytes);
@@ -72,20 +77,31 @@ fn file_random_operations_agree_with_an_array_of_bytes() {
                     let mut parts: Vec<(u64, Vec<u8>)> = (0..6)
                         .map(|_| {
                             let offset = random.below(model.len() as u64);
-                            (offset, vec![0xee; random.below((model.len() as u64 - offset).min(50_000) + 1) as usize])
+                            (
+                                offset,
+                                vec![
+                                    0xee;
+                                    random.below((model.len() as u64 - offset).min(50_000) + 1) as usize
+                                ],
+                            )
                         })
                         .collect();
                     let mut ranges: Vec<ReadRange<'_>> =
                         parts.iter_mut().map(|(offset, into)| ReadRange { offset: *offset, into }).collect();
                     file.read_batch(&mut ranges).expect("a batch of reads");
                     for (offset, found) in &parts {
-                        assert_eq!(found[..], model[*offset as usize..][..found.len()], "seed {seed}, step {steps}");
+                        assert_eq!(
+                            found[..],
+                            model[*offset as usize..][..found.len()],
+                            "seed {seed}, step {steps}"
+                        );
                     }
                 }
                 _ => {
                     let mut found = vec![0xee; bytes];
                     let count = file.read_at(offset, &mut found).expect("a read");
-                    let expected = &model[model.len().min(offset as usize)..model.len().min(offset as usize + bytes)];
+                    let expected =
+                        &model[model.len().min(offset as usize)..model.len().min(offset as usize + bytes)];
                     assert_eq!(&found[..count], expected, "seed {seed}, step {steps}");
                 }
             }
@@ -146,7 +162,8 @@ fn files_on_two_nodes_are_striped_over_both() {
     let mut left = 100;
     // The nodes report twice a second at the slowest.
     let written = loop {
-        let written: Vec<u64> = pool.status().expect("a status").nodes.iter().map(|node| node.traffic.write_bytes).collect();
+        let written: Vec<u64> =
+            pool.status().expect("a status").nodes.iter().map(|node| node.traffic.write_bytes).collect();
         left -= 1;
         if written.iter().sum::<u64>() == 8 << 20 || left == 0 {
             break written;

@@ -19,10 +19,12 @@ pub struct Process {
 
 impl Process {
     pub fn start(args: &[&str]) -> Process {
-        let mut child = Command::new(binary()).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut child =
+            Command::new(binary()).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}")).trim().to_owned();
+        let ready =
+            line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}")).trim().to_owned();
         Process { child, ready }
     }
 
@@ -79,7 +81,9 @@ fn node_killed_is_named_in_the_error_and_the_rest_of_the_pool_serves_on() {
         let error = loop {
             match file.read_at(0, &mut into) {
                 // Mapped memory outlives its node until the session notices.
-                Ok(_) => assert!(killed.elapsed() < Duration::from_secs(2), "{transport:?}: the loss is noticed"),
+                Ok(_) => {
+                    assert!(killed.elapsed() < Duration::from_secs(2), "{transport:?}: the loss is noticed")
+                }
                 Err(error) => break error,
             }
         };
@@ -106,7 +110,17 @@ fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
     let address = first.ready.split(' ').nth(1).expect("an address").to_owned();
     first.kill();
     let again = Process::start(&[
-        "node", "--name", "phoenix", "--memory", "32MiB", "--region-size", "1MiB", "--broker", &broker.ready, "--listen", &address,
+        "node",
+        "--name",
+        "phoenix",
+        "--memory",
+        "32MiB",
+        "--region-size",
+        "1MiB",
+        "--broker",
+        &broker.ready,
+        "--listen",
+        &address,
     ]);
     let mut found = [0; 6];
     let error = file.read_at(0, &mut found).expect_err("its bytes are gone");
@@ -166,7 +180,8 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
 #[test]
 fn client_process_of_the_next_test() {
     let Ok(url) = std::env::var("FARPOOL_TEST_HOLD") else { return };
-    let transport = std::env::var("FARPOOL_TEST_TRANSPORT").expect("set together").parse().expect("a transport");
+    let transport =
+        std::env::var("FARPOOL_TEST_TRANSPORT").expect("set together").parse().expect("a transport");
     let pool = connect(&url, transport);
     let file = pool.create("held", FileClass::Scratch, CreateOptions::default()).expect("created");
     loop {

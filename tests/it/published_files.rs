@@ -31,7 +31,8 @@ fn whole(pool: &Pool, name: &str) -> Vec<u8> {
 fn nothing_held(pool: &Pool) {
     for _ in 0..500 {
         let status = pool.status().expect("a status");
-        if status.nodes.iter().all(|node| node.counts.leased + node.counts.named + node.counts.cleaning == 0) {
+        if status.nodes.iter().all(|node| node.counts.leased + node.counts.named + node.counts.cleaning == 0)
+        {
             return;
         }
         std::thread::park_timeout(std::time::Duration::from_millis(10));
@@ -50,7 +51,8 @@ fn published_file_is_read_by_another_session_after_its_writer_is_gone() {
         assert_eq!(whole(&writer, "views/orders"), content);
         writer.close();
         assert_eq!(whole(&reader, "views/orders"), content, "{transport:?}");
-        let read_only = reader.open("views/orders").expect("opened").write_at(0, b"x").expect_err("read only");
+        let read_only =
+            reader.open("views/orders").expect("opened").write_at(0, b"x").expect_err("read only");
         assert_eq!(read_only.kind(), ErrorKind::ReadOnly);
         reader.delete("views/orders").expect("dropped");
         nothing_held(&reader);
@@ -69,7 +71,10 @@ fn published_name_is_refused_twice_and_replaced_when_asked_for() {
     assert_eq!(whole(&reader, "v"), b"second");
     writer.rename("v", "w").expect("renamed");
     assert_eq!(reader.open("v").err().map(|error| error.kind()), Some(ErrorKind::NotFound));
-    assert_eq!(reader.list("").expect("a list").iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["w"]);
+    assert_eq!(
+        reader.list("").expect("a list").iter().map(|file| file.name.as_str()).collect::<Vec<_>>(),
+        ["w"]
+    );
     writer.delete("w").expect("dropped");
     nothing_held(&reader);
 }

@@ -60,7 +60,8 @@ impl OneNode {
     pub fn session(&self) -> RawSession {
         let label = Name::new("raw client").expect("a name");
         let open = OpenSession { resume: Default::default(), secret: Default::default(), label };
-        let Ok(Reply::OpenSession(opened)) = self.broker_link().call(&Request::OpenSession(open), soon()) else {
+        let Ok(Reply::OpenSession(opened)) = self.broker_link().call(&Request::OpenSession(open), soon())
+        else {
             panic!("a session is opened");
         };
         RawSession { proof: SessionProof { session: opened.session, secret: opened.secret } }
@@ -98,7 +99,9 @@ impl RawSession {
         loop {
             match self.lease(pool, link, regions) {
                 Ok(grants) => return grants,
-                Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Exhausted && clock::now() < give_up => {
+                Err(LinkError::Refused { refusal, .. })
+                    if refusal.code == Code::Exhausted && clock::now() < give_up =>
+                {
                     std::thread::yield_now();
                 }
                 Err(error) => panic!("leasing: {error}"),

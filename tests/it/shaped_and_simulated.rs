@@ -20,7 +20,7 @@ fn faulty_run(pool: &OneNode, grant: &Grant, seed: u64) -> Vec<(&'static str, u6
         let deadline = net.now().plus_ms(10);
         let from = [step as u8; 64];
         let mut into = [0; 64];
-        let result = if net.draw() % 2 == 0 {
+        let result = if net.draw().is_multiple_of(2) {
             link.write(&[WriteOp { span: span(grant, offset, 64), from: &from }], deadline)
         } else {
             link.read(&mut [ReadOp { span: span(grant, offset, 64), into: &mut into }], deadline)

@@ -197,10 +197,13 @@ fn start(args: &[&str]) -> Result<(Server, String), Failure> {
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line)?;
     let ready = line.strip_prefix("ready ").map(|rest| rest.trim().to_owned());
-    ready.map(|ready| (child, ready)).ok_or_else(|| Failure::Failed(format!("farpool {} did not start", args[0])))
+    ready
+        .map(|ready| (child, ready))
+        .ok_or_else(|| Failure::Failed(format!("farpool {} did not start", args[0])))
 }
 
-const POINTS: [&str; 4] = ["8 KiB random, depth 1", "8 KiB random, depth 64", "512 KiB sequential", "512 KiB first write"];
+const POINTS: [&str; 4] =
+    ["8 KiB random, depth 1", "8 KiB random, depth 64", "512 KiB sequential", "512 KiB first write"];
 
 fn measure_all(
     target: &mut dyn Target,
@@ -236,9 +239,11 @@ fn bench_io(args: &IoArgs) -> Outcome {
         let mut far = [base; 2];
         for (index, transport) in [TransportChoice::Shm, TransportChoice::Tcp].into_iter().enumerate() {
             bar.set_message(names[index + 1]);
-            let options = PoolOptions { transport, label: Some("farpool bench".into()), ..PoolOptions::default() };
+            let options =
+                PoolOptions { transport, label: Some("farpool bench".into()), ..PoolOptions::default() };
             let pool = connect(&url, &options, args.size)?;
-            let mut file = pool.create("bench", FileClass::Scratch, CreateOptions { size_hint: args.size })?;
+            let mut file =
+                pool.create("bench", FileClass::Scratch, CreateOptions { size_hint: args.size })?;
             let written = fill_all(&mut file, args.size)?;
             far[index] = measure_all(&mut file, written, args, &bar)?;
             pool.close();
@@ -256,7 +261,8 @@ fn bench_io(args: &IoArgs) -> Outcome {
     for (point, label) in POINTS.iter().enumerate() {
         let base = median(0, point, |point| point.gb_per_s);
         for (target, name) in names.iter().enumerate() {
-            let (p50, p99) = (median(target, point, |point| point.p50_us), median(target, point, |point| point.p99_us));
+            let (p50, p99) =
+                (median(target, point, |point| point.p50_us), median(target, point, |point| point.p99_us));
             let rate = median(target, point, |point| point.gb_per_s);
             rows.push(vec![
                 (*label).to_owned(),
@@ -274,13 +280,22 @@ fn bench_io(args: &IoArgs) -> Outcome {
     let machine = machine();
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", json!({ "machine": machine, "size_bytes": args.size, "rounds": args.rounds, "points": machine_rows }))?;
+        writeln!(
+            out,
+            "{}",
+            json!({ "machine": machine, "size_bytes": args.size, "rounds": args.rounds, "points": machine_rows })
+        )?;
     } else {
         for line in table::lines(&["access", "to", "p50 us", "p99 us", "GB/s", "of memcpy"], &rows) {
             writeln!(out, "{line}")?;
         }
         writeln!(out)?;
-        writeln!(out, "{} file, median of {} rounds, every byte checked. {machine}", show_bytes(args.size), args.rounds)?;
+        writeln!(
+            out,
+            "{} file, median of {} rounds, every byte checked. {machine}",
+            show_bytes(args.size),
+            args.rounds
+        )?;
         writeln!(out, "tcp is loopback, not a network; at depth 64 the times are of a whole batch.")?;
     }
     Ok(())
@@ -291,8 +306,12 @@ fn connect(url: &str, options: &PoolOptions, bytes: u64) -> Result<Pool, Failure
     let give_up = Instant::now() + Duration::from_secs(30);
     loop {
         let pool = Pool::connect_with(url, options.clone())?;
-        let free: u64 =
-            pool.status()?.nodes.iter().map(|node| u64::from(node.counts.free) * node.info.region_bytes).sum();
+        let free: u64 = pool
+            .status()?
+            .nodes
+            .iter()
+            .map(|node| u64::from(node.counts.free) * node.info.region_bytes)
+            .sum();
         if free >= bytes {
             return Ok(pool);
         }

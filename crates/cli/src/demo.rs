@@ -30,6 +30,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) => Err(Failure::Said(u8::try_from(code).unwrap_or(2))),
-        (None, signal) => Err(Failure::Failed(format!("the demo was ended by signal {}", signal.unwrap_or(0)))),
+        (None, signal) => {
+            Err(Failure::Failed(format!("the demo was ended by signal {}", signal.unwrap_or(0))))
+        }
     }
 }

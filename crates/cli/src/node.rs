@@ -53,7 +53,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut stop = Stop::catch()?;
     let name = |flag: &str, name: &str| {
-        Name::new(name).map_err(|error| Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted")))
+        Name::new(name).map_err(|error| {
+            Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted"))
+        })
     };
     let broker = loopback::broker_of("--broker", &args.broker)?;
     loopback::resolve("--broker", &broker, args.plaintext)?;
@@ -66,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.lock_memory = !args.no_lock;
     options.prefault = !args.no_prefault;
     options.shared_memory = !args.no_shm;
-    let node = Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
+    let node =
+        Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
     // Ready is when clients can lease from it; until then its tries are on stderr.
     while !node.wait_joined(Duration::from_millis(100)) {
         if stop.has_come() {

@@ -2,7 +2,8 @@
 
 /// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes).
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; a whole number with B, KiB, MiB, GiB or TiB is, such as 4GiB");
+    let wrong =
+        || format!("{text:?} is no size; a whole number with B, KiB, MiB, GiB or TiB is, such as 4GiB");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let shift = match unit.trim() {

@@ -78,9 +78,11 @@ impl Error {
             Code::Exhausted | Code::OutOfMemory | Code::NoNodes | Code::LimitReached => ErrorKind::Exhausted,
             Code::NameTaken => ErrorKind::Exists,
             Code::NoSuchName => ErrorKind::NotFound,
-            Code::FileLost | Code::StaleEpoch | Code::WrongHandle | Code::WrongIncarnation | Code::LeaseExpired => {
-                ErrorKind::Lost
-            }
+            Code::FileLost
+            | Code::StaleEpoch
+            | Code::WrongHandle
+            | Code::WrongIncarnation
+            | Code::LeaseExpired => ErrorKind::Lost,
             Code::Sealed => ErrorKind::ReadOnly,
             _ => ErrorKind::Refused,
         };

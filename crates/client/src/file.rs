@@ -198,16 +198,20 @@ impl FarFile {
     pub(crate) fn publish(&self, replace: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let shown = self.name();
-        let name = Name::new(shown.clone()).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        let name =
+            Name::new(shown.clone()).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
         if inner.class != FileClass::Pinned {
-            let message = format!("far file {shown:?} is of class {}; only pinned files are published", inner.class);
+            let message =
+                format!("far file {shown:?} is of class {}; only pinned files are published", inner.class);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let mut state = inner.bytes.write().unwrap_or_else(PoisonError::into_inner);
         let extents = match &*state {
             State::Writable => inner.seal()?,
             State::Sealed(extents) => extents.clone(),
-            State::Published => return Err(Error::new(ErrorKind::ReadOnly, format!("{shown:?} is published"))),
+            State::Published => {
+                return Err(Error::new(ErrorKind::ReadOnly, format!("{shown:?} is published")));
+            }
             State::Deleted => return Err(closed()),
         };
         // From here on the bytes are sealed, whatever the broker says; the transaction may be tried again.
@@ -215,8 +219,14 @@ impl FarFile {
         let extents = List::new(extents)
             .map_err(|error| Error::new(ErrorKind::Invalid, format!("too fragmented to publish: {error}")))?;
         let proof = inner.session.proof();
-        let publish =
-            Publish { session: proof.session, secret: proof.secret, name, class: inner.class, replace, extents };
+        let publish = Publish {
+            session: proof.session,
+            secret: proof.secret,
+            name,
+            class: inner.class,
+            replace,
+            extents,
+        };
         answer_of!(inner.session.ask(&Request::Publish(publish))?, Publish)?;
         *state = State::Published;
         Ok(())
@@ -276,7 +286,8 @@ impl FileInner {
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
         let _state = self.enter()?;
         // Nothing is read anywhere, also behind the end.
-        let mut ranges: Vec<&mut ReadRange<'_>> = ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
+        let mut ranges: Vec<&mut ReadRange<'_>> =
+            ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
         let mut plans = Vec::with_capacity(ranges.len());
         {
             let map = self.map();
@@ -288,7 +299,8 @@ impl FileInner {
                 }
                 match map.plan_read(file) {
                     ReadPlan::Poisoned(part) => {
-                        let message = format!("bytes {} to {} were last written without success", part.start, part.end);
+                        let message =
+                            format!("bytes {} to {} were last written without success", part.start, part.end);
                         return Err(Error::new(ErrorKind::Poisoned, message));
                     }
                     ReadPlan::Fetch(pieces) => plans.push(pieces),
@@ -341,11 +353,13 @@ impl FileInner {
         let mut by_node = ByNode::default();
         for (range, pieces) in ranges.iter().zip(&plans) {
             for piece in pieces {
-                let from = (piece.file.start - range.offset) as usize..(piece.file.end - range.offset) as usize;
+                let from =
+                    (piece.file.start - range.offset) as usize..(piece.file.end - range.offset) as usize;
                 by_node.add(&piece.region, WriteOp { span: span(piece), from: &range.from[from] });
             }
         }
-        let result = by_node.each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
+        let result =
+            by_node.each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
         let mut map = self.map();
         for range in &ranges {
             let file = range.offset..range.offset + range.from.len() as u64;
@@ -368,12 +382,11 @@ impl FileInner {
             return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
         }
         self.fill_holes(&holes)?;
-        let renamed: BTreeMap<u64, Arc<LeasedRegion>> =
-            self.session.seal(self.group)?.into_iter().map(|(before, after)| (before.id, after)).collect();
+        let sealed = self.session.seal(self.group)?;
         let mut map = self.map();
         let mut cuts = Vec::new();
         for cut in map.cuts() {
-            let Some(region) = renamed.get(&cut.region.id) else {
+            let Some(region) = sealed.get(&cut.region.id) else {
                 return Err(Error::lost(&cut.region.node.info.name, "it was lost while the file was sealed"));
             };
             cuts.push(crate::plan::Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes });
@@ -417,7 +430,8 @@ impl FileInner {
                     let bytes = (piece.file.end - piece.file.start) as usize;
                     by_node.add(&piece.region, WriteOp { span: span(piece), from: &zeros[..bytes] });
                 }
-                by_node.each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline))?;
+                by_node
+                    .each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline))?;
                 self.map().wrote(at..at + count);
                 at += count;
             }
@@ -466,14 +480,15 @@ impl<'r, Op> ByNode<'r, Op> {
         for (region, mut ops) in self.nodes {
             session.check_lease(region)?;
             let deadline = NodeLinks::deadline(session.options.request_timeout_ms);
-            let talked = region.node.converse(deadline, repeat, |link| match talk(link, &mut ops, deadline) {
-                // In its grace the lease has lost nothing yet: renew it over this very link and go on.
-                Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
-                    link.call(&Request::Renew(session.proof()), deadline)?;
-                    talk(link, &mut ops, deadline)
-                }
-                other => other,
-            });
+            let talked =
+                region.node.converse(deadline, repeat, |link| match talk(link, &mut ops, deadline) {
+                    // In its grace the lease has lost nothing yet: renew it over this very link and go on.
+                    Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
+                        link.call(&Request::Renew(session.proof()), deadline)?;
+                        talk(link, &mut ops, deadline)
+                    }
+                    other => other,
+                });
             talked.map_err(|error| {
                 if error.kind() == ErrorKind::Lost && region.is_leased {
                     // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
@@ -497,7 +512,10 @@ pub(crate) fn sealed_map(
     let mut length = 0;
     for extent in opened.extents.iter() {
         let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
-            return Err(Error::new(ErrorKind::Refused, "the broker named an extent on a node it did not name"));
+            return Err(Error::new(
+                ErrorKind::Refused,
+                "the broker named an extent on a node it did not name",
+            ));
         };
         let node = session.links(info)?;
         let region = regions.entry((extent.node.0, extent.region.0)).or_insert_with(|| {

@@ -72,7 +72,8 @@ impl NodeLinks {
             }
             TransportChoice::Auto => Transport::Tcp,
             TransportChoice::Shm => {
-                let message = format!("node {} is not on this host, so it has no shared memory to map", info.name);
+                let message =
+                    format!("node {} is not on this host, so it has no shared memory to map", info.name);
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };

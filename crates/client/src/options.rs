@@ -22,7 +22,10 @@ impl std::str::FromStr for TransportChoice {
             "auto" => Ok(TransportChoice::Auto),
             "tcp" => Ok(TransportChoice::Tcp),
             "shm" => Ok(TransportChoice::Shm),
-            other => Err(Error::new(ErrorKind::Invalid, format!("transport {other:?}; auto, tcp or shm are permitted"))),
+            other => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("transport {other:?}; auto, tcp or shm are permitted"),
+            )),
         }
     }
 }
@@ -60,7 +63,8 @@ impl Default for PoolOptions {
 impl PoolOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if !(10..=600_000).contains(&self.request_timeout_ms) {
-            let message = format!("request timeout {} ms; 10 to 600000 ms are permitted", self.request_timeout_ms);
+            let message =
+                format!("request timeout {} ms; 10 to 600000 ms are permitted", self.request_timeout_ms);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(())

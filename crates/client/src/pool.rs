@@ -60,7 +60,10 @@ fn broker_address(url: &str) -> Result<String, Error> {
     let port = address.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.parse::<u16>());
     match (address, port) {
         (Some(address), Some(Ok(1..))) => Ok(address.to_owned()),
-        _ => Err(Error::new(ErrorKind::Invalid, format!("{url:?} is no pool address; farpool://HOST:PORT is one"))),
+        _ => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{url:?} is no pool address; farpool://HOST:PORT is one"),
+        )),
     }
 }
 
@@ -132,7 +135,8 @@ impl Pool {
     pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
         self.inner.check()?;
         Name::new(name).map_err(|_| {
-            let message = format!("far file name {name:?}: 1 to {NAME_BYTES_MAX} bytes without control characters");
+            let message =
+                format!("far file name {name:?}: 1 to {NAME_BYTES_MAX} bytes without control characters");
             Error::new(ErrorKind::Invalid, message)
         })?;
         let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
@@ -194,14 +198,18 @@ impl Pool {
         }
         let by = ByName { name: self.published_name(name)? };
         let dropped = self.inner.session.ask(&Request::DropName(by));
-        answer_of!(dropped.map_err(|error| error.during(format_args!("deleting far file {name:?}")))?, DropName)?;
+        answer_of!(
+            dropped.map_err(|error| error.during(format_args!("deleting far file {name:?}")))?,
+            DropName
+        )?;
         Ok(())
     }
 
     /// Gives a file another name, which must be free.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         self.inner.check()?;
-        let name = Name::new(to).map_err(|error| Error::new(ErrorKind::Invalid, format!("far file name {to:?}: {error}")))?;
+        let name = Name::new(to)
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("far file name {to:?}: {error}")))?;
         {
             let mut files = self.inner.files();
             if files.contains_key(to) {
@@ -215,7 +223,10 @@ impl Pool {
         }
         let rename = Request::RenameName(Rename { from: self.published_name(from)?, to: name });
         let renamed = self.inner.session.ask(&rename);
-        answer_of!(renamed.map_err(|error| error.during(format_args!("renaming far file {from:?}")))?, RenameName)?;
+        answer_of!(
+            renamed.map_err(|error| error.during(format_args!("renaming far file {from:?}")))?,
+            RenameName
+        )?;
         Ok(())
     }
 
@@ -224,7 +235,9 @@ impl Pool {
     pub fn publish(&self, name: &str, replace: bool) -> Result<(), Error> {
         self.inner.check()?;
         let file = self.inner.files().get(name).cloned();
-        let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("this session has no far file {name:?}")))?;
+        let file = file.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("this session has no far file {name:?}"))
+        })?;
         file.publish(replace).map_err(|error| error.during(format_args!("publishing far file {name:?}")))?;
         let mut files = self.inner.files();
         if files.get(name).is_some_and(|listed| listed.same_file(&file)) {
@@ -257,7 +270,8 @@ impl Pool {
     }
 
     fn list_published(&self, prefix: &str) -> Result<Vec<FileInfo>, Error> {
-        let text = |text: &str| Text::new(text).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()));
+        let text =
+            |text: &str| Text::new(text).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()));
         let mut found: Vec<FileInfo> = Vec::new();
         loop {
             let after = found.last().map_or("", |last| last.name.as_str());

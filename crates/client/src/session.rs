@@ -180,7 +180,9 @@ impl Session {
                         continue;
                     }
                     // Done by the first try, whose answer was lost.
-                    (Request::DropName(_), Code::NoSuchName) if asked_before => return Ok(Reply::DropName(Done {})),
+                    (Request::DropName(_), Code::NoSuchName) if asked_before => {
+                        return Ok(Reply::DropName(Done {}));
+                    }
                     _ => return Err(self.broker_error(&LinkError::Refused { index: 0, refusal })),
                 },
                 Err(error) => error,
@@ -198,8 +200,10 @@ impl Session {
     fn pause(&self, ms: u64) -> Result<(), Error> {
         let stop = locked(&self.stop);
         let pause = Duration::from_millis(ms);
-        let (stop, _) =
-            self.stopping.wait_timeout_while(stop, pause, |stop| !*stop).unwrap_or_else(PoisonError::into_inner);
+        let (stop, _) = self
+            .stopping
+            .wait_timeout_while(stop, pause, |stop| !*stop)
+            .unwrap_or_else(PoisonError::into_inner);
         if *stop { Err(Error::new(ErrorKind::Closed, "the pool is closed")) } else { Ok(()) }
     }
 
@@ -454,8 +458,8 @@ impl Session {
         subtract(&self.counters.leased_bytes, region.node.info.region_bytes);
     }
 
-    /// Ends writing to every region of a published file's group. In the order given.
-    pub(crate) fn seal(&self, group: Group) -> Result<Vec<(Arc<LeasedRegion>, Arc<LeasedRegion>)>, Error> {
+    /// Ends writing to every region of a file's group. The sealed regions by the numbers they had.
+    pub(crate) fn seal(&self, group: Group) -> Result<BTreeMap<u64, Arc<LeasedRegion>>, Error> {
         let regions: Vec<Arc<LeasedRegion>> = {
             let held = locked(&self.held);
             let ids = held.allocator.regions().filter(|(_, _, of)| *of == group).map(|(id, _, _)| id);
@@ -466,21 +470,25 @@ impl Session {
             self.check_lease(&region)?;
             by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
         }
-        let mut sealed = Vec::new();
+        let mut sealed = BTreeMap::new();
         for regions in by_node.into_values() {
             let Some(links) = regions.first().map(|region| Arc::clone(&region.node)) else { continue };
             let at = regions.iter().map(|region| RegionAt { region: region.region, epoch: region.epoch });
             let request = Request::Seal(Seal {
                 session: self.proof.session,
                 secret: self.proof.secret,
-                regions: List::new(at.collect())
-                    .map_err(|error| Error::new(ErrorKind::Invalid, format!("the file is too large to publish: {error}")))?,
+                regions: List::new(at.collect()).map_err(|error| {
+                    Error::new(ErrorKind::Invalid, format!("the file is too large to publish: {error}"))
+                })?,
             });
             let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
             let reply = links.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline))?;
             let grants = answer_of!(reply, Seal)?;
             if grants.regions.len() != regions.len() {
-                return Err(Error::new(ErrorKind::Refused, "a node sealed another number of regions than asked"));
+                return Err(Error::new(
+                    ErrorKind::Refused,
+                    "a node sealed another number of regions than asked",
+                ));
             }
             let mut held = locked(&self.held);
             for (before, grant) in regions.into_iter().zip(grants.regions.iter()) {
@@ -494,7 +502,7 @@ impl Session {
                     is_leased: false,
                     is_taken: AtomicBool::new(false),
                 };
-                sealed.push((before, Arc::new(after)));
+                sealed.insert(before.id, Arc::new(after));
             }
         }
         Ok(sealed)

@@ -143,7 +143,11 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
     let mut sizes = Vec::new();
     while let Some(bytes) = map.next_extent_bytes(4 << 20) {
         // Written in small steps the file takes small extents first.
-        let bytes = if map.allocated() == 0 { map.next_extent_bytes(1).unwrap_or(bytes) } else { map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes) };
+        let bytes = if map.allocated() == 0 {
+            map.next_extent_bytes(1).unwrap_or(bytes)
+        } else {
+            map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes)
+        };
         sizes.push(bytes >> 10);
         map.push(Cut { region: 0, offset: 0, bytes });
     }

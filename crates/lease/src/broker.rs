@@ -175,7 +175,13 @@ impl BrokerLeases {
         }
         let (id, incarnation) = (offer.info.node, offer.info.incarnation);
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
-        let node = Node { info: offer.info, ticket_key: offer.ticket_key, heard: now, inventory: None, sealed: BTreeMap::new() };
+        let node = Node {
+            info: offer.info,
+            ticket_key: offer.ticket_key,
+            heard: now,
+            inventory: None,
+            sealed: BTreeMap::new(),
+        };
         self.nodes.insert(node.info.node, node);
         Ok(Offered {
             term: self.term(),
@@ -220,7 +226,8 @@ impl BrokerLeases {
             }
         }
         let is_sealed = |owned: &&OwnedRegion| !matches!(owned.owner, RegionOwner::Session(_));
-        node.sealed = inventory.owned.iter().filter(is_sealed).map(|owned| (owned.region, owned.epoch)).collect();
+        node.sealed =
+            inventory.owned.iter().filter(is_sealed).map(|owned| (owned.region, owned.epoch)).collect();
         node.inventory = Some(inventory);
         Ok(Ruling {
             term: self.term(),

@@ -54,10 +54,8 @@ pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
         let next = {
             let mut chores = node.chores();
             if chores.scrub.is_empty() && untouched.is_empty() && !chores.stop {
-                (chores, _) = node
-                    .chores_changed
-                    .wait_timeout(chores, TICK)
-                    .unwrap_or_else(PoisonError::into_inner);
+                (chores, _) =
+                    node.chores_changed.wait_timeout(chores, TICK).unwrap_or_else(PoisonError::into_inner);
             }
             if chores.stop {
                 return;
@@ -127,7 +125,9 @@ fn report_until_cut(
     loop {
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
         let sent = clock::now();
-        let Reply::Inventory(ruling) = link.call(&Request::Inventory(inventory), patience())? else { return Ok(()) };
+        let Reply::Inventory(ruling) = link.call(&Request::Inventory(inventory), patience())? else {
+            return Ok(());
+        };
         {
             let mut actions = Vec::new();
             let mut leases = node.leases();

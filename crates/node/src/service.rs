@@ -118,8 +118,7 @@ impl NodeService {
                 Action::Suspend(region) => unless_closed(self.arena.suspend(region)),
                 Action::Resume(region) => unless_closed(self.arena.resume(region)),
                 Action::Close { region, epoch } => {
-                    let is_sealed =
-                        matches!(actions.get(index + 1), Some(Action::Open { region: next, .. }) if *next == region);
+                    let is_sealed = matches!(actions.get(index + 1), Some(Action::Open { region: next, .. }) if *next == region);
                     let closed = self.arena.close(region, epoch);
                     // Its writer may still have it mapped: the sealed bytes move out of its reach.
                     if is_sealed { closed.and_then(|()| self.arena.reseat(region)) } else { closed }
@@ -273,7 +272,13 @@ impl NodeService {
         }
     }
 
-    fn counted(&self, result: Result<(), Refusal>, ops: &AtomicU64, bytes: &AtomicU64, count: u32) -> Result<(), Refusal> {
+    fn counted(
+        &self,
+        result: Result<(), Refusal>,
+        ops: &AtomicU64,
+        bytes: &AtomicU64,
+        count: u32,
+    ) -> Result<(), Refusal> {
         match result {
             Ok(()) => {
                 ops.fetch_add(1, Ordering::Relaxed);
@@ -300,9 +305,8 @@ impl Service for NodeService {
     }
 
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
-        let result = self.each_piece(span, Intent::Write, |entered, offset, piece| {
-            entered.copy_in(offset, &from[piece])
-        });
+        let result = self
+            .each_piece(span, Intent::Write, |entered, offset, piece| entered.copy_in(offset, &from[piece]));
         self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
     }
 

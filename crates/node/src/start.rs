@@ -133,7 +133,9 @@ impl Node {
         running.spawn("farpool-house", move || reporting::keep_house(&service, &house_options))?;
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
-        running.spawn("farpool-report", move || reporting::report(&service, &info, ticket_key, &options.broker))?;
+        running.spawn("farpool-report", move || {
+            reporting::report(&service, &info, ticket_key, &options.broker)
+        })?;
         Ok(running)
     }
 

@@ -74,7 +74,9 @@ fn dispatch_suspended_lease_is_expired_for_its_holder_only() {
 
 #[test]
 fn dispatch_range_that_leaves_the_region_or_wraps_is_out_of_bounds() {
-    for (offset, bytes) in [(0, REGION_BYTES as u32 + 1), (REGION_BYTES, 1), (REGION_BYTES - 1, 2), (u64::MAX, 1)] {
+    for (offset, bytes) in
+        [(0, REGION_BYTES as u32 + 1), (REGION_BYTES, 1), (REGION_BYTES - 1, 2), (u64::MAX, 1)]
+    {
         assert_eq!(code(span(WRITER, 5, offset, bytes), Intent::Read, open()), Some(Code::OutOfBounds));
     }
 }

@@ -1,8 +1,8 @@
 //! The bytes of anonymous regions: copied as asked, zero for the next holder, returned to the host.
 
-mod common;
+mod arenas;
 
-use common::*;
+use arenas::*;
 use farpool_region::{Arena, ArenaOptions, GATE_BYTES_MAX, RegionError};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Code, Epoch, RegionIndex};

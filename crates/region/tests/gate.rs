@@ -1,8 +1,8 @@
 //! The gate under threads: who is let in sees one whole fence, and after a close nobody old is left inside.
 
-mod common;
+mod arenas;
 
-use common::*;
+use arenas::*;
 use farpool_region::{GATE_BYTES_MAX, RegionError};
 use farpool_wire::{Code, Epoch, Handle};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

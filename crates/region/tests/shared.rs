@@ -1,8 +1,8 @@
 //! Regions that a local client maps: what its descriptors let it do, and what is left to it after a revoke.
 
-mod common;
+mod arenas;
 
-use common::*;
+use arenas::*;
 use farpool_region::{Arena, RegionError, SharedAccess};
 use farpool_wire::{Epoch, RegionIndex};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate};

@@ -193,7 +193,9 @@ impl<S: Stream> FrameLink<S> {
         let body = self.gather_back(&[], 0, header.body_bytes as usize, deadline)?;
         header.check_body(&body).map_err(LinkError::Protocol)?;
         match header.refusal {
-            Some(refusal) => Err(LinkError::Refused { index: refused_index(batch, &body, ops.len())?, refusal }),
+            Some(refusal) => {
+                Err(LinkError::Refused { index: refused_index(batch, &body, ops.len())?, refusal })
+            }
             None => Ok(()),
         }
     }

@@ -3,9 +3,9 @@
 
 use crate::serve::{Conversation, Next, Peer, Service, reject};
 use crate::socket::{Interest, Socket, Stream, write_full};
-use farpool_wire::{MonoNs, Opcode, WireError};
 use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
+use farpool_wire::{MonoNs, Opcode, WireError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
@@ -75,7 +75,8 @@ pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()>
                     // Descriptors go with the first bytes sent, which must be those of their own reply.
                     flush(&mut socket, &mut out)?;
                 }
-                let next = conversation.answer(service, &header, &input.buffer[body_start..body_end], &mut out);
+                let next =
+                    conversation.answer(service, &header, &input.buffer[body_start..body_end], &mut out);
                 input.start = body_end;
                 match next {
                     Next::Continue => {
@@ -84,7 +85,11 @@ pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()>
                         }
                     }
                     Next::Descriptors(shared) => {
-                        crate::shm::send_descriptors(&mut socket, &mut out, [shared.region.as_fd(), shared.words.as_fd()])?;
+                        crate::shm::send_descriptors(
+                            &mut socket,
+                            &mut out,
+                            [shared.region.as_fd(), shared.words.as_fd()],
+                        )?;
                         flush(&mut socket, &mut out)?;
                     }
                     Next::HangUp => return flush(&mut socket, &mut out),

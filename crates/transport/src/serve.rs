@@ -84,7 +84,13 @@ impl Conversation {
         }
     }
 
-    fn answer_control(&mut self, service: &dyn Service, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Next {
+    fn answer_control(
+        &mut self,
+        service: &dyn Service,
+        header: &Header,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Next {
         let request = match Request::decode(header.opcode, body) {
             Ok(request) => request,
             Err(_) => {

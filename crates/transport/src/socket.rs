@@ -149,7 +149,9 @@ pub(crate) fn read_full(
         match stream.read(into) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => IoSliceMut::advance_slices(&mut into, count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.wait(Interest::Readable, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stream.wait(Interest::Readable, deadline)?
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -168,7 +170,9 @@ pub(crate) fn write_full(
         match stream.write(from) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => IoSlice::advance_slices(&mut from, count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.wait(Interest::Writable, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stream.wait(Interest::Writable, deadline)?
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

@@ -110,5 +110,8 @@ impl Waiter {
 /// Time left until `deadline` as a poll timeout; nothing if it has passed.
 pub(crate) fn time_left(deadline: MonoNs, now: MonoNs) -> Option<rustix::time::Timespec> {
     let left = deadline.0.checked_sub(now.0).filter(|left| *left > 0)?;
-    Some(rustix::time::Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 })
+    Some(rustix::time::Timespec {
+        tv_sec: (left / 1_000_000_000) as i64,
+        tv_nsec: (left % 1_000_000_000) as i64,
+    })
 }

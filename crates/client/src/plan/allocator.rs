@@ -125,8 +125,11 @@ impl<R: Copy + Ord> Allocator<R> {
                 places.insert(usage.node, (*region, unit));
             }
         }
-        let next = last.and_then(|last| places.range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded)).next());
-        let (node, (region, unit)) = next.or_else(|| places.first_key_value()).map(|(node, place)| (*node, *place))?;
+        let next = last.and_then(|last| {
+            places.range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded)).next()
+        });
+        let (node, (region, unit)) =
+            next.or_else(|| places.first_key_value()).map(|(node, place)| (*node, *place))?;
         self.last_node.insert(group, node);
         if let Some(usage) = self.regions.get_mut(&region) {
             usage.mark(unit, count, true);

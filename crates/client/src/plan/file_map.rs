@@ -56,7 +56,12 @@ pub enum ReadPlan<R> {
 
 impl<R: Clone> Default for FileMap<R> {
     fn default() -> Self {
-        FileMap { extents: Vec::new(), length: 0, unwritten: RangeSet::default(), poisoned: RangeSet::default() }
+        FileMap {
+            extents: Vec::new(),
+            length: 0,
+            unwritten: RangeSet::default(),
+            poisoned: RangeSet::default(),
+        }
     }
 }
 
@@ -163,7 +168,9 @@ impl<R: Clone> FileMap<R> {
 
     /// Whether a write to this range would go to an extent that is out of use.
     pub fn is_quarantined(&self, range: Range<u64>) -> bool {
-        self.extents.iter().any(|extent| extent.quarantined && extent.start < range.end && range.start < extent.end())
+        self.extents
+            .iter()
+            .any(|extent| extent.quarantined && extent.start < range.end && range.start < extent.end())
     }
 
     /// Ranges below the length that were never written.
@@ -186,7 +193,8 @@ impl<R: Clone> FileMap<R> {
         let mut freed = Vec::new();
         if length < self.length {
             while self.extents.last().is_some_and(|extent| extent.start >= length) {
-                freed.extend(self.extents.pop().filter(|extent| !extent.quarantined).map(|extent| extent.cut));
+                freed
+                    .extend(self.extents.pop().filter(|extent| !extent.quarantined).map(|extent| extent.cut));
             }
             let allocated = self.allocated();
             self.unwritten.remove(allocated..u64::MAX);

@@ -2,7 +2,8 @@
 
 use crate::socket::Socket;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 ///
 /// Called with a reply that is the last of `out`. The socket is non-blocking, and its buffer is empty but for
 /// the replies before: at most one flush's worth, which a Unix socket takes whole or not at all at this size.
-pub(crate) fn send_descriptors(socket: &mut Socket, out: &mut Vec<u8>, fds: [BorrowedFd<'_>; 2]) -> io::Result<()> {
+pub(crate) fn send_descriptors(
+    socket: &mut Socket,
+    out: &mut Vec<u8>,
+    fds: [BorrowedFd<'_>; 2],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
@@ -31,8 +36,12 @@ pub(crate) fn receive_descriptors(
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    let received = rustix::net::recvmsg(
+        socket.as_fd(),
+        &mut [IoSliceMut::new(into)],
+        &mut beside,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     for message in beside.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);

@@ -109,7 +109,12 @@ impl ShmLink {
         Ok(ShmLink { control: FrameLink::greet(socket, Transport::Shm, deadline)?, space })
     }
 
-    fn mapped(&mut self, span: &Span, index: usize, deadline: MonoNs) -> Result<Arc<MappedRegion>, LinkError> {
+    fn mapped(
+        &mut self,
+        span: &Span,
+        index: usize,
+        deadline: MonoNs,
+    ) -> Result<Arc<MappedRegion>, LinkError> {
         if let Some(mapped) = self.space.get(span) {
             return Ok(mapped);
         }
@@ -158,8 +163,7 @@ impl ShmLink {
         }
         // The descriptor says what may be done with it: a read handle brings one without write access.
         let flags = rustix::fs::fcntl_getfl(region).map_err(|errno| LinkError::Cut(errno.into()))?;
-        let access =
-            if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
+        let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
         let region_bytes = attached.region_bytes as usize;
         let region = Mapping::new(region.as_fd(), region_bytes, access).map_err(LinkError::Cut)?;
         let mut shared_words = self.space.words.write().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +171,8 @@ impl ShmLink {
             Some(words) => Arc::clone(words),
             None => {
                 let words_bytes = attached.words_bytes as usize;
-                let words = Arc::new(Mapping::new(words.as_fd(), words_bytes, Access::Read).map_err(LinkError::Cut)?);
+                let words =
+                    Arc::new(Mapping::new(words.as_fd(), words_bytes, Access::Read).map_err(LinkError::Cut)?);
                 *shared_words = Some(Arc::clone(&words));
                 words
             }

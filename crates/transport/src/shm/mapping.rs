@@ -70,7 +70,9 @@ impl Mapping {
         // SAFETY: the source range was just checked to lie in the mapping, which lives until drop; `into` is
         // private memory, so they cannot overlap; peers may write meanwhile, and then the caller's second
         // look at the fence word throws the result away.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.add(offset as usize), into.as_mut_ptr(), into.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.add(offset as usize), into.as_mut_ptr(), into.len())
+        };
         true
     }
 

@@ -142,7 +142,8 @@ impl SimStream {
             let (request_lost, cut_before, reply_lost, cut_after, journey) = {
                 let mut state = self.net.state();
                 let (lost, cut) = (state.faults.lost_per_million, state.faults.cut_per_million);
-                let drawn = (state.happens(lost), state.happens(cut), state.happens(lost), state.happens(cut));
+                let drawn =
+                    (state.happens(lost), state.happens(cut), state.happens(lost), state.happens(cut));
                 let journey = state.delay() + state.delay();
                 (drawn.0, drawn.1, drawn.2, drawn.3, journey)
             };

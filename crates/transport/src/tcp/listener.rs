@@ -51,7 +51,8 @@ pub fn listen(address: SocketAddr, service: Arc<dyn Service>) -> io::Result<List
     let listener = TcpListener::bind(address)?;
     let local = listener.local_addr()?;
     listener.set_nonblocking(true)?;
-    let mut listening = run(listener, |listener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream)), service)?;
+    let mut listening =
+        run(listener, |listener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream)), service)?;
     listening.local = Some(local);
     Ok(listening)
 }
