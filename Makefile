@@ -50,7 +50,7 @@ test-rust: build ## Unit, property, conformance and end-to-end tests
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
 test-python: build wheel ## The wheel against real brokers and nodes, DuckDB included
-	cd python && FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
 fuzz: ## Feed hostile bytes to every decoder (SECONDS=60 each)
 	fuzz/run.sh $(or $(SECONDS),60)

@@ -59,7 +59,8 @@ impl Asker {
             region_bytes: REGION_BYTES_MIN,
         };
         self.ask(Request::Offer(Offer { info, ticket_key: [1; 32] })).expect("taken in");
-        let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(2), owner };
+        let owned = |region, owner| OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner };
+        let on_its_way = RegionOwner::Sealing(SessionId(9));
         let inventory = Inventory {
             node: node_id("donor"),
             incarnation: Incarnation(1),
@@ -73,7 +74,7 @@ impl Asker {
                 mapped_regions: 0,
             },
             spent: List::default(),
-            owned: List::new(vec![owned]).expect("one"),
+            owned: List::new(vec![owned(0, owner), owned(1, on_its_way)]).expect("two"),
         };
         match self.ask(Request::Inventory(inventory)).expect("known") {
             Reply::Inventory(ruling) => ruling,
