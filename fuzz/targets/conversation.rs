@@ -3,7 +3,7 @@
 #![no_main]
 
 use farpool_transport::serve::{Conversation, Next};
-use farpool_transport::{Peer, Service, Shared};
+use farpool_transport::{Outgoing, Peer, Service, Shared};
 use farpool_wire::control::{Attach, Done};
 use farpool_wire::data::{Span, decode_refused_index};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
@@ -69,7 +69,7 @@ fuzz_target!(|input: &[u8]| {
     let service = OneRegion(Mutex::new([0; REGION_BYTES as usize]));
     let mut rest = input;
     let mut conversation = Conversation::new(Peer { is_local: input.len() % 2 == 1 });
-    let mut out = Vec::new();
+    let mut out = Outgoing::default();
     if let Some((flags, behind)) = rest.split_first()
         && flags % 8 != 0
     {

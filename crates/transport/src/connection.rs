@@ -1,6 +1,7 @@
 //! The answering side of one socket: frames in, replies out, in order. Requests that arrived together are
 //! answered together, so a pipelining peer costs one write for many replies.
 
+use crate::outgoing::Outgoing;
 use crate::serve::{Conversation, Next, Peer, Service, reject};
 use crate::socket::{Interest, Socket, Stream, write_full};
 use farpool_wire::frame::{Header, MAGIC};
@@ -61,7 +62,7 @@ impl Input {
 pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()> {
     let mut conversation = Conversation::new(Peer { is_local: socket.is_unix() });
     let mut input = Input::new();
-    let mut out = Vec::new();
+    let mut out = Outgoing::default();
     loop {
         match input.peek() {
             Err(error) => {
@@ -113,13 +114,11 @@ pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()>
     }
 }
 
-fn flush(socket: &mut Socket, out: &mut Vec<u8>) -> io::Result<()> {
+fn flush(socket: &mut Socket, out: &mut Outgoing) -> io::Result<()> {
     if !out.is_empty() {
         let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
         write_full(socket, &mut [IoSlice::new(out)], deadline)?;
         out.clear();
-        // One large reply must not make every quiet connection expensive.
-        out.shrink_to(2 * OUTPUT_BYTES_FLUSH);
     }
     Ok(())
 }

@@ -16,6 +16,7 @@
 mod client;
 pub mod clock;
 mod connection;
+mod outgoing;
 pub mod serve;
 pub mod shaped;
 pub mod shm;
@@ -25,6 +26,7 @@ pub mod tcp;
 pub mod waiting;
 
 pub use client::FrameLink;
+pub use outgoing::Outgoing;
 pub use serve::{Peer, Service, Shared};
 
 use farpool_wire::data::Span;

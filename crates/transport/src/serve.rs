@@ -1,9 +1,10 @@
 //! The answering side: what a service must offer, and how one frame becomes one reply. No socket here; the
 //! same code answers over tcp, over the shared-memory socket and in the simulator.
 
+use crate::outgoing::Outgoing;
 use farpool_wire::control::{Attach, Attached, Welcome};
 use farpool_wire::data::{Span, decode_read, decode_write};
-use farpool_wire::frame::{Header, append_frame};
+use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, Opcode, Refusal, Reply, Request, WireError};
 use std::os::fd::OwnedFd;
@@ -66,7 +67,13 @@ impl Conversation {
     }
 
     /// Answers a frame; the reply is appended to `out`.
-    pub fn answer(&mut self, service: &dyn Service, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Next {
+    pub fn answer(
+        &mut self,
+        service: &dyn Service,
+        header: &Header,
+        body: &[u8],
+        out: &mut Outgoing,
+    ) -> Next {
         if header.is_reply || header.check_body(body).is_err() {
             reject(WireError::BodyChecksum, out);
             return Next::HangUp;
@@ -89,7 +96,7 @@ impl Conversation {
         service: &dyn Service,
         header: &Header,
         body: &[u8],
-        out: &mut Vec<u8>,
+        out: &mut Outgoing,
     ) -> Next {
         let request = match Request::decode(header.opcode, body) {
             Ok(request) => request,
@@ -124,7 +131,7 @@ impl Conversation {
                     refuse(header, Refusal::new(Code::LimitReached, FRAME_BODY_BYTES_MAX as u64), out);
                     return Next::Continue;
                 }
-                append_frame(out, header.reply(&self.body, None), &self.body);
+                out.reply(header, &self.body, None);
             }
             Err(refusal) => refuse(header, refusal, out),
         }
@@ -137,7 +144,7 @@ impl Conversation {
         header: &Header,
         body: &[u8],
         batch: bool,
-        out: &mut Vec<u8>,
+        out: &mut Outgoing,
     ) -> Next {
         let Ok(total) = decode_read(body, batch, &mut self.spans) else {
             refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
@@ -145,21 +152,21 @@ impl Conversation {
         };
         // The reply is made in place: room for the header, the bytes behind it, the header last.
         let start = out.len();
-        let body_start = start + HEADER_BYTES;
+        let head = out.room(HEADER_BYTES);
         // `decode_read` holds the total under IO_BYTES_MAX.
-        out.resize(body_start + total as usize, 0);
-        let mut at = body_start;
+        let body = out.room(total as usize);
+        let mut at = body.start;
         for (index, span) in self.spans.iter().enumerate() {
             let end = at + span.bytes as usize;
-            if let Err(refusal) = service.read(span, &mut out[at..end]) {
+            if let Err(refusal) = service.read(span, out.bytes_mut(at..end)) {
                 out.truncate(start);
                 refuse_at(header, batch, index, refusal, out);
                 return Next::Continue;
             }
             at = end;
         }
-        let head = header.reply(&out[body_start..], None).encode();
-        out[start..body_start].copy_from_slice(&head);
+        let reply = header.reply(&out[body], None).encode();
+        out.bytes_mut(head).copy_from_slice(&reply);
         Next::Continue
     }
 
@@ -169,7 +176,7 @@ impl Conversation {
         header: &Header,
         body: &[u8],
         batch: bool,
-        out: &mut Vec<u8>,
+        out: &mut Outgoing,
     ) -> Next {
         let Ok(payload) = decode_write(body, batch, &mut self.spans) else {
             refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
@@ -185,26 +192,26 @@ impl Conversation {
                 return Next::Continue;
             }
         }
-        append_frame(out, header.reply(&[], None), &[]);
+        out.reply(header, &[], None);
         Next::Continue
     }
 }
 
-fn refuse(header: &Header, refusal: Refusal, out: &mut Vec<u8>) {
-    append_frame(out, header.reply(&[], Some(refusal)), &[]);
+fn refuse(header: &Header, refusal: Refusal, out: &mut Outgoing) {
+    out.reply(header, &[], Some(refusal));
 }
 
-fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Vec<u8>) {
+fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Outgoing) {
     if batch {
         let body = (index as u32).to_le_bytes();
-        append_frame(out, header.reply(&body, Some(refusal)), &body);
+        out.reply(header, &body, Some(refusal));
     } else {
         refuse(header, refusal, out);
     }
 }
 
 /// The answer to bytes that are no frame: id 0, and why. To a stream that is not even ours, nothing.
-pub fn reject(error: WireError, out: &mut Vec<u8>) {
+pub fn reject(error: WireError, out: &mut Outgoing) {
     let refusal = match error {
         WireError::Magic { .. } => return,
         WireError::Version { .. } => Refusal::new(Code::VersionMismatch, VERSION_MAX.into()),
@@ -219,5 +226,5 @@ pub fn reject(error: WireError, out: &mut Vec<u8>) {
         body_crc: None,
         refusal: Some(refusal),
     };
-    out.extend_from_slice(&header.encode());
+    out.extend(&header.encode());
 }

@@ -9,17 +9,18 @@
 //! Never: `sched_yield`, which costs a whole tick under load.
 
 use farpool_wire::MonoNs;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const BUDGET_NS_MIN: u64 = 2_000;
 const BUDGET_NS_MAX: u64 = 100_000;
 const SKIPS_MAX: u32 = 64;
 
-/// What a park and wake-up costs on this machine, measured once (about a millisecond); 0 on one CPU, where
+/// What a park and wake-up costs on this machine, measured once (some milliseconds); 0 on one CPU, where
 /// spinning only keeps the other side from answering.
 pub fn spin_budget_ns() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
@@ -29,25 +30,44 @@ pub fn spin_budget_ns() -> u64 {
     })
 }
 
-/// Median one-way wake-up between two threads that block on a socket pair.
+/// Median one-way wake-up between two threads on different CPUs that had time to fall idle.
+///
+/// The threads are pinned: left alone, the kernel puts a pair that blocks on each other on one CPU, where a
+/// wake-up costs a tenth of what it costs between two, and a budget learnt there never outlasts an answer.
 fn measured_wake_ns() -> Option<u64> {
     const ROUNDS: usize = 15;
+    const IDLE: Duration = Duration::from_micros(200);
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let (near_cpu, far_cpu) = (cpus.next()?, cpus.next()?);
+    let pin = |cpu| {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        // Where it is not permitted, the measurement is only less exact.
+        let _ = sched_setaffinity(None, &only);
+    };
     let (mut near, mut far) = UnixStream::pair().ok()?;
     let echo = std::thread::spawn(move || {
+        pin(far_cpu);
         let mut byte = [0];
         while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
     });
-    let mut rounds = Vec::with_capacity(ROUNDS);
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        near.write_all(&[1]).ok()?;
-        near.read_exact(&mut [0]).ok()?;
-        rounds.push(start.elapsed().as_nanos() as u64 / 2);
-    }
-    drop(near);
+    let asking = std::thread::spawn(move || {
+        pin(near_cpu);
+        let mut rounds = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            std::thread::sleep(IDLE);
+            let start = Instant::now();
+            near.write_all(&[1]).ok()?;
+            near.read_exact(&mut [0]).ok()?;
+            rounds.push(start.elapsed().as_nanos() as u64 / 2);
+        }
+        rounds.sort_unstable();
+        rounds.get(ROUNDS / 2).copied()
+    });
+    let measured = asking.join().ok()?;
     echo.join().ok()?;
-    rounds.sort_unstable();
-    rounds.get(ROUNDS / 2).copied()
+    measured
 }
 
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,6 @@
 //! Descriptors beside bytes (`SCM_RIGHTS`).
 
+use crate::outgoing::Outgoing;
 use crate::socket::Socket;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// the replies before: at most one flush's worth, which a Unix socket takes whole or not at all at this size.
 pub(crate) fn send_descriptors(
     socket: &mut Socket,
-    out: &mut Vec<u8>,
+    out: &mut Outgoing,
     fds: [BorrowedFd<'_>; 2],
 ) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -24,7 +25,7 @@ pub(crate) fn send_descriptors(
         return Err(io::ErrorKind::OutOfMemory.into());
     }
     let sent = rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(out)], &mut beside, SendFlags::NOSIGNAL)?;
-    out.drain(..sent);
+    out.sent(sent);
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 //! corrupted or reordered bytes inside a connection, which TCP and the frame checksums exclude.
 
 use crate::client::FrameLink;
+use crate::outgoing::Outgoing;
 use crate::serve::{Conversation, Next, Peer, Service};
 use crate::socket::{Interest, Stream};
 use crate::{LinkError, Transport};
@@ -154,14 +155,14 @@ impl SimStream {
             if request_lost {
                 continue;
             }
-            let mut reply = Vec::new();
+            let mut reply = Outgoing::default();
             let next = self.conversation.answer(&*self.service, &header, &frame[HEADER_BYTES..], &mut reply);
             if cut_after {
                 self.is_cut = true;
                 return;
             }
             if !reply_lost {
-                self.incoming.extend(reply);
+                self.incoming.extend(reply.iter());
                 self.arrives = MonoNs(self.net.now().0.max(self.arrives.0) + journey);
             }
             if matches!(next, Next::HangUp) {

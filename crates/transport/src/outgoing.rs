@@ -1,0 +1,66 @@
+//! Replies gathered to be sent. A buffer that grows is zeroed once and never again: a reply of many bytes is
+//! made in place, and zeroing it each time would cost as much as copying it.
+
+use farpool_wire::Refusal;
+use farpool_wire::frame::Header;
+use std::ops::Range;
+
+/// See the module. Reads as the bytes to send.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+impl Outgoing {
+    /// Room for `count` bytes at the end, holding whatever was there before: the caller writes all of it.
+    pub(crate) fn room(&mut self, count: usize) -> Range<usize> {
+        let range = self.used..self.used + count;
+        if self.buffer.len() < range.end {
+            self.buffer.resize(range.end, 0);
+        }
+        self.used = range.end;
+        range
+    }
+
+    /// The bytes of a range that [`Self::room`] gave.
+    pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.buffer[range]
+    }
+
+    /// Takes back everything from `length` on.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.used = self.used.min(length);
+    }
+
+    /// Appends a whole reply.
+    pub(crate) fn reply(&mut self, to: &Header, body: &[u8], refusal: Option<Refusal>) {
+        self.extend(&to.reply(body, refusal).encode());
+        self.extend(body);
+    }
+
+    /// Appends bytes.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        let range = self.room(bytes.len());
+        self.bytes_mut(range).copy_from_slice(bytes);
+    }
+
+    /// Drops the first `count` bytes, which have been sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        let count = count.min(self.used);
+        self.buffer.copy_within(count..self.used, 0);
+        self.used -= count;
+    }
+
+    /// Empties it; its memory stays.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+}
+
+impl std::ops::Deref for Outgoing {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+}
