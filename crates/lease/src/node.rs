@@ -93,11 +93,26 @@ pub struct NodeLeases {
     clock: Option<BrokerClock>,
     regions: Vec<Region>,
     free: BTreeSet<RegionIndex>,
+    /// Of the free ones, those whose memory a client on this host could map at once.
+    mappable: BTreeSet<RegionIndex>,
     sessions: BTreeMap<SessionId, Session>,
     spent: BTreeMap<TicketId, u64>,
     /// Spent tickets that ended before this time of the broker's clock are no longer remembered. A late
     /// ruling can set the clock back; without this it would make such a ticket good for a second lease.
     forgotten_before_ms: u64,
+}
+
+/// The next free region to grant: one whose memory is already of the kind asked for, if there is one.
+fn pick(
+    free: &mut BTreeSet<RegionIndex>,
+    mappable: &mut BTreeSet<RegionIndex>,
+    shared: bool,
+) -> Option<RegionIndex> {
+    let fits = |region: &&RegionIndex| mappable.contains(region) == shared;
+    let region = free.iter().find(fits).or_else(|| free.first()).copied()?;
+    free.remove(&region);
+    mappable.remove(&region);
+    Some(region)
 }
 
 impl NodeLeases {
@@ -114,6 +129,7 @@ impl NodeLeases {
             clock: None,
             regions: vec![Region { epoch: Epoch(0), state: State::Cleaning }; region_count as usize],
             free: BTreeSet::new(),
+            mappable: BTreeSet::new(),
             sessions: BTreeMap::new(),
             spent: BTreeMap::new(),
             forgotten_before_ms: 0,
@@ -144,14 +160,37 @@ impl NodeLeases {
         }
     }
 
+    /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that;
+    /// nothing if half of the free ones are. Give it back with [`Self::made_mappable`] or, if it could not be
+    /// made so, [`Self::scrubbed`].
+    pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
+        if 2 * self.mappable.len() >= self.free.len() {
+            return None;
+        }
+        // From the far end: grants take from the near one.
+        let region = self.free.iter().rev().find(|region| !self.mappable.contains(region)).copied()?;
+        self.free.remove(&region);
+        self.regions[region.0 as usize].state = State::Cleaning;
+        Some(region)
+    }
+
+    /// The region's memory can be mapped, and it may be granted.
+    pub fn made_mappable(&mut self, region: RegionIndex) {
+        self.scrubbed(region);
+        if self.free.contains(&region) {
+            self.mappable.insert(region);
+        }
+    }
+
     /// Makes leases of a ticket. `handles` gives one fresh random handle per region.
     pub fn redeem(
         &mut self,
         now: MonoNs,
-        ticket: &Ticket,
+        lease: &Lease,
         mut handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
     ) -> Result<Leased, Refusal> {
+        let ticket = &lease.ticket;
         // Each life has its own key, so an old life's ticket would look forged if its signature came first.
         if ticket.node == self.node && ticket.incarnation != self.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
@@ -197,7 +236,7 @@ impl NodeLeases {
         self.spent.insert(ticket.id, ticket.not_after_ms);
         let mut grants = Vec::with_capacity(wanted);
         for _ in 0..wanted {
-            let Some(region) = self.free.pop_first() else { break };
+            let Some(region) = pick(&mut self.free, &mut self.mappable, lease.shared) else { break };
             let entry = &mut self.regions[region.0 as usize];
             entry.epoch = Epoch(entry.epoch.0 + 1);
             entry.state = State::Leased(ticket.session);

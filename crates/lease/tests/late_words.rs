@@ -150,7 +150,10 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
 
     let (mut node, ticket) = (node_with_a_region(), ticket(Term(1), 1_000));
     let actions = &mut Vec::new();
-    let granted = node.redeem(START, &ticket, || Handle(5), actions).expect("leased").grants[0].clone();
+    let granted =
+        node.redeem(START, &Lease { ticket, shared: false }, || Handle(5), actions).expect("leased").grants
+            [0]
+        .clone();
     let regions = List::new(vec![RegionAt { region: granted.region, epoch: granted.epoch }]).expect("one");
     let (session, secret) = (SessionId(9), Secret(8));
     node.seal(&Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
@@ -228,7 +231,8 @@ fn clock_of(term: Term, broker_now_ms: u64) -> Ruling {
 }
 
 fn redeem(node: &mut NodeLeases, ticket: &Ticket) -> Result<(), Code> {
-    let answer = node.redeem(START, ticket, || Handle(5), &mut Vec::new());
+    let answer =
+        node.redeem(START, &Lease { ticket: ticket.clone(), shared: false }, || Handle(5), &mut Vec::new());
     answer.map(|_| ()).map_err(|refusal| refusal.code)
 }
 

@@ -2,7 +2,7 @@
 //! its time; and the report to the broker.
 
 use crate::options::NodeOptions;
-use crate::service::NodeService;
+use crate::service::{Chores, NodeService};
 use farpool_lease::ticket::TicketKey;
 use farpool_transport::{FrameLink, Link, LinkError, clock, socket::Socket, tcp};
 use farpool_wire::control::{NodeInfo, Offer};
@@ -44,37 +44,67 @@ pub(crate) fn keep_time(node: &NodeService) {
     }
 }
 
-/// Wipes what was released, and between that touches pages nobody has touched yet.
+/// Wipes what was released; when nothing waits for that, touches pages nobody has touched yet, and makes
+/// memory mappable ahead of the leases that will want it.
 pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
     let mut untouched: Vec<RegionIndex> = (0..node.arena.region_count()).rev().map(RegionIndex).collect();
     if !options.prefault {
         untouched.clear();
     }
     loop {
-        let next = {
+        let (next, sharing_wanted) = {
             let mut chores = node.chores();
-            if chores.scrub.is_empty() && untouched.is_empty() && !chores.stop {
-                (chores, _) =
-                    node.chores_changed.wait_timeout(chores, TICK).unwrap_or_else(PoisonError::into_inner);
-            }
             if chores.stop {
                 return;
             }
-            chores.scrub.pop_front()
+            (chores.scrub.pop_front(), chores.sharing_wanted)
         };
         if let Some(region) = next {
-            match node.arena.scrub(region) {
-                Ok(()) if node.is_withheld(region) => {}
-                Ok(()) => {
-                    node.leases().scrubbed(region);
-                    node.changed();
-                }
-                // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
-                Err(error) => eprintln!("farpool node: wiping region {region}: {error}"),
-            }
-        } else if let Some(region) = untouched.pop() {
+            scrub(node, region);
+            continue;
+        }
+        if let Some(region) = untouched.pop() {
             // A region that is in use by now is being touched by its holder.
             let _ = node.arena.prefault(region);
+            continue;
+        }
+        if sharing_wanted && make_mappable(node) {
+            continue;
+        }
+        let chores = node.chores();
+        let nothing = |chores: &mut Chores| !chores.stop && chores.scrub.is_empty();
+        drop(
+            node.chores_changed
+                .wait_timeout_while(chores, TICK, nothing)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}
+
+fn scrub(node: &NodeService, region: RegionIndex) {
+    match node.arena.scrub(region) {
+        Ok(()) if node.is_withheld(region) => {}
+        Ok(()) => {
+            node.leases().scrubbed(region);
+            node.changed();
+        }
+        // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
+        Err(error) => eprintln!("farpool node: wiping region {region}: {error}"),
+    }
+}
+
+/// Makes one more free region mappable. Whether there was one to make.
+fn make_mappable(node: &NodeService) -> bool {
+    let Some(region) = node.leases().take_to_make_mappable() else { return false };
+    match node.arena.share(region) {
+        Ok(()) => {
+            node.leases().made_mappable(region);
+            true
+        }
+        // As it was; the lease that wants it will try again, and say so.
+        Err(_) => {
+            node.leases().scrubbed(region);
+            false
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Chores {
     pub(crate) scrub: VecDeque<RegionIndex>,
     /// Something changed that the broker should hear of.
     pub(crate) report: bool,
+    /// A client on this host has leased: others will, and mappable memory takes time to make.
+    pub(crate) sharing_wanted: bool,
     /// The broker has answered this node's first report.
     pub(crate) joined: bool,
     /// The node stops.
@@ -138,7 +140,7 @@ impl NodeService {
     }
 
     /// Makes the regions of a grant ready and opens them, without the lease lock: wiping is looked at again
-    /// and shared memory is made, some 35 ms for each 64 MiB. If the session ends meanwhile, the gate refuses
+    /// and shared memory is made where none is ready, some 35 ms for each 64 MiB. If the session ends meanwhile, the gate refuses
     /// to open at an epoch that is over.
     fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
         for action in actions {
@@ -152,7 +154,11 @@ impl NodeService {
 
     /// Makes a free region ready for its new owner.
     fn open_fresh(&self, region: RegionIndex, shared: bool) -> Result<(), Refusal> {
-        if shared && let Err(error) = self.arena.share(region) {
+        let is_shared = self.arena.is_shared(region) == Some(true);
+        if shared
+            && !is_shared
+            && let Err(error) = self.arena.share(region)
+        {
             eprintln!("farpool node: sharing region {region}: {error}");
             return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
         }
@@ -190,10 +196,13 @@ impl NodeService {
         let leased = {
             let mut leases = self.leases();
             let next = || handles.pop().unwrap_or_default();
-            let leased = leases.redeem(clock::now(), &lease.ticket, next, &mut actions)?;
+            let leased = leases.redeem(clock::now(), lease, next, &mut actions)?;
             self.carry_out(&actions)?;
             leased
         };
+        if lease.shared {
+            self.chores().sharing_wanted = true;
+        }
         let opened = self.open_granted(&actions, lease.shared);
         let regions: Vec<RegionAt> =
             leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();

@@ -121,7 +121,12 @@ impl Arbiter {
             handles += 1;
             Handle(handles)
         };
-        let answer = self.leases.redeem(now, ticket, next_handle, &mut actions);
+        // The node makes memory mappable in between; every other grant asks for such.
+        if let Some(region) = self.leases.take_to_make_mappable() {
+            self.leases.made_mappable(region);
+        }
+        let lease = Lease { ticket: ticket.clone(), shared: ticket.id.0.is_multiple_of(2) };
+        let answer = self.leases.redeem(now, &lease, next_handle, &mut actions);
         self.handles = handles;
         if let Ok(leased) = &answer {
             assert_eq!(leased.grants.len(), ticket.region_count as usize, "all that was promised");
