@@ -89,6 +89,12 @@ impl Error {
         Error { refusal: Some(refusal), ..Error::new(kind, format!("{peer}: {refusal}")) }
     }
 
+    /// The same error, of this node.
+    pub(crate) fn at_node(mut self, node: &str) -> Error {
+        self.node = Some(node.to_owned());
+        self
+    }
+
     /// The same error, with what was being done in front.
     pub(crate) fn during(mut self, what: impl fmt::Display) -> Error {
         self.message = format!("{what}: {}", self.message);
@@ -100,7 +106,7 @@ impl Error {
         self.kind
     }
 
-    /// The name of the node that was lost, if one was.
+    /// The name of the node that failed, if one did.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }

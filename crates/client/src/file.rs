@@ -4,7 +4,7 @@
 //! grows. `bytes` is held shared while bytes move and exclusively by what recycles extents (truncate, delete, publish), so that no
 //! copy ever runs into an extent that has become another file's.
 
-use crate::error::{Error, ErrorKind, Retry};
+use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::{EXTENT_BYTES_MAX, FileMap, Group, Piece, ReadPlan};
 use crate::session::{Session, answer_of};
@@ -253,9 +253,9 @@ fn describe(ranges: impl Iterator<Item = (u64, usize)>) -> String {
     }
 }
 
-/// Whether a write that failed so may still be carried out by the node later.
-fn may_arrive_late(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unreachable || error.retry() == Retry::Later
+/// Whether a write that failed so may still be carried out in this region later.
+fn may_arrive_late(error: &Error, region: &LeasedRegion) -> bool {
+    error.kind() == ErrorKind::Unreachable && error.node() == Some(&*region.node.info.name)
 }
 
 impl FileInner {
@@ -365,7 +365,7 @@ impl FileInner {
             let file = range.offset..range.offset + range.from.len() as u64;
             match &result {
                 Ok(()) => map.wrote(file),
-                Err(error) => map.poison(file, may_arrive_late(error)),
+                Err(error) => map.poison(file, |region| may_arrive_late(error, region)),
             }
         }
         result
@@ -493,6 +493,9 @@ impl<'r, Op> ByNode<'r, Op> {
                 if error.kind() == ErrorKind::Lost && region.is_leased {
                     // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
                     let _ = session.renew(&region.node);
+                }
+                if region.node.is_lost() {
+                    session.lose_regions(&region.node);
                 }
                 // What went while we talked is better named as lost than as a refusal or a broken connection.
                 region.check_usable().err().unwrap_or(error)

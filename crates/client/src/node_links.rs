@@ -1,14 +1,16 @@
 //! The connections of this process to one life of one node, and what is known of that life.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
 use crate::session::check_reach;
 use farpool_transport::shm::{ShmLink, ShmSpace};
 use farpool_transport::{Link, LinkError, Transport, clock, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// Connections kept for the next caller; more are closed after use.
 const IDLE_LINKS_MAX: usize = 16;
@@ -74,7 +76,7 @@ impl NodeLinks {
             TransportChoice::Shm => {
                 let message =
                     format!("node {} is not on this host, so it has no shared memory to map", info.name);
-                return Err(Error::new(ErrorKind::Invalid, message));
+                return Err(Error::new(Kind::Invalid, message));
             }
         };
         if transport == Transport::Tcp {
@@ -141,7 +143,24 @@ impl NodeLinks {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Connects. A node that is just ending may take a connection and drop it: asked again, it refuses.
     fn connect(&self, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        const TRIES: u32 = 3;
+        let mut tries = 1;
+        loop {
+            match self.connect_once(deadline) {
+                Err(LinkError::Cut(cause))
+                    if tries < TRIES && cause.kind() != ErrorKind::ConnectionRefused =>
+                {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn connect_once(&self, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         Ok(match self.transport {
             Transport::Shm => {
                 Box::new(ShmLink::connect(&self.info.shm_socket, Arc::clone(&self.space), deadline)?)
@@ -179,20 +198,24 @@ impl NodeLinks {
                 idle.push(link);
             }
         }
-        result.map_err(|error| Error::of_link(&format!("node {}", self.info.name), &error))
+        result.map_err(|error| self.error(&error))
+    }
+
+    fn error(&self, error: &LinkError) -> Error {
+        Error::of_link(&format!("node {}", self.info.name), error).at_node(&self.info.name)
     }
 
     fn unreachable(&self, error: LinkError) -> Error {
         // Nobody listens there any more. Other failures (no descriptors left, a full listener) are not its end.
         if let LinkError::Cut(cause) = &error
-            && cause.kind() == std::io::ErrorKind::ConnectionRefused
+            && cause.kind() == ErrorKind::ConnectionRefused
         {
             self.mark_lost("it does not accept connections any more");
             if let Err(lost) = self.check_alive() {
                 return lost;
             }
         }
-        Error::of_link(&format!("node {}", self.info.name), &error)
+        self.error(&error)
     }
 
     /// Until when a conversation that begins now may last.

@@ -440,10 +440,13 @@ impl Session {
     }
 
     /// The regions held at a node are not ours any more.
-    fn lose_regions(&self, links: &Arc<NodeLinks>) {
+    pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) {
         let mut held = locked(&self.held);
         let gone: Vec<Arc<LeasedRegion>> =
             held.regions.values().filter(|region| Arc::ptr_eq(&region.node, links)).cloned().collect();
+        if links.is_lost() && !gone.is_empty() {
+            add(&self.counters.nodes_lost, 1);
+        }
         for region in gone {
             region.is_taken.store(true, Ordering::Release);
             self.forget_region(&mut held, &region);
@@ -532,7 +535,6 @@ impl Session {
                 }
             }
             if links.is_lost() && holds {
-                add(&self.counters.nodes_lost, 1);
                 self.lose_regions(&links);
             }
         }

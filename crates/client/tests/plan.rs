@@ -98,7 +98,7 @@ proptest! {
                     }
                     prop_assert_eq!(at, range.end);
                     if kind == 0 {
-                        map.poison(range.clone(), false);
+                        map.poison(range.clone(), |_| false);
                         poisoned.insert(range.clone());
                         written.remove(range.clone());
                     } else {
@@ -161,7 +161,7 @@ fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
         map.push(Cut { region, offset: 0, bytes: 65_536 });
     }
     map.wrote(0..3 * 65_536);
-    map.poison(70_000..70_100, true);
+    map.poison(60_000..70_100, |region| *region == 1);
     assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
     assert!(matches!(map.plan_read(70_000..70_001), ReadPlan::Poisoned(_)));
     let recycled: BTreeMap<u32, ()> = map.clear().into_iter().map(|cut| (cut.region, ())).collect();

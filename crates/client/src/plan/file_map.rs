@@ -152,15 +152,14 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// A write of this range failed: nobody knows how much of it is there. If it may even arrive later
-    /// (the connection broke before the answer), its extents are put out of use.
-    pub fn poison(&mut self, range: Range<u64>, may_arrive_late: bool) {
+    /// A write of this range failed: nobody knows how much of it is there. Extents in whose region it may even
+    /// arrive later (the connection broke before the answer) are put out of use.
+    pub fn poison(&mut self, range: Range<u64>, may_arrive_late: impl Fn(&R) -> bool) {
         self.length = self.length.max(range.end);
-        if may_arrive_late {
-            for extent in &mut self.extents {
-                if extent.start < range.end && range.start < extent.end() {
-                    extent.quarantined = true;
-                }
+        for extent in &mut self.extents {
+            let is_hit = extent.start < range.end && range.start < extent.end();
+            if is_hit && may_arrive_late(&extent.cut.region) {
+                extent.quarantined = true;
             }
         }
         self.poisoned.insert(range);
