@@ -40,6 +40,7 @@ test: lint test-rust test-python ## All checks and tests: what CI runs
 lint: $(VENV)/.ready ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo fetch --quiet --locked
 	cargo xtask deps
 	cargo xtask licenses
 	cargo xtask tidy

@@ -64,15 +64,8 @@ impl Asker {
         let inventory = Inventory {
             node: node_id("donor"),
             incarnation: Incarnation(1),
-            counts: RegionCounts { free: 3, leased: 0, named: 1, cleaning: 0, locked: 0, sessions: 0 },
-            traffic: Traffic {
-                read_ops: 0,
-                read_bytes: 0,
-                write_ops: 0,
-                write_bytes: 0,
-                refused_ops: 0,
-                mapped_regions: 0,
-            },
+            counts: RegionCounts { free: 3, named: 1, ..RegionCounts::default() },
+            traffic: Traffic::default(),
             spent: List::default(),
             owned: List::new(vec![owned(0, owner), owned(1, on_its_way)]).expect("two"),
         };

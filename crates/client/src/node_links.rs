@@ -101,11 +101,10 @@ impl NodeLinks {
         self.lost.get().is_some()
     }
 
-    /// Ends this life of the node in the eyes of this process. Whether that was news.
-    pub(crate) fn mark_lost(&self, why: impl Into<String>) -> bool {
-        let news = self.lost.set(why.into()).is_ok();
+    /// Ends this life of the node in the eyes of this process. The first reason given stays.
+    pub(crate) fn mark_lost(&self, why: &str) {
+        self.lost.get_or_init(|| why.to_owned());
         self.idle().clear();
-        news
     }
 
     pub(crate) fn is_suspect(&self) -> bool {

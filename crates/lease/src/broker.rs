@@ -497,27 +497,12 @@ impl BrokerLeases {
 
     /// The pool at a glance.
     pub fn status(&self, now: MonoNs) -> StatusReport {
-        let none = RegionCounts { free: 0, leased: 0, named: 0, cleaning: 0, locked: 0, sessions: 0 };
-        let still = Traffic {
-            read_ops: 0,
-            read_bytes: 0,
-            write_ops: 0,
-            write_bytes: 0,
-            refused_ops: 0,
-            mapped_regions: 0,
-        };
         let nodes = self.nodes.values().map(|node| NodeStatus {
             info: node.info.clone(),
             alive: self.is_alive(now, node),
             heard_ms_ago: now.ms_since(node.heard),
-            counts: node
-                .inventory
-                .as_ref()
-                .map_or_else(|| none.clone(), |inventory| inventory.counts.clone()),
-            traffic: node
-                .inventory
-                .as_ref()
-                .map_or_else(|| still.clone(), |inventory| inventory.traffic.clone()),
+            counts: node.inventory.as_ref().map(|inventory| inventory.counts.clone()).unwrap_or_default(),
+            traffic: node.inventory.as_ref().map(|inventory| inventory.traffic.clone()).unwrap_or_default(),
         });
         let clock = now.ms_since(self.started);
         StatusReport {

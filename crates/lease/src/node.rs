@@ -415,7 +415,7 @@ impl NodeLeases {
 
     /// Everything that is not free, and what is spent.
     pub fn inventory(&self, traffic: Traffic, locked: u32) -> Inventory {
-        let mut counts = RegionCounts { free: 0, leased: 0, named: 0, cleaning: 0, locked, sessions: 0 };
+        let mut counts = RegionCounts { locked, ..RegionCounts::default() };
         counts.sessions = self.sessions.values().filter(|session| !session.regions.is_empty()).count() as u32;
         let mut owned = Vec::new();
         for (index, entry) in self.regions.iter().enumerate() {

@@ -12,8 +12,6 @@ const NODE: NodeId = NodeId(1);
 const LIFE: Incarnation = Incarnation(2);
 const KEY: [u8; 32] = [3; 32];
 const START: MonoNs = MonoNs(1_000_000_000);
-const STILL: Traffic =
-    Traffic { read_ops: 0, read_bytes: 0, write_ops: 0, write_bytes: 0, refused_ops: 0, mapped_regions: 0 };
 
 fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
@@ -76,7 +74,7 @@ fn publish(
 
 /// The broker's word on region 0 at this epoch, owned so.
 fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
-    let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(STILL, 0);
+    let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(Traffic::default(), 0);
     let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(epoch), owner };
     inventory.owned = List::new(vec![owned]).expect("one");
     broker.inventory(START, inventory).expect("known")
@@ -157,9 +155,9 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     let regions = List::new(vec![RegionAt { region: granted.region, epoch: granted.epoch }]).expect("one");
     let (session, secret) = (SessionId(9), Secret(8));
     node.seal(&Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
-    let ruling = broker.inventory(START, node.inventory(STILL, 0)).expect("known");
+    let ruling = broker.inventory(START, node.inventory(Traffic::default(), 0)).expect("known");
     node.rule(START, &ruling, actions);
-    assert_eq!(node.inventory(STILL, 0).counts.cleaning, 1);
+    assert_eq!(node.inventory(Traffic::default(), 0).counts.cleaning, 1);
 }
 
 /// One file that names a region at two epochs: one of them is wrong, whichever it is.
@@ -185,7 +183,7 @@ fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
     let (mut broker, proof) = broker();
     for node in [NODE, NodeId(2)] {
         broker.offer(START, offer_of(node)).expect("taken in");
-        let mut inventory = NodeLeases::new(node, LIFE, KEY, 1).inventory(STILL, 0);
+        let mut inventory = NodeLeases::new(node, LIFE, KEY, 1).inventory(Traffic::default(), 0);
         inventory.counts.free = u32::MAX;
         let answer = broker.inventory(START, inventory);
         assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::Malformed));

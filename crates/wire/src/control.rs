@@ -261,6 +261,7 @@ wire_struct! {
 
 wire_struct! {
     /// What a node counted since it started.
+    #[derive(Default)]
     Traffic {
         /// Reads served over the network.
         read_ops: u64,
@@ -295,6 +296,7 @@ wire_struct! {
 
 wire_struct! {
     /// Where a node's regions stand.
+    #[derive(Default)]
     RegionCounts {
         /// Ready to be granted.
         free: u32,

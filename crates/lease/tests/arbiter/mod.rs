@@ -80,15 +80,7 @@ impl Arbiter {
     }
 
     pub fn inventory(&self) -> Inventory {
-        let still = Traffic {
-            read_ops: 0,
-            read_bytes: 0,
-            write_ops: 0,
-            write_bytes: 0,
-            refused_ops: 0,
-            mapped_regions: 0,
-        };
-        self.leases.inventory(still, 0)
+        self.leases.inventory(Traffic::default(), 0)
     }
 
     pub fn owner(&self, region: RegionIndex) -> Option<(Epoch, RegionOwner)> {
