@@ -2,7 +2,9 @@
 CACHE ?= $(HOME)/.cache/farpool
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 PYTHON ?= python3
-VENV := $(CACHE)/venv
+# Keyed by what it must hold, so that clones with other needs do not disturb each other.
+VENV := $(CACHE)/venv-$(shell sha256sum python/pyproject.toml | cut -c1-12)
+READY := $(VENV)/.ready
 BIN := $(CARGO_TARGET_DIR)/release/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
@@ -16,8 +18,7 @@ help: ## Show this list
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
 
-# The environment is made anew only when what it must hold has changed.
-$(VENV)/.ready: python/pyproject.toml
+$(READY):
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check maturin==1.16.0
 	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('python/pyproject.toml', 'rb'))['project']; \
@@ -25,7 +26,7 @@ $(VENV)/.ready: python/pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
-wheel: $(VENV)/.ready ## Build the Python wheel and install it into the project's environment
+wheel: $(READY) ## Build the Python wheel and install it into the project's environment
 	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --manifest-path python/Cargo.toml --out $(WHEELS)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
@@ -37,7 +38,7 @@ bench: build ## Far reads and writes beside memcpy
 
 test: lint test-rust test-python ## All checks and tests: what CI runs
 
-lint: $(VENV)/.ready ## Formatting, lints, dependency and licence rules
+lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo fetch --quiet --locked
@@ -56,5 +57,5 @@ test-python: build wheel ## The wheel against real brokers and nodes, DuckDB inc
 fuzz: ## Feed hostile bytes to every decoder (SECONDS=60 each)
 	fuzz/run.sh $(or $(SECONDS),60)
 
-clean: ## Remove what was built
-	rm -rf $(CACHE)/target $(VENV)
+clean: ## Remove what was built, and the demo's data
+	rm -rf $(CACHE)/target $(CACHE)/venv-* $(CACHE)/tpch-*

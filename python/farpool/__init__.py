@@ -2,7 +2,7 @@
 
     import farpool
 
-    with farpool.connect("farpool://10.0.0.7:7400") as pool:
+    with farpool.connect("farpool://127.0.0.1:7700") as pool:
         with pool.create("runs/0") as file:
             file.write_at(0, b"more than this machine can hold")
             print(file.read_at(0, 4))

@@ -2,7 +2,8 @@
 
 Sizes and offsets are bytes, as `int` or, where a parameter says `Size`, also as text such as
 "64MiB" or "4GiB". Times are text such as "250ms" or "5s". All calls that may leave the process
-release the GIL and stop waiting after the pool's `timeout`. Objects may be shared by threads; they
+release the GIL and wait for one peer no longer than the pool's `timeout`; a broker that does not answer is
+asked again for 10 s. Objects may be shared by threads; they
 may not be used in a forked child, which gets `ForkError`: connect again there.
 """
 
@@ -81,7 +82,7 @@ class NamedFileStatus(TypedDict):
     size: int
     file_class: FileClass
     lost: bool
-    """Whether a node that held some of it is gone."""
+    """Whether a node that held some of it has restarted since."""
 
 class PoolStatus(TypedDict):
     """The pool as its broker sees it."""
@@ -105,7 +106,7 @@ def connect(
     reserve: Size = 0,
     plaintext: bool = False,
 ) -> Pool:
-    """Starts a session with the pool at `url`, such as "farpool://10.0.0.7:7400".
+    """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
     Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
     this machine and TCP to all others. `reserve` bytes are leased before this returns. Without
@@ -143,7 +144,8 @@ class Pool:
     def create(self, name: str, *, file_class: FileClass = "scratch", size_hint: int = 0) -> File:
         """Makes an empty file, seen by this session alone until it is published.
 
-        Takes no far memory yet and asks nobody; `size_hint` bytes may be leased ahead.
+        Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
+        session; `size_hint` bytes may be leased ahead.
         Raises ExistsError if this session has a file of this name, InvalidError.
         """
 
@@ -155,7 +157,8 @@ class Pool:
         """Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published)."""
 
     def rename(self, old: str, new: str) -> None:
-        """Raises NotFoundError, ExistsError."""
+        """Gives a file another name. Raises NotFoundError, ExistsError (this session or, for a published
+        file, the pool has one of that name)."""
 
     def publish(self, name: str, *, replace: bool = False) -> None:
         """Seals a file of this session and gives it to its name: any session may open it, nobody may write it.

@@ -39,6 +39,7 @@ fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
 
 #[pymethods]
 impl PyFile {
+    /// Its name.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         if self.forks != forks() {
@@ -47,16 +48,19 @@ impl PyFile {
         Ok(self.file.name())
     }
 
+    /// Its length in bytes.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.usable(py)?.length())
     }
 
+    /// Whether this handle was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
+    /// `scratch`, `cache` or `pinned`.
     #[getter]
     fn file_class(&self) -> &'static str {
         self.file.class().word()
@@ -78,6 +82,9 @@ impl PyFile {
         format!("<farpool.File {:?}, {}, {} bytes>", self.file.name(), self.file.class(), self.file.length())
     }
 
+    /// `n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.
+    ///
+    /// Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument).
     fn read_at<'py>(&self, py: Python<'py>, offset: i64, n: i64) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -93,6 +100,7 @@ impl PyFile {
         if read < count { Ok(PyBytes::new(py, &bytes.as_bytes()[..read])) } else { Ok(bytes) }
     }
 
+    /// Fills a writable, contiguous buffer; returns how many bytes there were. Errors as `read_at`.
     fn read_into(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -101,6 +109,11 @@ impl PyFile {
         py.detach(|| file.read_at(offset, into)).map_err(|error| errors::of(py, &error))
     }
 
+    /// Writes all of a contiguous buffer, growing the file as needed; returns its length in bytes.
+    ///
+    /// Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError
+    /// (buffer not contiguous, negative offset, published file). After an error the range must be
+    /// written again before it can be read.
     fn write_at(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -110,6 +123,7 @@ impl PyFile {
         Ok(from.len())
     }
 
+    /// `read_into` for many ranges with one wait; returns their counts.
     fn read_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let file = self.usable(py)?;
         let mut targets = Vec::new();
@@ -132,6 +146,7 @@ impl PyFile {
         Ok(counts)
     }
 
+    /// `write_at` for many ranges with one wait; returns their counts. Ranges should not overlap.
     fn write_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let file = self.usable(py)?;
         let mut sources = Vec::new();
@@ -147,12 +162,14 @@ impl PyFile {
         Ok(ranges.iter().map(|range| range.from.len()).collect())
     }
 
+    /// Sets the size. Freed extents are given back; bytes added read as zeros.
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
         let file = self.usable(py)?;
         let size = natural(py, "size", size)?;
         py.detach(|| file.truncate(size)).map_err(|error| errors::of(py, &error))
     }
 
+    /// Lets go of the file, which stays in the pool until it is deleted or the session ends.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }

@@ -79,6 +79,13 @@ fn transport(py: Python<'_>, word: &str) -> PyResult<TransportChoice> {
     word.parse().map_err(|error| errors::of(py, &error))
 }
 
+/// Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
+///
+/// Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
+/// this machine and TCP to all others. `reserve` bytes are leased before this returns. Without
+/// `plaintext`, brokers and nodes beyond this machine are refused: nothing is encrypted yet.
+///
+/// Raises UnreachableError, InvalidError (url, transport, timeout), ExhaustedError (reserve).
 #[pyfunction]
 #[pyo3(signature = (url=None, *, transport="auto", timeout="5s", reserve=None, plaintext=false))]
 pub(crate) fn connect(
@@ -105,6 +112,9 @@ pub(crate) fn connect(
     opened.map(PyPool::new).map_err(|error| errors::of(py, &error))
 }
 
+/// Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
+///
+/// For tests and for trying things out: it lends this process its own memory.
 #[pyfunction]
 #[pyo3(signature = (memory=None, *, nodes=1, region_size=None, transport="auto"))]
 pub(crate) fn embedded(
@@ -147,11 +157,13 @@ impl PyPool {
 
 #[pymethods]
 impl PyPool {
+    /// Where the pool is: `farpool://host:port` of its broker.
     #[getter]
     fn url(&self) -> String {
         self.pool.url().to_owned()
     }
 
+    /// Whether `close` was called.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
@@ -171,6 +183,7 @@ impl PyPool {
         format!("<farpool.Pool {}{state}>", self.pool.url())
     }
 
+    /// Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == forks() && !self.is_closed.swap(true, Ordering::Relaxed) {
             let pool = &*self.pool;
@@ -178,6 +191,11 @@ impl PyPool {
         }
     }
 
+    /// Makes an empty file, seen by this session alone until it is published.
+    ///
+    /// Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
+    /// session; `size_hint` bytes may be leased ahead.
+    /// Raises ExistsError if this session has a file of this name, InvalidError.
     #[pyo3(signature = (name, *, file_class="scratch", size_hint=0))]
     fn create(&self, py: Python<'_>, name: &str, file_class: &str, size_hint: u64) -> PyResult<PyFile> {
         let class = FileClass::from_word(file_class).ok_or_else(|| {
@@ -189,27 +207,36 @@ impl PyPool {
         self.run(py, |pool| pool.create(name, class, CreateOptions { size_hint })).map(PyFile::new)
     }
 
+    /// Opens a file of this session, or a published one (for reading). Raises NotFoundError.
     fn open(&self, py: Python<'_>, name: &str) -> PyResult<PyFile> {
         self.run(py, |pool| pool.open(name)).map(PyFile::new)
     }
 
+    /// Whether this session has, or the pool has published, a file of this name.
     fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         self.run(py, |pool| pool.exists(name))
     }
 
+    /// Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published).
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |pool| pool.delete(name))
     }
 
+    /// Gives a file another name. Raises NotFoundError, ExistsError (this session or, for a published
+    /// file, the pool has one of that name).
     fn rename(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
         self.run(py, |pool| pool.rename(old, new))
     }
 
+    /// Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
+    ///
+    /// Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
     #[pyo3(signature = (name, *, replace=false))]
     fn publish(&self, py: Python<'_>, name: &str, replace: bool) -> PyResult<()> {
         self.run(py, |pool| pool.publish(name, replace))
     }
 
+    /// The files of this session and the published ones whose names start with `prefix`.
     #[pyo3(signature = (prefix=""))]
     fn list<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
         let found = self.run(py, |pool| pool.list(prefix))?;
@@ -221,11 +248,13 @@ impl PyPool {
         Ok(list)
     }
 
+    /// Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError.
     fn reserve(&self, py: Python<'_>, nbytes: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = size("nbytes", nbytes)?;
         self.run(py, |pool| pool.reserve(bytes))
     }
 
+    /// Counters of this session, and what it holds. Asks nobody.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.forks != forks() {
             return Err(errors::forked(py));
@@ -237,6 +266,7 @@ impl PyPool {
         Ok(stats)
     }
 
+    /// Asks the broker. Raises UnreachableError.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (report, files) = self.run(py, |pool| Ok((pool.status()?, pool.list("")?)))?;
         let (mut donated_bytes, mut leased_bytes) = (0, 0);

@@ -53,3 +53,10 @@ def test_a_spawned_child_gets_a_session_of_its_own(shared_cluster):
 def test_a_session_cannot_be_sent_to_another_process(pool):
     with pytest.raises(TypeError):
         multiprocessing.get_context("spawn").SimpleQueue().put(pool)
+
+
+def test_everything_public_explains_itself():
+    things = [farpool.connect, farpool.embedded, farpool.Pool, farpool.File]
+    for kind in (farpool.Pool, farpool.File):
+        things += [getattr(kind, name) for name in vars(kind) if not name.startswith("_")]
+    assert [thing for thing in things if not (thing.__doc__ or "").strip()] == []

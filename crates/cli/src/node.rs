@@ -62,6 +62,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, broker);
     options.region_bytes = args.region_size;
     options.listen = loopback::resolve("--listen", &args.listen, args.plaintext)?;
+    if let Some(address) = &args.advertise {
+        loopback::resolve("--advertise", address, args.plaintext)?;
+    }
     options.advertise = args.advertise.clone();
     options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
     options.huge_pages = !args.no_huge_pages;

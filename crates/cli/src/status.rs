@@ -163,8 +163,19 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
         })
         .collect();
     let header = [
-        "node", "address", "host", "state", "free", "leased", "named", "wiping", "sessions", "read",
-        "written", "refused", "mapped",
+        "node",
+        "address",
+        "host",
+        "state",
+        "free",
+        "leased",
+        "named",
+        "wiping",
+        "sessions",
+        "tcp read",
+        "tcp written",
+        "refused",
+        "mapped",
     ];
     if rows.is_empty() {
         lines.push("No node has joined. Start one: farpool node --name n1 --memory 1GiB --broker …".into());

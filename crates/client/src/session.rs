@@ -297,7 +297,8 @@ impl Session {
                 return Ok(());
             }
             // A ticket promises a bounded number of regions, so a large reserve takes several.
-            self.lease_more(group, 1, (bytes - free).min(LEASE_REGIONS_MAX as u64 * EXTENT_BYTES_MAX))?;
+            let next = (bytes - free).min(LEASE_REGIONS_MAX as u64 * EXTENT_BYTES_MAX);
+            self.lease_more(group, next, next)?;
         }
     }
 
@@ -321,13 +322,23 @@ impl Session {
             if tries == FULL_TRIES {
                 let held = self.counters.read();
                 return Err(error.during(format!(
-                    "leasing {needed} more bytes (this session holds {}, {} in use)",
-                    held.leased_bytes, held.used_bytes
+                    "leasing {needed} more bytes (this session holds {}, {} in use{})",
+                    held.leased_bytes,
+                    held.used_bytes,
+                    self.lost_nodes()
                 )));
             }
             avoid.clear();
             self.pause(20 << tries)?;
         }
+    }
+
+    /// What to say of nodes this session has lost: why there may be less memory than there was.
+    fn lost_nodes(&self) -> String {
+        let nodes = locked(&self.nodes);
+        let lost: Vec<&str> =
+            nodes.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
+        if lost.is_empty() { String::new() } else { format!("; it lost {}", lost.join(", ")) }
     }
 
     /// One round: tickets, then leases at each node. Nodes that fail are added to `avoid`; it is an error if
