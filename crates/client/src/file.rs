@@ -381,6 +381,11 @@ impl FileInner {
             let why = if poisoned { "a write to it failed" } else { "it is empty" };
             return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
         }
+        if holes.iter().any(|hole| self.map().is_quarantined(hole.clone())) {
+            let message =
+                "the file cannot be published: an earlier write to it broke off and may still arrive";
+            return Err(Error::new(ErrorKind::Poisoned, message));
+        }
         self.fill_holes(&holes)?;
         let sealed = self.session.seal(self.group)?;
         let mut map = self.map();
@@ -430,8 +435,12 @@ impl FileInner {
                     let bytes = (piece.file.end - piece.file.start) as usize;
                     by_node.add(&piece.region, WriteOp { span: span(piece), from: &zeros[..bytes] });
                 }
-                by_node
-                    .each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline))?;
+                let filled = by_node
+                    .each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
+                if let Err(error) = filled {
+                    self.map().poison(at..at + count, |region| may_arrive_late(&error, region));
+                    return Err(error);
+                }
                 self.map().wrote(at..at + count);
                 at += count;
             }

@@ -50,6 +50,7 @@ pub(crate) struct Session {
     /// Scratch bytes that stay leased however idle they are.
     floor_bytes: AtomicU64,
     is_closed: AtomicBool,
+    process: u32,
     stop: Mutex<bool>,
     stopping: Condvar,
 }
@@ -112,6 +113,7 @@ impl Session {
             counters: Counters::default(),
             floor_bytes: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
+            process: std::process::id(),
             stop: Mutex::default(),
             stopping: Condvar::new(),
         };
@@ -128,6 +130,11 @@ impl Session {
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the pool is closed"));
+        }
+        // The connections are shared with the parent: either process could get the other's answers.
+        if self.process != std::process::id() {
+            let message = "this pool was opened by the process this one was forked from: open one here";
+            return Err(Error::new(ErrorKind::Forked, message));
         }
         Ok(())
     }
@@ -166,6 +173,7 @@ impl Session {
     /// Asks the broker, again and again while it cannot be reached, for as long as the patience lasts. Every
     /// question is one that may be asked twice.
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Error> {
+        self.check_open()?;
         let give_up = clock::now().plus_ms(self.options.broker_patience_ms);
         let mut asked_before = false;
         loop {
@@ -180,6 +188,9 @@ impl Session {
                         continue;
                     }
                     // Done by the first try, whose answer was lost.
+                    (Request::RenameName(_), Code::NoSuchName) if asked_before => {
+                        return Ok(Reply::RenameName(Done {}));
+                    }
                     (Request::DropName(_), Code::NoSuchName) if asked_before => {
                         return Ok(Reply::DropName(Done {}));
                     }
@@ -220,6 +231,9 @@ impl Session {
         let mut nodes = locked(&self.nodes);
         if let Some(links) = nodes.get(&(info.node, info.incarnation)) {
             return Ok(Arc::clone(links));
+        }
+        for (_, former) in nodes.iter().filter(|((node, _), _)| *node == info.node) {
+            former.mark_lost("it has restarted");
         }
         let links = Arc::new(NodeLinks::new(info.clone(), &self.options, self.this_host)?);
         nodes.insert((info.node, info.incarnation), Arc::clone(&links));
@@ -381,6 +395,11 @@ impl Session {
 
     fn redeem(&self, group: Group, offer: &TicketOffer) -> Result<u64, Error> {
         let links = self.links(&offer.node)?;
+        // After a pause longer than a lease, what we held there may be gone: learn that before a new lease
+        // makes the old ones look alive.
+        if links.leased_until().0 > 0 && clock::now() >= links.leased_until() {
+            self.renew(&links)?;
+        }
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = clock::now();
         let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
@@ -433,6 +452,8 @@ impl Session {
         let asked = clock::now();
         let deadline = NodeLinks::deadline(timeout_ms);
         let renew = Request::Renew(self.proof.clone());
+        // What is leased while we ask is not what the answer is about.
+        let below = locked(&self.held).next_id;
         let answer = links.converse(deadline, Repeat::Harmless, |link| {
             // A node that forgot the session has freed its regions: that is an answer, not a failure.
             match link.call(&renew, deadline) {
@@ -445,16 +466,24 @@ impl Session {
                 let renewed = answer_of!(reply, Renew)?;
                 links.extend_lease(asked, renewed.lease_ttl_ms);
             }
-            None => self.lose_regions(links),
+            None => self.lose_regions_below(links, below),
         }
         Ok(())
     }
 
     /// The regions held at a node are not ours any more.
     pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) {
+        self.lose_regions_below(links, u64::MAX);
+    }
+
+    fn lose_regions_below(&self, links: &Arc<NodeLinks>, below: u64) {
         let mut held = locked(&self.held);
-        let gone: Vec<Arc<LeasedRegion>> =
-            held.regions.values().filter(|region| Arc::ptr_eq(&region.node, links)).cloned().collect();
+        let gone: Vec<Arc<LeasedRegion>> = held
+            .regions
+            .values()
+            .filter(|region| Arc::ptr_eq(&region.node, links) && region.id < below)
+            .cloned()
+            .collect();
         if links.is_lost() && !gone.is_empty() {
             add(&self.counters.nodes_lost, 1);
         }
@@ -537,7 +566,9 @@ impl Session {
         let suspects_until = clock::now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = locked(&self.held).regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
-            if holds && !links.is_lost() && (!links.is_suspect() || clock::now() < suspects_until) {
+            // Also where nothing is held but something may be sealed, on its way to a name.
+            let renews = holds || links.leased_until().0 > 0;
+            if renews && !links.is_lost() && (!links.is_suspect() || clock::now() < suspects_until) {
                 links.set_suspect(self.renew_within(&links, share_ms).is_err());
                 // A node that does not answer keeps our bytes until the lease is over on its clock as well.
                 let lease_ms = u64::from(self.lease_ttl_ms) + u64::from(self.grace_ms);
@@ -553,11 +584,11 @@ impl Session {
         if let Ok(mut broker) = self.broker.try_lock() {
             let _ = self.ask_over(&mut broker, &Request::KeepSession(self.proof.clone()), share_ms);
         }
-        self.release_idle();
+        self.release_idle(share_ms);
         true
     }
 
-    fn release_idle(&self) {
+    fn release_idle(&self, timeout_ms: u64) {
         let mut leaving: Vec<Arc<LeasedRegion>> = Vec::new();
         {
             let mut held = locked(&self.held);
@@ -581,11 +612,11 @@ impl Session {
                 }
             }
         }
-        self.release(&leaving);
+        self.release(&leaving, timeout_ms);
     }
 
     /// Tells the nodes of regions that this session does not use any more.
-    fn release(&self, regions: &[Arc<LeasedRegion>]) {
+    fn release(&self, regions: &[Arc<LeasedRegion>], timeout_ms: u64) {
         let mut by_node: BTreeMap<(NodeId, Incarnation), (Arc<NodeLinks>, Vec<RegionAt>)> = BTreeMap::new();
         for region in regions {
             let key = (region.node.info.node, region.node.info.incarnation);
@@ -600,7 +631,7 @@ impl Session {
                     whole: false,
                     regions: List::new(at.to_vec()).unwrap_or_default(),
                 });
-                let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
+                let deadline = NodeLinks::deadline(timeout_ms);
                 // If it does not arrive, the regions stay ours until the session ends.
                 let _ = links.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             }
@@ -624,9 +655,11 @@ impl Session {
             });
             let deadline = NodeLinks::deadline(self.options.request_timeout_ms);
             let _ = links.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
+            links.mark_lost("the pool was closed");
             self.lose_regions(&links);
         }
         let _ = self.ask_link(&Request::CloseSession(self.proof.clone()));
+        *locked(&self.broker) = None;
     }
 
     /// Ends the session in this process without telling anybody: after a fork the connections are another

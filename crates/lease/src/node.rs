@@ -215,6 +215,8 @@ impl NodeLeases {
         }
         let wanted = ticket.region_count as usize;
         if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
+            // Spent all the same, so that the broker promises these regions to others before the ticket ends.
+            self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
         }
         let deadline = now.plus_ms(self.lease_ttl_ms.into());

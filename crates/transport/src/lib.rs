@@ -31,7 +31,7 @@ pub use serve::{Peer, Service, Shared};
 
 use farpool_wire::data::Span;
 use farpool_wire::limits::{BATCH_OPS_MAX, IO_BYTES_MAX};
-use farpool_wire::{MonoNs, Refusal, Reply, Request, WireError};
+use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, WireError};
 use std::fmt;
 use std::io;
 
@@ -96,7 +96,13 @@ pub enum LinkError {
 impl LinkError {
     /// Whether the link may be used again.
     pub fn link_survives(&self) -> bool {
-        matches!(self, LinkError::Refused { .. })
+        match self {
+            // Whoever could not read us hangs up.
+            LinkError::Refused { refusal, .. } => {
+                !matches!(refusal.code, Code::Malformed | Code::VersionMismatch)
+            }
+            _ => false,
+        }
     }
 }
 
