@@ -322,10 +322,6 @@ impl Inner {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.process != std::process::id() {
-            let message = "this pool was opened by the process this one was forked from: open one here";
-            return Err(Error::new(ErrorKind::Forked, message));
-        }
         self.session.check_open()
     }
 
