@@ -4,7 +4,7 @@
 
 use farpool_transport::serve::{Conversation, Next};
 use farpool_transport::{Outgoing, Peer, Service, Shared};
-use farpool_wire::control::{Attach, Done};
+use farpool_wire::control::{Attach, SessionKept};
 use farpool_wire::data::{Span, decode_refused_index};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
 use farpool_wire::{Code, Header, Opcode, Refusal, Reply, Request};
@@ -23,9 +23,9 @@ fn range(span: &Span) -> Result<std::ops::Range<usize>, Refusal> {
 }
 
 impl Service for OneRegion {
-    fn call(&self, _peer: Peer, request: Request) -> Result<Reply, Refusal> {
+    fn call(&self, _peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         match request {
-            Request::KeepSession(_) => Ok(Reply::KeepSession(Done {})),
+            Request::KeepSession(_) => Ok(Reply::KeepSession(SessionKept { hosts: 1 })),
             other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
         }
     }
@@ -68,7 +68,7 @@ fn check_reply<'a>(out: &'a [u8], asked: &Header) -> &'a [u8] {
 fuzz_target!(|input: &[u8]| {
     let service = OneRegion(Mutex::new([0; REGION_BYTES as usize]));
     let mut rest = input;
-    let mut conversation = Conversation::new(Peer { is_local: input.len() % 2 == 1 });
+    let mut conversation = Conversation::new(Peer { is_local: input.len() % 2 == 1, identity: None });
     let mut out = Outgoing::default();
     if let Some((flags, behind)) = rest.split_first()
         && flags % 8 != 0
@@ -94,7 +94,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(check_reply(&out, &header).is_empty(), "one reply to one frame");
         match next {
             Next::Continue => {}
-            Next::Descriptors(_) => unreachable!("nothing is shared here"),
+            Next::Memory(_) => unreachable!("nothing is shared here"),
             Next::HangUp => return,
         }
     }

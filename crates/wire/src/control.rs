@@ -1,5 +1,6 @@
 //! Control messages. Fields stand in wire order; `spec/wire.md` says the same without Rust.
 
+pub use crate::catalog::*;
 use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::frame::Opcode;
 use crate::ids::*;
@@ -42,12 +43,24 @@ wire_struct! {
         session: SessionId,
         /// Proves it, to broker and nodes.
         secret: Secret,
+        /// For whom it is: who connected, by its certificate, or [`crate::TENANT_LOCAL`].
+        tenant: Name,
         /// The broker's term.
         term: Term,
         /// A lease not renewed for this long expires.
         lease_ttl_ms: u32,
         /// An expired lease keeps its bytes for this long, unusable until renewed.
         grace_ms: u32,
+        /// Failure domains (host labels) with a node that may grant leases now.
+        hosts: u32,
+    }
+}
+
+wire_struct! {
+    /// The session lives on.
+    SessionKept {
+        /// Failure domains (host labels) with a node that may grant leases now.
+        hosts: u32,
     }
 }
 
@@ -76,6 +89,8 @@ wire_struct! {
         near: u128,
         /// Lives of nodes not to use (a node that has restarted may be used again).
         avoid: List<Incarnation, NODES_MAX>,
+        /// Failure domains (host labels) not to use: the copy of a mirror must lie on another one.
+        apart: List<Name, APART_MAX>,
     }
 }
 
@@ -98,6 +113,8 @@ wire_struct! {
         region_count: u32,
         /// For what.
         class: FileClass,
+        /// The session's tenant.
+        tenant: Name,
         /// Until when, in milliseconds of the broker's clock.
         not_after_ms: u64,
         /// HMAC-SHA-256 of all the fields before, under the node's ticket key.
@@ -146,120 +163,6 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A run of a published file's bytes, in file order.
-    NamedExtent {
-        /// Which node.
-        node: NodeId,
-        /// In which life.
-        incarnation: Incarnation,
-        /// Which region.
-        region: RegionIndex,
-        /// The sealed region's epoch.
-        epoch: Epoch,
-        /// The right to read it.
-        handle: Handle,
-        /// First byte in the region.
-        region_offset: u64,
-        /// Bytes of the run.
-        bytes: u64,
-    }
-}
-
-wire_struct! {
-    /// Gives sealed extents to a name: one transaction of the catalog.
-    Publish {
-        /// Which session sealed them.
-        session: SessionId,
-        /// Its secret.
-        secret: Secret,
-        /// The name.
-        name: Name,
-        /// The file's class.
-        class: FileClass,
-        /// Whether a file of this name is replaced.
-        replace: bool,
-        /// Where its bytes are.
-        extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
-    }
-}
-
-wire_struct! {
-    /// The name now owns the bytes.
-    Published {
-        /// The file's id.
-        file: FileId,
-    }
-}
-
-wire_struct! {
-    /// A published file by name.
-    ByName {
-        /// The name.
-        name: Name,
-    }
-}
-
-wire_struct! {
-    /// Where a published file's bytes are.
-    Opened {
-        /// The file's id.
-        file: FileId,
-        /// Its class.
-        class: FileClass,
-        /// Where its bytes are, in file order.
-        extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
-        /// The nodes named in the extents.
-        nodes: List<NodeInfo, NODES_MAX>,
-    }
-}
-
-wire_struct! {
-    /// Gives a published file another name.
-    Rename {
-        /// Its name now.
-        from: Name,
-        /// Its name then; must be free.
-        to: Name,
-    }
-}
-
-wire_struct! {
-    /// Asks for a page of names in their order.
-    ListNames {
-        /// Only names that begin so.
-        prefix: Text,
-        /// Only names behind this one; empty: from the start.
-        after: Text,
-    }
-}
-
-wire_struct! {
-    /// A published file in a listing.
-    NameInfo {
-        /// Its name.
-        name: Name,
-        /// Its id.
-        file: FileId,
-        /// Its class.
-        class: FileClass,
-        /// Its length.
-        bytes: u64,
-        /// Whether a node that held some of it is gone.
-        lost: bool,
-    }
-}
-
-wire_struct! {
-    /// A page of names.
-    Names {
-        /// In order.
-        names: List<NameInfo, NAMES_PAGE_MAX>,
-        /// Whether more follow.
-        more: bool,
-    }
-}
-
-wire_struct! {
     /// What a node counted since it started.
     #[derive(Default)]
     Traffic {
@@ -285,6 +188,8 @@ wire_struct! {
         info: NodeInfo,
         /// Whether it was heard of lately.
         alive: bool,
+        /// Whether it is being emptied.
+        draining: bool,
         /// Milliseconds since it was heard of.
         heard_ms_ago: u64,
         /// What is free and what is held.
@@ -314,6 +219,20 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// A tenant in the pool's status.
+    TenantStatus {
+        /// Its name.
+        tenant: Name,
+        /// Bytes of regions it holds: leased, sealed or named.
+        held_bytes: u64,
+        /// Bytes promised to it by tickets not redeemed yet.
+        promised_bytes: u64,
+        /// The most it may hold; 0: no limit.
+        quota_bytes: u64,
+    }
+}
+
+wire_struct! {
     /// The pool at a glance.
     StatusReport {
         /// The broker's term.
@@ -328,6 +247,8 @@ wire_struct! {
         tickets_open: u32,
         /// The nodes.
         nodes: List<NodeStatus, NODES_MAX>,
+        /// The tenants that hold something or have a quota.
+        tenants: List<TenantStatus, TENANTS_MAX>,
     }
 }
 
@@ -407,12 +328,36 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Empties a node, or takes it back into use.
+    DrainNode {
+        /// Which node, by its name.
+        node: Name,
+        /// Whether it gets no new leases and its holders are asked to leave.
+        drain: bool,
+        /// Whether its process ends once it holds nothing.
+        stop: bool,
+    }
+}
+
+wire_struct! {
+    /// What a tenant holds at one node.
+    TenantUse {
+        /// Its name.
+        tenant: Name,
+        /// Regions: leased, sealed or named.
+        regions: u32,
+    }
+}
+
+wire_struct! {
     /// What a node holds.
     Inventory {
         /// Which node.
         node: NodeId,
         /// Which life of it.
         incarnation: Incarnation,
+        /// Whether it is being emptied.
+        draining: bool,
         /// Counts of regions.
         counts: RegionCounts,
         /// What it served.
@@ -421,6 +366,8 @@ wire_struct! {
         spent: List<TicketId, SPENT_TICKETS_MAX>,
         /// Every region that is not free.
         owned: List<OwnedRegion, NODE_REGIONS_MAX>,
+        /// The same by tenant.
+        tenants: List<TenantUse, TENANTS_MAX>,
     }
 }
 
@@ -457,6 +404,10 @@ wire_struct! {
         adopt: List<Adoption, NODE_REGIONS_MAX>,
         /// Sealed regions that nobody owns: free them.
         drop: List<RegionAt, NODE_REGIONS_MAX>,
+        /// Whether the node is to be emptied: it grants nothing, and asks its holders to leave.
+        drain: bool,
+        /// Whether its process is to end once it holds nothing.
+        stop: bool,
     }
 }
 
@@ -523,6 +474,8 @@ wire_struct! {
         lease_ttl_ms: u32,
         /// Regions it holds here.
         regions: u32,
+        /// Whether the node is being emptied: move what lies here.
+        draining: bool,
     }
 }
 
@@ -632,7 +585,7 @@ macro_rules! messages {
 messages! {
     Hello(Hello) -> Welcome,
     OpenSession(OpenSession) -> SessionOpened,
-    KeepSession(SessionProof) -> Done,
+    KeepSession(SessionProof) -> SessionKept,
     CloseSession(SessionProof) -> Done,
     RequestTickets(RequestTickets) -> Tickets,
     Publish(Publish) -> Published,
@@ -641,6 +594,7 @@ messages! {
     RenameName(Rename) -> Done,
     ListNames(ListNames) -> Names,
     Status(Done) -> StatusReport,
+    Drain(DrainNode) -> Done,
     Offer(Offer) -> Offered,
     Inventory(Inventory) -> Ruling,
     Lease(Lease) -> Leased,

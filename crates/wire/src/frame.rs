@@ -52,6 +52,8 @@ opcodes! {
     ListNames = 24,
     /// Anybody to broker: the pool at a glance.
     Status = 25,
+    /// Administrator to broker: empty this node, or use it again.
+    Drain = 26,
     /// Node to broker: here I am, with this memory.
     Offer = 32,
     /// Node to broker: this is held, this is free, these tickets are spent.
@@ -109,9 +111,18 @@ impl Header {
         }
     }
 
-    /// The header of the reply to this request.
+    /// The header of the reply to this request, checksummed if the request was: the asker knows whether the
+    /// connection protects its bytes by itself.
     pub fn reply(&self, body: &[u8], refusal: Option<Refusal>) -> Header {
-        Header { is_reply: true, refusal, ..Header::request(self.opcode, self.request_id, body) }
+        Header {
+            version: VERSION_MAX,
+            is_reply: true,
+            opcode: self.opcode,
+            request_id: self.request_id,
+            body_bytes: body.len() as u32,
+            body_crc: self.body_crc.map(|_| crc32c::crc32c(body)),
+            refusal,
+        }
     }
 
     /// The header's bytes.

@@ -55,6 +55,11 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The tenant of whoever connects without a certificate: processes of this machine.
+pub const TENANT_LOCAL: &str = "local";
+/// The tenant of the administrator's certificate.
+pub const TENANT_ADMIN: &str = "admin";
+
 /// Nanoseconds on a monotonic clock that counts suspend (`CLOCK_BOOTTIME`) of one machine.
 ///
 /// Never sent to a peer: durations travel, instants do not.

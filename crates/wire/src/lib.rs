@@ -7,12 +7,14 @@
 //! a peer's bytes can reach (invariant I10).
 #![forbid(unsafe_code)]
 
+mod catalog;
 pub mod codec;
 pub mod control;
 pub mod data;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod mutants;
 pub mod refusal;
 
 pub use codec::{List, Name, Text, WireError};

@@ -12,7 +12,7 @@ pub const IO_BYTES_MAX: usize = 1 << 20;
 /// Reads or writes in one batch frame.
 pub const BATCH_OPS_MAX: usize = 256;
 /// Bytes of one frame body: a full batch and its table, or the largest control message.
-pub const FRAME_BODY_BYTES_MAX: usize = IO_BYTES_MAX + (64 << 10);
+pub const FRAME_BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Smallest region a node may donate.
 pub const REGION_BYTES_MIN: u64 = 1 << 20;
@@ -28,7 +28,11 @@ pub const LEASE_REGIONS_MAX: usize = 4_096;
 /// Tickets in one answer of the broker.
 pub const TICKETS_MAX: usize = 256;
 /// Nodes of one pool.
-pub const NODES_MAX: usize = 1_024;
+pub const NODES_MAX: usize = 512;
+/// Host labels that one request may exclude.
+pub const APART_MAX: usize = 16;
+/// Tenants of one pool that hold something at a time.
+pub const TENANTS_MAX: usize = 1_024;
 /// Extents of one published file.
 pub const NAMED_EXTENTS_MAX: usize = 16_384;
 /// Names in one page of a listing.
@@ -38,6 +42,9 @@ pub const SPENT_TICKETS_MAX: usize = 4_096;
 
 /// Bytes of a name (file, node, host label, client label).
 pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a tenant's name: one label of a domain name.
+pub const TENANT_BYTES_MAX: usize = 63;
+
 /// Bytes of an address or socket name.
 pub const TEXT_BYTES_MAX: usize = 512;
 
@@ -45,5 +52,16 @@ const _: () = assert!(REGION_BYTES_MIN.is_power_of_two() && REGION_BYTES_MAX.is_
 // A batch of full size must fit its frame: 40 bytes of table entry per operation.
 const _: () = assert!(IO_BYTES_MAX + 8 + BATCH_OPS_MAX * 40 <= FRAME_BODY_BYTES_MAX);
 // The largest control messages: a full inventory (21 bytes a region) and a full file (60 bytes an extent).
-const _: () = assert!(NODE_REGIONS_MAX * 21 + SPENT_TICKETS_MAX * 8 + 4096 <= FRAME_BODY_BYTES_MAX);
-const _: () = assert!(NAMED_EXTENTS_MAX * 60 + 4096 <= FRAME_BODY_BYTES_MAX);
+// (A tenant's name has its length before it, and a count behind it.)
+const _: () = assert!(
+    NODE_REGIONS_MAX * 21 + SPENT_TICKETS_MAX * 8 + TENANTS_MAX * (NAME_BYTES_MAX + 16) + 4096
+        <= FRAME_BODY_BYTES_MAX
+);
+// A file on every node, each with a name, a label and two addresses of full length.
+const NODE_INFO_BYTES_MAX: usize = 2 * (NAME_BYTES_MAX + 8) + 2 * (TEXT_BYTES_MAX + 8) + 48;
+const _: () =
+    assert!(NAMED_EXTENTS_MAX * 60 + NODES_MAX * NODE_INFO_BYTES_MAX + 4096 <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(
+    NODES_MAX * (NODE_INFO_BYTES_MAX + 96) + TENANTS_MAX * (NAME_BYTES_MAX + 40) + 4096
+        <= FRAME_BODY_BYTES_MAX
+);

@@ -75,6 +75,14 @@ codes! {
     OutOfMemory = 25,
     /// The node has not reported this region as sealed (yet): ask again soon; detail: the node's id.
     NotReported = 26,
+    /// Who connected may not ask this; detail: the opcode.
+    NotPermitted = 27,
+    /// The tenant may not hold that much; detail: bytes it may still get.
+    OverQuota = 28,
+    /// It belongs to another tenant; detail: 0.
+    WrongTenant = 29,
+    /// The node is being emptied and grants nothing; detail: 0.
+    Draining = 30,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -128,6 +136,10 @@ impl fmt::Display for Refusal {
             Code::NotReported => {
                 write!(f, "node {detail:016x} has not reported the file's regions as sealed")
             }
+            Code::NotPermitted => write!(f, "this identity may not ask for operation {detail}"),
+            Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
+            Code::WrongTenant => f.write_str("it belongs to another tenant"),
+            Code::Draining => f.write_str("the node is being emptied and grants nothing new"),
             Code::OutOfMemory => write!(f, "the node's host refused it {detail} bytes"),
         }
     }

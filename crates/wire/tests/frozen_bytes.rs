@@ -43,6 +43,7 @@ fn ticket() -> Ticket {
         incarnation: Incarnation(0x4142_4344_4546_4748),
         region_count: 0x5152_5354,
         class: FileClass::Scratch,
+        tenant: Name::new("blue").expect("a name"),
         not_after_ms: 0x6162_6364_6566_6768,
         mac: std::array::from_fn(|at| 0x80 + at as u8),
     }
@@ -170,6 +171,7 @@ fn lease_message_bytes_are_frozen() {
             "4847464544434241",
             "54535251",
             "02",
+            "0400626c7565",
             "6867666564636261",
             "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
             "01",
@@ -192,6 +194,7 @@ fn ticket_bytes_are_frozen() {
             "4847464544434241",
             "54535251",
             "02",
+            "0400626c7565",
             "6867666564636261",
             "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
         )

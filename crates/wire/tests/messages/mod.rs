@@ -62,17 +62,19 @@ strategies! {
     welcome -> Welcome { version: any::<u8>() }
     open_session -> OpenSession { resume: session_id(), secret: secret(), label: name() }
     session_opened -> SessionOpened {
-        session: session_id(), secret: secret(), term: term(), lease_ttl_ms: any::<u32>(), grace_ms: any::<u32>(),
+        session: session_id(), secret: secret(), tenant: name(), term: term(), lease_ttl_ms: any::<u32>(),
+        grace_ms: any::<u32>(), hosts: any::<u32>(),
     }
+    session_kept -> SessionKept { hosts: any::<u32>() }
     proof -> SessionProof { session: session_id(), secret: secret() }
     request_tickets -> RequestTickets {
         session: session_id(), secret: secret(), bytes: any::<u64>(), class: class(), near: any::<u128>(),
-        avoid: list(incarnation()),
+        avoid: list(incarnation()), apart: list(name()),
     }
     ticket -> Ticket {
         id: ticket_id(), term: term(), session: session_id(), secret_digest: any::<u128>(), node: node_id(),
-        incarnation: incarnation(), region_count: any::<u32>(), class: class(), not_after_ms: any::<u64>(),
-        mac: any::<[u8; 32]>(),
+        incarnation: incarnation(), region_count: any::<u32>(), class: class(), tenant: name(),
+        not_after_ms: any::<u64>(), mac: any::<[u8; 32]>(),
     }
     node_info -> NodeInfo {
         node: node_id(), name: name(), incarnation: incarnation(), address: text(), shm_socket: text(),
@@ -86,7 +88,7 @@ strategies! {
     }
     publish -> Publish {
         session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
-        extents: list(named_extent()),
+        moved: file_id(), extents: list(named_extent()),
     }
     published -> Published { file: file_id() }
     by_name -> ByName { name: name() }
@@ -95,6 +97,7 @@ strategies! {
     list_names -> ListNames { prefix: text(), after: text() }
     name_info -> NameInfo {
         name: name(), file: file_id(), class: class(), bytes: any::<u64>(), lost: any::<bool>(),
+        tenant: name(),
     }
     names -> Names { names: list(name_info()), more: any::<bool>() }
     traffic -> Traffic {
@@ -106,12 +109,17 @@ strategies! {
         locked: any::<u32>(), sessions: any::<u32>(),
     }
     node_status -> NodeStatus {
-        info: node_info(), alive: any::<bool>(), heard_ms_ago: any::<u64>(), counts: region_counts(),
+        info: node_info(), alive: any::<bool>(), draining: any::<bool>(), heard_ms_ago: any::<u64>(), counts: region_counts(),
         traffic: traffic(),
     }
+    tenant_status -> TenantStatus {
+        tenant: name(), held_bytes: any::<u64>(), promised_bytes: any::<u64>(), quota_bytes: any::<u64>(),
+    }
+    drain_node -> DrainNode { node: name(), drain: any::<bool>(), stop: any::<bool>() }
+    tenant_use -> TenantUse { tenant: name(), regions: any::<u32>() }
     status_report -> StatusReport {
         term: term(), sessions: any::<u32>(), files: any::<u64>(), file_bytes: any::<u64>(),
-        tickets_open: any::<u32>(), nodes: list(node_status()),
+        tickets_open: any::<u32>(), nodes: list(node_status()), tenants: list(tenant_status()),
     }
     owned_region -> OwnedRegion { region: region_index(), epoch: epoch(), owner: owner() }
     offer -> Offer { info: node_info(), ticket_key: any::<[u8; 32]>() }
@@ -119,20 +127,21 @@ strategies! {
         term: term(), lease_ttl_ms: any::<u32>(), grace_ms: any::<u32>(), heartbeat_ms: any::<u32>(),
     }
     inventory -> Inventory {
-        node: node_id(), incarnation: incarnation(), counts: region_counts(), traffic: traffic(),
-        spent: list(ticket_id()), owned: list(owned_region()),
+        node: node_id(), incarnation: incarnation(), draining: any::<bool>(), counts: region_counts(),
+        traffic: traffic(), spent: list(ticket_id()), owned: list(owned_region()), tenants: list(tenant_use()),
     }
     adoption -> Adoption { region: region_index(), epoch: epoch(), file: file_id() }
     region_at -> RegionAt { region: region_index(), epoch: epoch() }
     ruling -> Ruling {
         term: term(), broker_now_ms: any::<u64>(), adopt: list(adoption()), drop: list(region_at()),
+        drain: any::<bool>(), stop: any::<bool>(),
     }
     lease -> Lease { ticket: ticket(), shared: any::<bool>() }
     grant -> Grant { region: region_index(), epoch: epoch(), handle: handle() }
     leased -> Leased { lease_ttl_ms: any::<u32>(), grants: list(grant()) }
     attach -> Attach { region: region_index(), epoch: epoch(), handle: handle() }
     attached -> Attached { region_bytes: any::<u64>(), word_offset: any::<u64>(), words_bytes: any::<u64>() }
-    renewed -> Renewed { lease_ttl_ms: any::<u32>(), regions: any::<u32>() }
+    renewed -> Renewed { lease_ttl_ms: any::<u32>(), regions: any::<u32>(), draining: any::<bool>() }
     release -> Release {
         session: session_id(), secret: secret(), whole: any::<bool>(), regions: list(region_at()),
     }
@@ -162,7 +171,7 @@ macro_rules! conversations {
 conversations! {
     Hello: hello, welcome;
     OpenSession: open_session, session_opened;
-    KeepSession: proof, done;
+    KeepSession: proof, session_kept;
     CloseSession: proof, done;
     RequestTickets: request_tickets, tickets;
     Publish: publish, published;
@@ -171,6 +180,7 @@ conversations! {
     RenameName: rename, done;
     ListNames: list_names, names;
     Status: done, status_report;
+    Drain: drain_node, done;
     Offer: offer, offered;
     Inventory: inventory, ruling;
     Lease: lease, leased;
