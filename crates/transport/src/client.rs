@@ -5,6 +5,7 @@
 //! caught by mistake. A refused reply is shorter: its few bytes are then gathered back from those buffers.
 
 use crate::socket::{Stream, read_full, write_full};
+use crate::tls::{self, TlsError};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops, fitting};
 use farpool_wire::control::{Hello, Request};
 use farpool_wire::data::{Span, decode_refused_index, put_spans};
@@ -24,6 +25,9 @@ pub struct FrameLink<S> {
 }
 
 pub(crate) fn broken(error: io::Error) -> LinkError {
+    if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
+        return LinkError::Untrusted(untrusted.clone());
+    }
     if error.kind() == io::ErrorKind::TimedOut { LinkError::TimedOut } else { LinkError::Cut(error) }
 }
 
@@ -40,10 +44,6 @@ impl<S: Stream> FrameLink<S> {
     }
 
     /// The stream, for what only one transport can do.
-    pub(crate) fn stream(&self) -> &S {
-        &self.stream
-    }
-
     pub(crate) fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -60,10 +60,41 @@ impl<S: Stream> FrameLink<S> {
                 max: FRAME_BODY_BYTES_MAX as u64,
             }));
         }
-        let header = Header::request(request.opcode(), id, &self.scratch).encode();
+        let header = self.request_header(request.opcode(), id);
         let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
         Ok(id)
+    }
+
+    /// The header of a request whose body is `scratch`. Where the stream itself notices a changed byte, the
+    /// body goes without a checksum, and so does its reply.
+    fn request_header(&self, opcode: Opcode, id: u64) -> [u8; HEADER_BYTES] {
+        let body_crc = (!self.stream.is_sealed()).then(|| crc32c::crc32c(&self.scratch));
+        self.header(opcode, id, self.scratch.len(), body_crc).encode()
+    }
+
+    fn header(&self, opcode: Opcode, request_id: u64, body_bytes: usize, body_crc: Option<u32>) -> Header {
+        Header {
+            version: VERSION_MAX,
+            is_reply: false,
+            opcode,
+            request_id,
+            body_bytes: body_bytes as u32,
+            body_crc,
+            refusal: None,
+        }
+    }
+
+    /// Receives the header of a control reply. A peer that speaks TLS answers a greeting in plaintext with an
+    /// alert, which is shorter than a header.
+    fn receive_head(&mut self, deadline: MonoNs) -> Result<Header, LinkError> {
+        let mut head = [0; HEADER_BYTES];
+        let received = read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline);
+        if !self.stream.is_sealed() && tls::is_alert(&head) {
+            return Err(LinkError::Untrusted(TlsError::peer_speaks_tls()));
+        }
+        received.map_err(broken)?;
+        Header::decode(&head).map_err(LinkError::Protocol)
     }
 
     fn take_id(&mut self) -> u64 {
@@ -100,7 +131,7 @@ impl<S: Stream> FrameLink<S> {
         self.spans.extend(ops.iter().map(|op| op.span));
         self.scratch.clear();
         put_spans(&self.spans, batch, &mut self.scratch);
-        let header = Header::request(opcode, id, &self.scratch).encode();
+        let header = self.request_header(opcode, id);
         let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
 
@@ -166,20 +197,11 @@ impl<S: Stream> FrameLink<S> {
         self.scratch.clear();
         put_spans(&self.spans, batch, &mut self.scratch);
         let payload_bytes: usize = ops.iter().map(|op| op.from.len()).sum();
-        let mut crc = crc32c::crc32c(&self.scratch);
-        for op in ops {
-            crc = crc32c::crc32c_append(crc, op.from);
-        }
-        let header = Header {
-            version: VERSION_MAX,
-            is_reply: false,
-            opcode,
-            request_id: id,
-            body_bytes: (self.scratch.len() + payload_bytes) as u32,
-            body_crc: Some(crc),
-            refusal: None,
-        };
-        let head = header.encode();
+        let body_crc = (!self.stream.is_sealed()).then(|| {
+            let spans = crc32c::crc32c(&self.scratch);
+            ops.iter().fold(spans, |crc, op| crc32c::crc32c_append(crc, op.from))
+        });
+        let head = self.header(opcode, id, self.scratch.len() + payload_bytes, body_crc).encode();
         let mut parts = Vec::with_capacity(2 + ops.len());
         parts.push(IoSlice::new(&head));
         parts.push(IoSlice::new(&self.scratch));
@@ -248,9 +270,7 @@ impl<S: Stream> Link for FrameLink<S> {
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
         let id = self.send_call(request, deadline)?;
-        let mut head = [0; HEADER_BYTES];
-        read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline).map_err(broken)?;
-        let header = Header::decode(&head).map_err(LinkError::Protocol)?;
+        let header = self.receive_head(deadline)?;
         let reply = self.receive_body(&header, request.opcode(), id, deadline)?;
         reply.map_err(|refusal| LinkError::Refused { index: 0, refusal })
     }
@@ -275,6 +295,10 @@ impl<S: Stream> Link for FrameLink<S> {
             done += count;
         }
         Ok(())
+    }
+
+    fn is_worn(&self) -> bool {
+        self.stream.is_worn()
     }
 }
 

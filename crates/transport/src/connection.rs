@@ -1,9 +1,9 @@
-//! The answering side of one socket: frames in, replies out, in order. Requests that arrived together are
+//! The answering side of one connection: frames in, replies out, in order. Requests that arrived together are
 //! answered together, so a pipelining peer costs one write for many replies.
 
 use crate::outgoing::Outgoing;
-use crate::serve::{Conversation, Next, Peer, Service, reject};
-use crate::socket::{Interest, Socket, Stream, write_full};
+use crate::serve::{Conversation, Mappable, Next, Peer, Service, reject};
+use crate::socket::{Interest, Stream, write_full};
 use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
 use farpool_wire::{MonoNs, Opcode, WireError};
@@ -59,22 +59,22 @@ impl Input {
 }
 
 /// Serves one connection until the peer leaves, breaks the protocol or the socket is shut down.
-pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()> {
-    let mut conversation = Conversation::new(Peer { is_local: socket.is_unix() });
+pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
+    let mut conversation = Conversation::new(peer);
     let mut input = Input::new();
     let mut out = Outgoing::default();
     loop {
         match input.peek() {
             Err(error) => {
                 reject(error, &mut out);
-                return flush(&mut socket, &mut out);
+                return flush(stream, &mut out);
             }
             Ok(Ok(header)) => {
                 let body_start = input.start + HEADER_BYTES;
                 let body_end = body_start + header.body_bytes as usize;
                 if header.opcode == Opcode::Attach {
                     // Descriptors go with the first bytes sent, which must be those of their own reply.
-                    flush(&mut socket, &mut out)?;
+                    flush(stream, &mut out)?;
                 }
                 let next =
                     conversation.answer(service, &header, &input.buffer[body_start..body_end], &mut out);
@@ -82,29 +82,29 @@ pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()>
                 match next {
                     Next::Continue => {
                         if out.len() >= OUTPUT_BYTES_FLUSH {
-                            flush(&mut socket, &mut out)?;
+                            flush(stream, &mut out)?;
                         }
                     }
-                    Next::Descriptors(shared) => {
-                        crate::shm::send_descriptors(
-                            &mut socket,
-                            &mut out,
-                            [shared.region.as_fd(), shared.words.as_fd()],
-                        )?;
-                        flush(&mut socket, &mut out)?;
+                    Next::Memory(memory) => {
+                        let Mappable::Files { region, words } = *memory else {
+                            return Err(io::ErrorKind::Unsupported.into());
+                        };
+                        let sent = stream.write_with_descriptors(&out, [region.as_fd(), words.as_fd()])?;
+                        out.sent(sent);
+                        flush(stream, &mut out)?;
                     }
-                    Next::HangUp => return flush(&mut socket, &mut out),
+                    Next::HangUp => return flush(stream, &mut out),
                 }
             }
             Ok(Err(whole)) => {
-                flush(&mut socket, &mut out)?;
+                flush(stream, &mut out)?;
                 input.make_room(whole);
                 let end = input.end;
-                match socket.read(&mut [IoSliceMut::new(&mut input.buffer[end..])]) {
+                match stream.read(&mut [IoSliceMut::new(&mut input.buffer[end..])]) {
                     Ok(0) => return Ok(()),
                     Ok(count) => input.end += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        socket.wait(Interest::Readable, MonoNs(u64::MAX))?;
+                        stream.wait(Interest::Readable, MonoNs(u64::MAX))?;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
@@ -114,10 +114,10 @@ pub(crate) fn serve(mut socket: Socket, service: &dyn Service) -> io::Result<()>
     }
 }
 
-fn flush(socket: &mut Socket, out: &mut Outgoing) -> io::Result<()> {
+fn flush(stream: &mut dyn Stream, out: &mut Outgoing) -> io::Result<()> {
     if !out.is_empty() {
         let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
-        write_full(socket, &mut [IoSlice::new(out)], deadline)?;
+        write_full(stream, &mut [IoSlice::new(out)], deadline)?;
         out.clear();
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! in order, so a reply lands straight in the caller's buffers. Concurrency is more links, not locks. All
 //! transports speak the frames of `spec/wire.md`; they differ in how bytes move:
 //!
-//! * [`tcp`]: sockets, vectored calls, spin-then-park waiting.
+//! * [`tcp`]: sockets, vectored calls, spin-then-park waiting; sealed by [`tls`] where there are certificates.
 //! * [`shm`]: the client maps the region and copies by itself; the node is asked only for the mapping.
 //! * [`sim`]: a simulated net with seeded delays, losses and cuts on a virtual clock.
 //! * [`shaped`]: a wrapper over any link that emulates a slower one.
@@ -16,18 +16,24 @@
 mod client;
 pub mod clock;
 mod connection;
+pub mod host;
 mod outgoing;
+pub mod reach;
 pub mod serve;
 pub mod shaped;
 pub mod shm;
 pub mod sim;
 pub mod socket;
 pub mod tcp;
+pub mod tls;
 pub mod waiting;
 
 pub use client::FrameLink;
+pub use host::{Bell, Dial, DiskFile, Host, Machine, Task, Turn};
 pub use outgoing::Outgoing;
-pub use serve::{Peer, Service, Shared};
+pub use reach::{Reach, ReachError};
+pub use serve::{Mappable, Peer, Service, Shared};
+pub use tls::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 
 use farpool_wire::data::Span;
 use farpool_wire::limits::{BATCH_OPS_MAX, IO_BYTES_MAX};
@@ -91,6 +97,8 @@ pub enum LinkError {
     Cut(io::Error),
     /// The peer broke the protocol. The link is unusable.
     Protocol(WireError),
+    /// There is no trust between us and the peer, so there is no link.
+    Untrusted(TlsError),
 }
 
 impl LinkError {
@@ -113,6 +121,7 @@ impl fmt::Display for LinkError {
             LinkError::TimedOut => f.write_str("no answer within the request timeout"),
             LinkError::Cut(error) => write!(f, "the connection ended: {error}"),
             LinkError::Protocol(error) => write!(f, "the peer broke the protocol: {error}"),
+            LinkError::Untrusted(error) => write!(f, "{error}"),
         }
     }
 }
@@ -133,6 +142,11 @@ pub trait Link: Send {
     /// Writes every range in order, or reports the first that was refused. A range may be at most
     /// `IO_BYTES_MAX`.
     fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
+
+    /// Whether it has been used for so much that the next caller should have a new one.
+    fn is_worn(&self) -> bool {
+        false
+    }
 }
 
 /// How many of the operations from the front fit one frame. At least one, so that progress is certain: an

@@ -2,6 +2,8 @@
 //! same code answers over tcp, over the shared-memory socket and in the simulator.
 
 use crate::outgoing::Outgoing;
+use crate::shm::Mapped;
+use crate::tls::Identity;
 use farpool_wire::control::{Attach, Attached, Welcome};
 use farpool_wire::data::{Span, decode_read, decode_write};
 use farpool_wire::frame::Header;
@@ -10,32 +12,46 @@ use farpool_wire::{Code, Opcode, Refusal, Reply, Request, WireError};
 use std::os::fd::OwnedFd;
 
 /// Who is asking, as far as the connection proves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// On this host, under the same user: reached by a Unix socket that checked both.
     pub is_local: bool,
+    /// Who it is, by its certificate; nothing on connections without TLS.
+    pub identity: Option<Identity>,
 }
 
-/// The descriptors of a shared region: the region itself, then the fence words.
+/// A shared region and the node's fence words, for a local peer.
 #[derive(Debug)]
 pub struct Shared {
-    /// The region; opened without write access for a read handle.
-    pub region: OwnedFd,
-    /// The node's fence words; cannot be mapped writable.
-    pub words: OwnedFd,
+    /// What to map.
+    pub memory: Mappable,
     /// Where the region's word is.
     pub attached: Attached,
+}
+
+/// Memory that a local peer may map.
+#[derive(Debug)]
+pub enum Mappable {
+    /// Descriptors, which travel beside the reply.
+    Files {
+        /// The region; opened without write access for a read handle.
+        region: OwnedFd,
+        /// The node's fence words; cannot be mapped writable.
+        words: OwnedFd,
+    },
+    /// Memory of the simulator, where both sides are in one process. No socket carries it.
+    Simulated(Mapped),
 }
 
 /// What a node or broker does for its peers. Called from many threads at once.
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
-    fn call(&self, peer: Peer, request: Request) -> Result<Reply, Refusal>;
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal>;
     /// Copies the range into the buffer, which is exactly as long.
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal>;
     /// Copies the bytes, exactly as many as the range, into it.
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal>;
-    /// Hands out the descriptors of a region to a local peer.
+    /// Hands out a region to a local peer.
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
 }
 
@@ -54,8 +70,8 @@ pub struct Conversation {
 pub enum Next {
     /// Go on.
     Continue,
-    /// Send what is to be sent, these descriptors with its last frame, and go on.
-    Descriptors(Box<Shared>),
+    /// Send what is to be sent, this memory with its last frame, and go on.
+    Memory(Box<Mappable>),
     /// Send what is to be sent and hang up.
     HangUp,
 }
@@ -116,12 +132,11 @@ impl Conversation {
                 Ok(Reply::Hello(Welcome { version: hello.version_max.min(VERSION_MAX) }))
             }
             Request::Attach(attach) if self.peer.is_local => service.share(&attach).map(|shared| {
-                let attached = shared.attached.clone();
-                next = Next::Descriptors(Box::new(shared));
-                Reply::Attach(attached)
+                next = Next::Memory(Box::new(shared.memory));
+                Reply::Attach(shared.attached)
             }),
             Request::Attach(_) => Err(Refusal::new(Code::NotShared, 0)),
-            other => service.call(self.peer, other),
+            other => service.call(&self.peer, other),
         };
         match answer {
             Ok(reply) => {

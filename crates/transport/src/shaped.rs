@@ -105,4 +105,8 @@ impl<L: Link, P: Pace> Link for Shaped<L, P> {
         let bytes = ops.iter().map(|op| op.from.len() as u64).sum();
         self.shaped(bytes, |link| link.write(ops, deadline))
     }
+
+    fn is_worn(&self) -> bool {
+        self.link.is_worn()
+    }
 }

@@ -27,6 +27,26 @@ pub trait Stream: Send {
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize>;
     /// Waits; `TimedOut` when the deadline passes first.
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()>;
+
+    /// Sends on what `write` has taken and keeps; `WouldBlock` while there is more.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether the stream itself notices a byte that was changed on the way, so that nobody else needs to.
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    /// Whether it has been used for so much that the next conversation should have a new one.
+    fn is_worn(&self) -> bool {
+        false
+    }
+
+    /// Sends bytes with descriptors beside the first of them. How many bytes went. Unix sockets only.
+    fn write_with_descriptors(&mut self, _from: &[u8], _beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// A TCP or Unix socket.
@@ -64,9 +84,13 @@ impl Socket {
         }))
     }
 
-    /// Whether the other side is on this host by construction.
-    pub fn is_unix(&self) -> bool {
-        matches!(self.kind, Kind::Unix(_))
+    /// Says that nothing more will be sent.
+    pub(crate) fn finish(&self) {
+        // An error means the connection has ended already.
+        let _ = match &self.kind {
+            Kind::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Kind::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+        };
     }
 }
 
@@ -121,6 +145,13 @@ impl Stream for Socket {
             }
         }
     }
+
+    fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
+        match &self.kind {
+            Kind::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Unix(_) => crate::shm::send_descriptors(self, from, beside),
+        }
+    }
 }
 
 /// Ends a connection that another thread is using.
@@ -159,7 +190,7 @@ pub(crate) fn read_full(
     Ok(())
 }
 
-/// Writes all slices.
+/// Writes all slices, and sends them.
 pub(crate) fn write_full(
     stream: &mut dyn Stream,
     mut from: &mut [IoSlice<'_>],
@@ -175,6 +206,12 @@ pub(crate) fn write_full(
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+    while let Err(error) = stream.flush() {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => stream.wait(Interest::Writable, deadline)?,
+            _ => return Err(error),
         }
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! Descriptors beside bytes (`SCM_RIGHTS`).
 
-use crate::outgoing::Outgoing;
 use crate::socket::Socket;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -10,23 +9,17 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Sends `out` with the descriptors beside its first bytes; what did not fit stays in `out`.
+/// Sends bytes with the descriptors beside the first of them. How many bytes went.
 ///
-/// Called with a reply that is the last of `out`. The socket is non-blocking, and its buffer is empty but for
-/// the replies before: at most one flush's worth, which a Unix socket takes whole or not at all at this size.
-pub(crate) fn send_descriptors(
-    socket: &mut Socket,
-    out: &mut Outgoing,
-    fds: [BorrowedFd<'_>; 2],
-) -> io::Result<()> {
+/// Called with one reply. The socket is non-blocking, and its buffer is empty but for the replies before: at
+/// most one flush's worth, which a Unix socket takes whole or not at all at this size.
+pub(crate) fn send_descriptors(socket: &Socket, from: &[u8], fds: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    let sent = rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(out)], &mut beside, SendFlags::NOSIGNAL)?;
-    out.sent(sent);
-    Ok(())
+    Ok(rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(from)], &mut beside, SendFlags::NOSIGNAL)?)
 }
 
 /// Receives bytes, and descriptors if some come with them.

@@ -2,16 +2,18 @@
 
 use super::descriptors::receive_descriptors;
 use super::mapping::{Access, Mapping};
+use super::{Mapped, MappedBytes};
 use crate::client::{FrameLink, broken};
 use crate::socket::{Interest, Socket, Stream};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops};
-use farpool_wire::control::Attach;
+use farpool_wire::control::{Attach, Attached};
 use farpool_wire::data::Span;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::{HEADER_BYTES, REGION_BYTES_MAX};
-use farpool_wire::{Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError};
+use farpool_wire::{Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError, mutant};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,14 +26,17 @@ const WORDS_BYTES_MAX: u64 = 64 * farpool_wire::limits::NODE_REGIONS_MAX as u64;
 #[derive(Debug)]
 struct MappedRegion {
     epoch: u64,
-    region: Mapping,
-    words: Arc<Mapping>,
+    region: Box<dyn MappedBytes>,
+    words: Arc<dyn MappedBytes>,
     word_offset: u64,
 }
 
 impl MappedRegion {
     /// The one fence word under which this mapping may be used: this epoch, not suspended.
     fn check(&self, span: &Span) -> Result<(), Refusal> {
+        if mutant!(FenceNotLookedAt) {
+            return Ok(());
+        }
         let word = self.words.word(self.word_offset).ok_or(Refusal::new(Code::NotShared, 0))?;
         if word == span.epoch.0 << 1 {
             return Ok(());
@@ -42,16 +47,20 @@ impl MappedRegion {
         Err(Refusal::new(Code::StaleEpoch, word >> 1))
     }
 
+    fn check_again(&self, span: &Span) -> Result<(), Refusal> {
+        if mutant!(FenceNotLookedAtAgain) { Ok(()) } else { self.check(span) }
+    }
+
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
         self.check(span)?;
         let mut offset = span.offset;
         for chunk in into.chunks_mut(COPY_BYTES_MAX) {
             if !self.region.copy_out(offset, chunk) {
-                return Err(Refusal::new(Code::OutOfBounds, self.region.bytes() as u64));
+                return Err(Refusal::new(Code::OutOfBounds, self.region.bytes()));
             }
             // The copy must not sink below the look at the word that vouches for it.
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-            self.check(span)?;
+            self.check_again(span)?;
             offset += chunk.len() as u64;
         }
         Ok(())
@@ -65,10 +74,10 @@ impl MappedRegion {
         let mut offset = span.offset;
         for chunk in from.chunks(COPY_BYTES_MAX) {
             if !self.region.copy_in(offset, chunk) {
-                return Err(Refusal::new(Code::OutOfBounds, self.region.bytes() as u64));
+                return Err(Refusal::new(Code::OutOfBounds, self.region.bytes()));
             }
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-            self.check(span)?;
+            self.check_again(span)?;
             offset += chunk.len() as u64;
         }
         Ok(())
@@ -79,7 +88,7 @@ impl MappedRegion {
 #[derive(Debug, Default)]
 pub struct ShmSpace {
     regions: RwLock<BTreeMap<RegionIndex, Arc<MappedRegion>>>,
-    words: RwLock<Option<Arc<Mapping>>>,
+    words: RwLock<Option<Arc<dyn MappedBytes>>>,
 }
 
 impl ShmSpace {
@@ -94,9 +103,56 @@ impl ShmSpace {
     }
 }
 
+/// A stream beside whose bytes the memory of a node can come: a Unix socket, or the simulator's.
+pub trait MemoryStream: Stream {
+    /// What comes.
+    type Beside: Default;
+
+    /// Reads bytes, and takes what comes beside them.
+    fn read_beside(&mut self, into: &mut [u8], beside: &mut Self::Beside) -> io::Result<usize>;
+
+    /// A region and, unless they are here already, the fence words.
+    fn map(
+        beside: Self::Beside,
+        attached: &Attached,
+        words: Option<Arc<dyn MappedBytes>>,
+    ) -> Result<Mapped, LinkError>;
+}
+
+impl MemoryStream for Socket {
+    type Beside = Vec<OwnedFd>;
+
+    fn read_beside(&mut self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        receive_descriptors(self, into, fds)
+    }
+
+    fn map(
+        fds: Vec<OwnedFd>,
+        attached: &Attached,
+        words: Option<Arc<dyn MappedBytes>>,
+    ) -> Result<Mapped, LinkError> {
+        let [region_fd, words_fd] = &fds[..] else {
+            let found = fds.len() as u64;
+            return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
+        };
+        // The descriptor says what may be done with it: a read handle brings one without write access.
+        let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
+        let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
+        let mapped = |fd: &OwnedFd, bytes: u64, access| {
+            Mapping::new(fd.as_fd(), bytes as usize, access).map_err(LinkError::Cut)
+        };
+        let region = mapped(region_fd, attached.region_bytes, access)?;
+        let words = match words {
+            Some(words) => words,
+            None => Arc::new(mapped(words_fd, attached.words_bytes, Access::Read)?),
+        };
+        Ok(Mapped { region: Box::new(region), words })
+    }
+}
+
 /// A link to a node of this host.
-pub struct ShmLink {
-    control: FrameLink<Socket>,
+pub struct ShmLink<S = Socket> {
+    control: FrameLink<S>,
     space: Arc<ShmSpace>,
 }
 
@@ -105,8 +161,14 @@ impl ShmLink {
     pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<ShmLink, LinkError> {
         let address = SocketAddr::from_abstract_name(socket).map_err(LinkError::Cut)?;
         let stream = UnixStream::connect_addr(&address).map_err(LinkError::Cut)?;
-        let socket = Socket::unix(stream).map_err(LinkError::Cut)?;
-        Ok(ShmLink { control: FrameLink::greet(socket, Transport::Shm, deadline)?, space })
+        ShmLink::over(Socket::unix(stream).map_err(LinkError::Cut)?, space, deadline)
+    }
+}
+
+impl<S: MemoryStream> ShmLink<S> {
+    /// Greets over a fresh stream.
+    pub fn over(stream: S, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<ShmLink<S>, LinkError> {
+        Ok(ShmLink { control: FrameLink::greet(stream, Transport::Shm, deadline)?, space })
     }
 
     fn mapped(
@@ -132,13 +194,13 @@ impl ShmLink {
         let id = self.control.send_call(&Request::Attach(attach), deadline)?;
         let mut head = [0; HEADER_BYTES];
         let mut got = 0;
-        let mut fds = Vec::new();
+        let mut beside = S::Beside::default();
         while got < HEADER_BYTES {
-            match receive_descriptors(self.control.stream(), &mut head[got..], &mut fds) {
+            match self.control.stream_mut().read_beside(&mut head[got..], &mut beside) {
                 Ok(0) => return Err(LinkError::Cut(std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => got += count,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    self.control.wait(Interest::Readable, deadline).map_err(broken)?;
+                    self.control.stream_mut().wait(Interest::Readable, deadline).map_err(broken)?;
                 }
                 Err(error) => return Err(broken(error)),
             }
@@ -150,10 +212,6 @@ impl ShmLink {
             Ok(other) => return Err(LinkError::Protocol(WireError::Opcode { found: other.opcode() as u16 })),
             Err(refusal) => return Err(LinkError::Refused { index: 0, refusal }),
         };
-        let [region, words] = &fds[..] else {
-            let found = fds.len() as u64;
-            return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
-        };
         if attached.region_bytes > REGION_BYTES_MAX || attached.words_bytes > WORDS_BYTES_MAX {
             return Err(LinkError::Protocol(WireError::TooMany {
                 what: "bytes to map",
@@ -161,27 +219,14 @@ impl ShmLink {
                 max: REGION_BYTES_MAX,
             }));
         }
-        // The descriptor says what may be done with it: a read handle brings one without write access.
-        let flags = rustix::fs::fcntl_getfl(region).map_err(|errno| LinkError::Cut(errno.into()))?;
-        let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
-        let region_bytes = attached.region_bytes as usize;
-        let region = Mapping::new(region.as_fd(), region_bytes, access).map_err(LinkError::Cut)?;
         let mut shared_words = self.space.words.write().unwrap_or_else(PoisonError::into_inner);
-        let words = match &*shared_words {
-            Some(words) => Arc::clone(words),
-            None => {
-                let words_bytes = attached.words_bytes as usize;
-                let words =
-                    Arc::new(Mapping::new(words.as_fd(), words_bytes, Access::Read).map_err(LinkError::Cut)?);
-                *shared_words = Some(Arc::clone(&words));
-                words
-            }
-        };
+        let Mapped { region, words } = S::map(beside, &attached, shared_words.clone())?;
+        *shared_words = Some(Arc::clone(&words));
         Ok(MappedRegion { epoch: span.epoch.0, region, words, word_offset: attached.word_offset })
     }
 }
 
-impl Link for ShmLink {
+impl<S: MemoryStream> Link for ShmLink<S> {
     fn transport(&self) -> Transport {
         Transport::Shm
     }
@@ -206,11 +251,5 @@ impl Link for ShmLink {
             mapped.write(&op.span, op.from).map_err(|refusal| LinkError::Refused { index, refusal })?;
         }
         Ok(())
-    }
-}
-
-impl FrameLink<Socket> {
-    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> std::io::Result<()> {
-        self.stream_mut().wait(interest, deadline)
     }
 }

@@ -5,6 +5,7 @@
 //! was found unchanged.
 #![allow(unsafe_code)]
 
+use super::MappedBytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -50,20 +51,21 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), bytes, access })
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn is_writable(&self) -> bool {
-        self.access == Access::ReadWrite
-    }
-
     fn is_inside(&self, offset: u64, length: usize) -> bool {
         offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes as u64)
     }
+}
 
-    /// Copies out; false if the range leaves the mapping.
-    pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool {
+impl MappedBytes for Mapping {
+    fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.is_inside(offset, into.len()) {
             return false;
         }
@@ -76,8 +78,7 @@ impl Mapping {
         true
     }
 
-    /// Copies in; false if the range leaves the mapping or it is read-only.
-    pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) -> bool {
+    fn copy_in(&self, offset: u64, from: &[u8]) -> bool {
         if !self.is_writable() || !self.is_inside(offset, from.len()) {
             return false;
         }
@@ -87,8 +88,7 @@ impl Mapping {
         true
     }
 
-    /// The word at an offset; nothing if it is misplaced.
-    pub(crate) fn word(&self, offset: u64) -> Option<u64> {
+    fn word(&self, offset: u64) -> Option<u64> {
         if !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
             return None;
         }

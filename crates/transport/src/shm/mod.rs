@@ -12,10 +12,10 @@ mod descriptors;
 mod link;
 mod mapping;
 
-pub use link::{ShmLink, ShmSpace};
+pub use link::{MemoryStream, ShmLink, ShmSpace};
 
-use crate::serve::Service;
-use crate::socket::Socket;
+use crate::serve::{Peer, Service};
+use crate::socket::{Socket, Stream};
 use crate::tcp::Listening;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -23,6 +23,29 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 
 pub(crate) use descriptors::send_descriptors;
+
+/// A node's memory as a client on its host has it: copied from and to, never referred to.
+pub trait MappedBytes: std::fmt::Debug + Send + Sync {
+    /// How many.
+    fn bytes(&self) -> u64;
+    /// Whether they may be written.
+    fn is_writable(&self) -> bool;
+    /// Copies out; false if the range leaves the memory.
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool;
+    /// Copies in; false if the range leaves the memory or it is read-only.
+    fn copy_in(&self, offset: u64, from: &[u8]) -> bool;
+    /// The word at an offset; nothing if it is misplaced.
+    fn word(&self, offset: u64) -> Option<u64>;
+}
+
+/// A region as a client on its host has it.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Its bytes; not writable for a read handle.
+    pub region: Box<dyn MappedBytes>,
+    /// The fence words of its node; not writable.
+    pub words: Arc<dyn MappedBytes>,
+}
 
 /// Serves local clients on an abstract Unix socket of this name.
 pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
@@ -37,5 +60,8 @@ pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
         }
         Socket::unix(stream)
     };
-    crate::tcp::run(listener, accept, service)
+    let admit = |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
+        Ok((Box::new(socket), Peer { is_local: true, identity: None }))
+    };
+    crate::tcp::run(listener, accept, admit, service)
 }

@@ -82,7 +82,7 @@ impl SimNet {
         let stream = SimStream {
             net: self.clone(),
             service,
-            conversation: Conversation::new(Peer { is_local: false }),
+            conversation: Conversation::new(Peer::default()),
             outgoing: Vec::new(),
             incoming: VecDeque::new(),
             arrives: MonoNs(0),

@@ -1,8 +1,9 @@
 //! Accepting, for TCP and for the Unix socket of shared memory alike.
 
-use crate::connection;
-use crate::serve::Service;
-use crate::socket::{ShutdownHandle, Socket};
+use crate::reach::Reach;
+use crate::serve::{Peer, Service};
+use crate::socket::{ShutdownHandle, Socket, Stream};
+use crate::{clock, connection, tls};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +16,9 @@ use std::thread::JoinHandle;
 /// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 2.5 MiB, by the
 /// largest frames it has carried.
 pub const CONNECTIONS_MAX: usize = 1_024;
+
+/// A peer must have proved itself within this: until then it costs a thread and nobody knows who it is.
+const HANDSHAKE_MS_MAX: u64 = 5_000;
 
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -46,23 +50,34 @@ impl Drop for Listening {
     }
 }
 
-/// Serves on an address of this machine; `host:0` picks a free port.
-pub fn listen(address: SocketAddr, service: Arc<dyn Service>) -> io::Result<Listening> {
+/// Serves on an address of this machine; `host:0` picks a free port. With certificates every peer must prove
+/// itself; without them an address beyond loopback is refused, as `reach` says.
+pub fn listen(address: SocketAddr, reach: &Reach, service: Arc<dyn Service>) -> io::Result<Listening> {
+    reach.check(address).map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let listener = TcpListener::bind(address)?;
     let local = listener.local_addr()?;
     listener.set_nonblocking(true)?;
-    let mut listening =
-        run(listener, |listener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream)), service)?;
+    let accept = |listener: &TcpListener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream));
+    let tls = reach.tls.clone();
+    let admit = move |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
+        let Some(tls) = &tls else { return Ok((Box::new(socket), Peer::default())) };
+        let (stream, identity) = tls::accept(tls, socket, clock::now().plus_ms(HANDSHAKE_MS_MAX))?;
+        Ok((Box::new(stream), Peer { is_local: false, identity: Some(identity) }))
+    };
+    let mut listening = run(listener, accept, admit, service)?;
     listening.local = Some(local);
     Ok(listening)
 }
 
-/// Runs an accept loop on a thread of its own.
+/// Runs an accept loop on a thread of its own. `admit` is called on the connection's thread, so it may take
+/// its time.
 pub(crate) fn run<L: AsFd + Send + 'static>(
     listener: L,
     accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
+    admit: impl Fn(Socket) -> io::Result<(Box<dyn Stream>, Peer)> + Send + Sync + 'static,
     service: Arc<dyn Service>,
 ) -> io::Result<Listening> {
+    let admit = Arc::new(admit);
     let (wake, woken) = UnixStream::pair()?;
     let accepting = std::thread::Builder::new().name("farpool-accept".into()).spawn(move || {
         let open: Open = Arc::default();
@@ -95,10 +110,11 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             let id = next;
             next += 1;
             open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
-            let (service, opened) = (Arc::clone(&service), Arc::clone(&open));
+            let (service, opened, admit) = (Arc::clone(&service), Arc::clone(&open), Arc::clone(&admit));
             let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
                 // How a connection ended is for its peer to say; the leases behind it have their own time.
-                let _ = connection::serve(socket, &*service);
+                let _ = admit(socket)
+                    .and_then(|(mut stream, peer)| connection::serve(&mut *stream, peer, &*service));
                 opened.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             });
             match spawned {

@@ -1,4 +1,5 @@
-//! Frames over TCP: one thread per connection on the serving side, one link per caller on the asking side.
+//! Frames over TCP, with TLS or without: one thread per connection on the serving side, one link per caller
+//! on the asking side.
 
 mod listener;
 
@@ -6,22 +7,44 @@ pub(crate) use listener::run;
 pub use listener::{CONNECTIONS_MAX, Listening, listen};
 
 use crate::client::{FrameLink, broken};
-use crate::clock;
+use crate::reach::{Reach, ReachError};
 use crate::socket::Socket;
+use crate::tls::Identity;
 use crate::waiting::time_left;
-use crate::{LinkError, Transport};
+use crate::{Link, LinkError, Transport, clock, tls};
 use farpool_wire::MonoNs;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 
-/// Connects to `host:port` and greets.
-pub fn connect(address: &str, deadline: MonoNs) -> Result<FrameLink<Socket>, LinkError> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{address} resolves to no address"));
-    for resolved in address.to_socket_addrs().map_err(LinkError::Cut)? {
+/// Connects to `host:port` as `reach` says, has whoever is there prove that it is `expected` if there is TLS,
+/// and greets.
+pub fn connect(
+    reach: &Reach,
+    address: &str,
+    expected: &Identity,
+    deadline: MonoNs,
+) -> Result<Box<dyn Link>, LinkError> {
+    let socket = connect_socket(reach, address, deadline)?;
+    Ok(match &reach.tls {
+        None => Box::new(FrameLink::greet(socket, Transport::Tcp, deadline)?),
+        Some(tls) => {
+            let stream = tls::connect(tls, socket, expected, deadline).map_err(broken)?;
+            Box::new(FrameLink::greet(stream, Transport::Tcp, deadline)?)
+        }
+    })
+}
+
+fn connect_socket(reach: &Reach, address: &str, deadline: MonoNs) -> Result<Socket, LinkError> {
+    let mut last: io::Error = io::ErrorKind::NotFound.into();
+    let addresses = reach.resolve(address).map_err(|error| match error {
+        ReachError::Unresolved(error) => LinkError::Cut(error),
+        ReachError::Beyond(error) => LinkError::Untrusted(error),
+    })?;
+    for resolved in addresses {
         let Some(left) = time_left(deadline, clock::now()) else { return Err(LinkError::TimedOut) };
         let left = std::time::Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
         match TcpStream::connect_timeout(&resolved, left).and_then(Socket::tcp) {
-            Ok(socket) => return FrameLink::greet(socket, Transport::Tcp, deadline),
+            Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }

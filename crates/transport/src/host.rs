@@ -1,0 +1,241 @@
+//! What a process of the pool stands on: its clock, its chance, its threads, and its ways to others.
+//!
+//! The idea: client, node and broker never look at a clock, draw a random number or open a connection by
+//! themselves. They ask their [`Host`]. [`Machine`] is the real one; the simulator has another, on which a
+//! whole pool runs in one thread from one seed.
+
+use crate::reach::Reach;
+use crate::shm::{ShmLink, ShmSpace};
+use crate::tls::Identity;
+use crate::{Link, LinkError, clock, tcp};
+use farpool_wire::{MonoNs, NodeId};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, SystemTime};
+
+/// Whom to reach, and how.
+#[derive(Clone, Copy, Debug)]
+pub enum Dial<'a> {
+    /// The broker at `host:port`.
+    Broker {
+        /// Where.
+        address: &'a str,
+    },
+    /// A memory node at `host:port`.
+    Node {
+        /// Where.
+        address: &'a str,
+        /// Which node is expected there.
+        node: NodeId,
+    },
+    /// A memory node on this host, by its local socket: its regions can be mapped.
+    Local {
+        /// The name of the socket.
+        socket: &'a str,
+        /// What this process has mapped of that node.
+        space: &'a Arc<ShmSpace>,
+    },
+}
+
+/// See the module.
+pub trait Host: Send + Sync + 'static {
+    /// Now, on this host's monotonic clock that counts suspend.
+    fn now(&self) -> MonoNs;
+
+    /// Seconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
+    fn wall_seconds(&self) -> u64;
+
+    /// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none.
+    fn boot_id(&self) -> u128;
+
+    /// Fills the buffer with bytes that nobody can guess.
+    fn random(&self, into: &mut [u8]) -> io::Result<()>;
+
+    /// Connects and greets.
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError>;
+
+    /// Waits until the bell has rung more often than `heard`, or until a time. It may return early.
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
+
+    /// Makes an empty file on a disk of this host, in a folder, that is gone when it is dropped.
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Runs something beside the caller.
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
+
+    /// Tells whoever runs this process something they should know. One line.
+    fn say(&self, line: &str) {
+        eprintln!("{line}");
+    }
+
+    /// Whether everything on this host takes turns on one thread, which therefore nobody may block.
+    fn is_one_thread(&self) -> bool {
+        false
+    }
+}
+
+impl std::fmt::Debug for dyn Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Host")
+    }
+}
+
+/// A file on a disk of this host.
+pub trait DiskFile: Send + Sync {
+    /// Fills the buffer from an offset; `UnexpectedEof` if the file ends before that.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+    /// Writes all of it at an offset.
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
+    /// Cuts the file off, or extends it with zeros.
+    fn set_length(&self, bytes: u64) -> io::Result<()>;
+}
+
+impl DiskFile for std::fs::File {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(into, offset)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.write_all_at(from, offset)
+    }
+
+    fn set_length(&self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+}
+
+/// Something that runs beside its starter.
+pub struct Task(Box<dyn FnOnce() + Send>);
+
+impl Task {
+    /// A task that `join` waits for.
+    pub fn new(join: impl FnOnce() + Send + 'static) -> Task {
+        Task(Box::new(join))
+    }
+
+    /// Waits until it has ended.
+    pub fn join(self) {
+        (self.0)();
+    }
+}
+
+/// Counts how often it was rung, for whoever waits for a change.
+///
+/// Clones are the same bell.
+#[derive(Clone, Debug, Default)]
+pub struct Bell(Arc<(Mutex<u64>, Condvar)>);
+
+impl Bell {
+    /// How often it has rung. Read it before looking at what the bell announces.
+    pub fn heard(&self) -> u64 {
+        *self.rung()
+    }
+
+    /// Wakes everybody who waits.
+    pub fn ring(&self) {
+        *self.rung() += 1;
+        self.0.1.notify_all();
+    }
+
+    fn rung(&self) -> MutexGuard<'_, u64> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lock that may be held while waiting for a peer. On a host of one thread, whoever wants it meanwhile lets
+/// the others go on.
+#[derive(Debug, Default)]
+pub struct Turn<T>(Mutex<T>);
+
+impl<T> Turn<T> {
+    /// A lock around a value.
+    pub fn new(value: T) -> Turn<T> {
+        Turn(Mutex::new(value))
+    }
+
+    /// Waits for the turn.
+    pub fn take(&self, host: &dyn Host) -> MutexGuard<'_, T> {
+        const PAUSE_NS_MAX: u64 = 10_000_000;
+        let mut pause_ns = 100_000;
+        while host.is_one_thread() {
+            if let Some(taken) = self.try_take() {
+                return taken;
+            }
+            host.wait(&Bell::default(), 0, MonoNs(host.now().0.saturating_add(pause_ns)));
+            pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn, if nobody has it.
+    pub fn try_take(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(taken) => Some(taken),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// This machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    reach: Reach,
+}
+
+impl Machine {
+    /// This machine as a host whose connections go as far as `reach` says.
+    pub fn host(reach: Reach) -> Arc<dyn Host> {
+        Arc::new(Machine { reach })
+    }
+}
+
+impl Host for Machine {
+    fn now(&self) -> MonoNs {
+        clock::now()
+    }
+
+    fn wall_seconds(&self) -> u64 {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+
+    fn boot_id(&self) -> u128 {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
+    }
+
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(into).map_err(io::Error::other)
+    }
+
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        match to {
+            Dial::Broker { address } => tcp::connect(&self.reach, address, &Identity::Broker, deadline),
+            Dial::Node { address, node } => {
+                tcp::connect(&self.reach, address, &Identity::Node(node), deadline)
+            }
+            Dial::Local { socket, space } => {
+                Ok(Box::new(ShmLink::connect(socket, Arc::clone(space), deadline)?))
+            }
+        }
+    }
+
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        let left = Duration::from_nanos(until.0.saturating_sub(self.now().0));
+        drop(bell.0.1.wait_timeout_while(bell.rung(), left, |rung| *rung == heard));
+    }
+
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(tempfile::tempfile_in(folder)?))
+    }
+
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
+        Ok(Task::new(move || {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }))
+    }
+}

@@ -1,0 +1,175 @@
+//! The handshake, over a socket and within a deadline.
+//!
+//! It reads record by record: not one byte behind the handshake leaves the socket, so the connection can be
+//! handed to the kernel, or to the record layer, as it is.
+
+use super::stream::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES};
+use super::{Identity, Tls, TlsError, TlsStream};
+use crate::clock;
+use crate::socket::{Interest, Socket, Stream, read_full, write_full};
+use farpool_wire::MonoNs;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, ServerConnection};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// TLS content types that a handshake may bring: change_cipher_spec, alert, handshake, application_data.
+const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
+/// What TLS answers to something that is not TLS: the fatal alert `unexpected_message`.
+const NOT_TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+/// A peer that was turned away may have sent this much before it knew.
+const LAST_BYTES_MAX: usize = 64 << 10;
+
+/// Whether the bytes begin like a TLS alert.
+pub(crate) fn is_alert(bytes: &[u8]) -> bool {
+    matches!(bytes, [21, 3, 0..=4, ..])
+}
+
+/// Proves who we are to whoever listens there, and has it prove that it is `expected`.
+pub(crate) fn connect(
+    tls: &Tls,
+    mut socket: Socket,
+    expected: &Identity,
+    deadline: MonoNs,
+) -> io::Result<TlsStream> {
+    let name = ServerName::try_from(expected.dns_name()).map_err(io::Error::other)?;
+    let client = ClientConnection::new(Arc::clone(&tls.0.client), name).map_err(io::Error::other)?;
+    let mut connection = Connection::Client(client);
+    shake(&mut connection, &mut socket, deadline).map_err(|trouble| trouble.into_io(Some(expected), tls))?;
+    // Standard verification has found the name expected; here it must also be the only one.
+    let found = identity_of(&connection)?;
+    if found != *expected {
+        return Err(denied(TlsError::wrong_peer(Some(expected), &[found.dns_name()])));
+    }
+    TlsStream::begin(socket, connection, tls.own())
+}
+
+/// Has a peer that connected prove who it is. Whatever it does, this ends at the deadline.
+pub(crate) fn accept(tls: &Tls, mut socket: Socket, deadline: MonoNs) -> io::Result<(TlsStream, Identity)> {
+    let server = ServerConnection::new(Arc::clone(&tls.0.server)).map_err(io::Error::other)?;
+    let mut connection = Connection::Server(server);
+    if let Err(trouble) = shake(&mut connection, &mut socket, deadline) {
+        see_off(&mut socket, deadline);
+        return Err(trouble.into_io(None, tls));
+    }
+    let identity = identity_of(&connection)?;
+    Ok((TlsStream::begin(socket, connection, tls.own())?, identity))
+}
+
+/// What ended a handshake.
+enum Trouble {
+    Io(io::Error),
+    Rustls(rustls::Error),
+    NotTls,
+    HungUp,
+}
+
+impl Trouble {
+    fn into_io(self, expected: Option<&Identity>, tls: &Tls) -> io::Error {
+        match self {
+            Trouble::Io(error) => error,
+            Trouble::Rustls(error) => {
+                denied(TlsError::of_rustls(&error, expected, &tls.own(), &tls.0.ca_label))
+            }
+            Trouble::NotTls => denied(TlsError::peer_is_plaintext()),
+            // Also what a process does that is just ending, so it counts as an ended connection.
+            Trouble::HungUp => io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "it hung up on the TLS handshake, as one that was started without certificates (--certs) does",
+            ),
+        }
+    }
+}
+
+fn denied(error: TlsError) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, error)
+}
+
+/// The identity of a peer whose certificate has been verified.
+fn identity_of(connection: &Connection) -> io::Result<Identity> {
+    let certificate = connection.peer_certificates().and_then(<[_]>::first);
+    let certificate = certificate.ok_or_else(|| io::Error::other("a handshake without a certificate"))?;
+    Identity::of_certificate(certificate, "the peer's certificate").map_err(denied)
+}
+
+fn shake(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> Result<(), Trouble> {
+    let mut record = vec![0; RECORD_HEADER_BYTES + RECORD_BODY_BYTES_MAX];
+    let mut is_first = true;
+    loop {
+        send(connection, socket, deadline)?;
+        if !connection.is_handshaking() {
+            return Ok(());
+        }
+        // Bytes that keep coming never make a wait, so the deadline is looked at here as well.
+        if clock::now() >= deadline {
+            return Err(Trouble::Io(io::ErrorKind::TimedOut.into()));
+        }
+        let length = match read_record(socket, &mut record, deadline) {
+            Err(Trouble::Io(error)) if is_first && is_hang_up(&error) => return Err(Trouble::HungUp),
+            Err(Trouble::NotTls) => {
+                let alert = &mut [IoSlice::new(&NOT_TLS_ALERT)];
+                // Whether it arrives is not ours to know.
+                let _ = write_full(socket, alert, deadline);
+                return Err(Trouble::NotTls);
+            }
+            other => other?,
+        };
+        is_first = false;
+        let mut rest = &record[..length];
+        while !rest.is_empty() {
+            connection.read_tls(&mut rest).map_err(Trouble::Io)?;
+            if let Err(error) = connection.process_new_packets() {
+                // The alert that says why.
+                let _ = send(connection, socket, deadline);
+                return Err(Trouble::Rustls(error));
+            }
+        }
+    }
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
+/// Reads one whole record. Its length.
+fn read_record(socket: &mut Socket, record: &mut [u8], deadline: MonoNs) -> Result<usize, Trouble> {
+    let (head, body) = record.split_at_mut(RECORD_HEADER_BYTES);
+    read_full(socket, &mut [IoSliceMut::new(head)], deadline).map_err(Trouble::Io)?;
+    let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+    if !CONTENT_TYPES.contains(&head[0]) || head[1] != 3 || length > body.len() {
+        return Err(Trouble::NotTls);
+    }
+    read_full(socket, &mut [IoSliceMut::new(&mut body[..length])], deadline).map_err(Trouble::Io)?;
+    Ok(RECORD_HEADER_BYTES + length)
+}
+
+/// Sends what the handshake has to say.
+fn send(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> Result<(), Trouble> {
+    let mut bytes = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut bytes).map_err(Trouble::Io)?;
+    }
+    write_full(socket, &mut [IoSlice::new(&bytes)], deadline).map_err(Trouble::Io)
+}
+
+/// Lets a peer that was turned away read why. Closing a socket with unread bytes in it would throw away what
+/// was sent, so they are read first; not more than a client sends before it waits, and not for longer than
+/// the handshake might have taken.
+fn see_off(socket: &mut Socket, deadline: MonoNs) {
+    socket.finish();
+    let mut last = [0; 4096];
+    let mut total = 0;
+    while total < LAST_BYTES_MAX && clock::now() < deadline {
+        match socket.read(&mut [IoSliceMut::new(&mut last)]) {
+            Ok(0) => return,
+            Ok(count) => total += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if socket.wait(Interest::Readable, deadline).is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}

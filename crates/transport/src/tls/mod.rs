@@ -1,0 +1,323 @@
+//! Mutual TLS: both ends of a TCP connection prove who they are, and nobody between them reads or changes a
+//! byte.
+//!
+//! The idea: rustls makes the handshake and nothing else. The keys it arrives at go to the kernel where that
+//! seals records by itself, and otherwise to a small record layer ([`stream`]) that calls rustls's ciphers on
+//! the callers' own buffers. Who a peer is stands in its certificate as a DNS name ([`Identity`]), so that
+//! standard verification suffices and any PKI can issue.
+//!
+//! Never: TLS below 1.3, resumption, tickets, early data, renegotiation or new keys within a connection. So
+//! nothing but data, and a last alert, follows a handshake.
+//!
+//! Unix sockets do without: they do not leave the host, and check their peer's user.
+
+mod error;
+mod handshake;
+mod identity;
+mod kernel;
+mod stream;
+#[cfg(test)]
+mod testing;
+
+pub use error::{TlsError, TlsErrorKind, utc};
+pub(crate) use handshake::{accept, connect, is_alert};
+pub use identity::Identity;
+pub use stream::TlsStream;
+
+use rustls::client::Resumption;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, version,
+};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files that make TLS: PEM, as `farpool certs` or any PKI writes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificates of the CAs whose word is good: whoever they name is who they say.
+    pub ca: PathBuf,
+    /// Our certificate, and those between it and the CA, ours first.
+    pub cert: PathBuf,
+    /// Our private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// The files of `NAME.pem` and `NAME.key` in a folder that `farpool certs init` made.
+    pub fn in_folder(folder: &Path, name: &str) -> TlsFiles {
+        TlsFiles {
+            ca: folder.join("ca.pem"),
+            cert: folder.join(format!("{name}.pem")),
+            key: folder.join(format!("{name}.key")),
+        }
+    }
+}
+
+/// What this process needs to speak TLS: whom it trusts, and what proves who it is. Clones are the same.
+#[derive(Clone)]
+pub struct Tls(Arc<Inner>);
+
+struct Inner {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    identity: Identity,
+    /// Where the CA and our certificate come from, for errors.
+    ca_label: String,
+    own_label: String,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tls({})", self.0.identity)
+    }
+}
+
+impl Tls {
+    /// Reads the files and checks all that can be checked alone: that key and certificate belong together, and
+    /// that the certificate is the CA's, valid now, and has exactly one identity. Errors name the file.
+    pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
+        let shown = |path: &Path| path.display().to_string();
+        let pem = |path: &Path| {
+            std::fs::read(path)
+                .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", shown(path))))
+        };
+        Tls::build(
+            (&pem(&files.ca)?, &shown(&files.ca)),
+            (&pem(&files.cert)?, &shown(&files.cert)),
+            (&pem(&files.key)?, &shown(&files.key)),
+        )
+    }
+
+    /// The same from PEM text in memory.
+    pub fn from_pem(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
+        Tls::build(
+            (ca.as_bytes(), "the CA"),
+            (cert.as_bytes(), "the certificate"),
+            (key.as_bytes(), "the key"),
+        )
+    }
+
+    /// Each argument is PEM text, and where it comes from.
+    fn build(ca: (&[u8], &str), cert: (&[u8], &str), key: (&[u8], &str)) -> Result<Tls, TlsError> {
+        let roots = roots_of(ca)?;
+        let chain = certificates_of(cert)?;
+        let private = PrivateKeyDer::from_pem_slice(key.0).map_err(|_| no_pem(key.1, "a private key"))?;
+        let own_label = cert.1.to_owned();
+        let identity = Identity::of_certificate(&chain[0], &format!("the certificate in {own_label}"))?;
+        check_own(&chain, &roots, &identity, &own_label, ca.1)?;
+
+        let provider = Arc::new(provider());
+        let roots = Arc::new(roots);
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", ca.1)))?;
+        let wrong_key = |error: rustls::Error| match error {
+            rustls::Error::InconsistentKeys(_) => TlsError::new(
+                TlsErrorKind::File,
+                format!("the key in {} is not that of the certificate in {own_label}", key.1),
+            ),
+            other => TlsError::new(TlsErrorKind::File, format!("{} cannot be used ({other})", key.1)),
+        };
+        let version = |error: rustls::Error| TlsError::new(TlsErrorKind::Handshake, error.to_string());
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(version)?
+            .with_client_cert_verifier(Arc::new(KnownClients(clients)))
+            .with_single_cert(chain.clone(), private.clone_key())
+            .map_err(wrong_key)?;
+        // Nothing may follow a handshake but data: the record layers, the kernel's among them, know no more.
+        server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(version)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, private)
+            .map_err(wrong_key)?;
+        client.resumption = Resumption::disabled();
+        client.enable_secret_extraction = true;
+        Ok(Tls(Arc::new(Inner {
+            client: Arc::new(client),
+            server: Arc::new(server),
+            identity,
+            ca_label: ca.1.to_owned(),
+            own_label,
+        })))
+    }
+
+    /// Who this process is.
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// Our certificate, for errors: where it comes from, and in whose name it is.
+    fn own(&self) -> String {
+        format!("the certificate in {} ({})", self.0.own_label, self.0.identity)
+    }
+}
+
+/// What we agree to: AES-GCM, which the processors and the kernels we run on have in hardware and in kTLS,
+/// and the key exchanges that cost least.
+fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+        ],
+        kx_groups: vec![ring::kx_group::X25519, ring::kx_group::SECP256R1],
+        ..ring::default_provider()
+    }
+}
+
+fn no_pem(label: &str, what: &str) -> TlsError {
+    TlsError::new(TlsErrorKind::File, format!("{label} does not hold {what} in PEM form"))
+}
+
+/// The certificates of a PEM text, at least one.
+fn certificates_of((pem, label): (&[u8], &str)) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(label, "a certificate"))
+}
+
+fn roots_of(ca: (&[u8], &str)) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_of(ca)? {
+        roots.add(certificate).map_err(|_| no_pem(ca.1, "a certificate of a CA"))?;
+    }
+    Ok(roots)
+}
+
+/// What peers would say of our certificate, said before they do.
+fn check_own(
+    chain: &[CertificateDer<'static>],
+    roots: &RootCertStore,
+    identity: &Identity,
+    label: &str,
+    ca_label: &str,
+) -> Result<(), TlsError> {
+    use webpki::KeyUsage;
+    let whose = format!("the certificate in {label} ({identity})");
+    let usages: &[KeyUsage] = match identity {
+        Identity::Broker => &[KeyUsage::server_auth()],
+        // Serves clients, and reports to the broker.
+        Identity::Node(_) => &[KeyUsage::server_auth(), KeyUsage::client_auth()],
+        Identity::Tenant(_) | Identity::Admin => &[KeyUsage::client_auth()],
+    };
+    let wrong = |error: webpki::Error| TlsError::of_webpki(&error, &whose, ca_label);
+    let certificate = webpki::EndEntityCert::try_from(&chain[0]).map_err(wrong)?;
+    for usage in usages {
+        let algorithms = ring::default_provider().signature_verification_algorithms.all;
+        certificate
+            .verify_for_usage(algorithms, &roots.roots, &chain[1..], UnixTime::now(), *usage, None, None)
+            .map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// Standard verification of clients, and exactly one identity.
+#[derive(Debug)]
+struct KnownClients(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for KnownClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(certificate, between, now)?;
+        match Identity::of_certificate(certificate, "the peer's certificate") {
+            Ok(_) => Ok(verified),
+            Err(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// What a certificate says, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// In whose name it is; nothing for a CA or a certificate of something else.
+    pub identity: Option<Identity>,
+    /// First second it is valid, counted from 1970.
+    pub not_before: u64,
+    /// Last second it is valid, counted from 1970.
+    pub not_after: u64,
+    /// SHA-256 of its DER form, which is what other tools call its fingerprint.
+    pub fingerprint: [u8; 32],
+}
+
+impl CertificateFacts {
+    /// The facts of the first certificate of a PEM text. `label` says where it comes from, for the error.
+    pub fn of_pem(pem: &[u8], label: &str) -> Result<CertificateFacts, TlsError> {
+        let certificate = certificates_of((pem, label))?.remove(0);
+        let (not_before, not_after) =
+            validity(&certificate).ok_or_else(|| no_pem(label, "a readable certificate"))?;
+        let digest = ring::cipher_suite::TLS13_AES_128_GCM_SHA256
+            .tls13()
+            .map(|suite| suite.common.hash_provider.hash(&certificate))
+            .and_then(|hash| hash.as_ref().first_chunk().copied());
+        Ok(CertificateFacts {
+            identity: Identity::of_certificate(&certificate, label).ok(),
+            not_before,
+            not_after,
+            fingerprint: digest.ok_or_else(|| no_pem(label, "a readable certificate"))?,
+        })
+    }
+}
+
+/// From when to when a certificate is valid. The reader of certificates tells these dates only when it
+/// refuses one for them, and looks at them before anything else: so it is asked about the first and the last
+/// of all seconds.
+fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let refusal = |seconds| {
+        let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        let usage = webpki::KeyUsage::client_auth();
+        let WebPkiSupportedAlgorithms { all, .. } =
+            ring::default_provider().signature_verification_algorithms;
+        certificate.verify_for_usage(all, &[], &[], at, usage, None, None).err()
+    };
+    let not_before = match refusal(0)? {
+        webpki::Error::CertNotValidYet { not_before, .. } => not_before.as_secs(),
+        // Valid since 1970 or before.
+        _ => 0,
+    };
+    match refusal(u64::MAX)? {
+        webpki::Error::CertExpired { not_after, .. } => Some((not_before, not_after.as_secs())),
+        _ => None,
+    }
+}

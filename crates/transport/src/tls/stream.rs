@@ -1,0 +1,556 @@
+//! Bytes over a connection whose handshake is done: sealed and opened by the kernel where it does that, by us
+//! where it does not.
+//!
+//! The record layer of TLS 1.3 (RFC 8446, 5.2) is a header of five bytes, a sequence number that both sides
+//! count, and a cipher. Counting and headers are ours; the cipher is called through rustls, which also makes
+//! and checks what is inside a record. What this buys over a buffered connection: records are sealed straight
+//! from the caller's slices, many are received by one call and opened where they lie, and the only copy is
+//! the one into the caller's buffers.
+//!
+//! Invariants: a sequence number is used once, in one direction; no more than `RECORDS_MAX` records are
+//! sealed under one key; sealed bytes that were accepted are sent before anything sealed later.
+
+use super::TlsError;
+use super::kernel::{self, Incoming};
+use crate::socket::{Interest, Socket, Stream};
+use farpool_wire::MonoNs;
+use rustls::crypto::cipher::{
+    AeadKey, InboundOpaqueMessage, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks,
+    OutboundPlainMessage,
+};
+use rustls::{
+    AlertDescription, Connection, ConnectionTrafficSecrets, ContentType, ProtocolVersion, Tls13CipherSuite,
+};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+/// Bytes of a record's header.
+pub(super) const RECORD_HEADER_BYTES: usize = 5;
+/// Bytes behind the header of a record, at most.
+pub(super) const RECORD_BODY_BYTES_MAX: usize = RECORD_PLAIN_BYTES_MAX + 256;
+/// Bytes that one record carries, at most.
+const RECORD_PLAIN_BYTES_MAX: usize = 16 << 10;
+/// Records sealed before the first of them is sent: the peer opens them while we seal the next.
+const GROUP_RECORDS: usize = 8;
+/// What is received by one call, at most, once the peer sends much.
+const INPUT_BYTES_MAX: usize = 128 << 10;
+const INPUT_BYTES_START: usize = RECORD_HEADER_BYTES + RECORD_BODY_BYTES_MAX;
+/// AES-GCM stays safe for 2^24.5 full records under one key (RFC 8446, 5.5). We do not change keys within a
+/// connection: it is given up before that...
+const RECORDS_MAX: u64 = 1 << 24;
+/// ...and clients make a new one well before that, between two requests.
+const RECORDS_WORN: u64 = 1 << 23;
+
+const _: () = assert!(INPUT_BYTES_START <= INPUT_BYTES_MAX);
+
+/// A TLS connection after its handshake.
+pub struct TlsStream {
+    socket: Socket,
+    /// Seals what we send; nothing where the kernel does.
+    sealing: Option<Sealing>,
+    /// Opens what we receive; nothing where the kernel does.
+    opening: Option<Opening>,
+    /// Records in each direction; counted from above where the kernel makes them.
+    sent_records: u64,
+    received_records: u64,
+    /// Our certificate, for the error if the peer does not take it.
+    own: String,
+}
+
+impl TlsStream {
+    /// Takes a connection over from its handshake: to the kernel as far as it can, to us for the rest.
+    pub(super) fn begin(socket: Socket, connection: Connection, own: String) -> io::Result<TlsStream> {
+        let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
+        let suite = suite.ok_or_else(|| io::Error::other("a handshake without a TLS 1.3 cipher"))?;
+        let secrets = connection.dangerous_extract_secrets().map_err(io::Error::other)?;
+        let handed = kernel::hand_over(&socket, &secrets);
+        let sealing = (!handed.sending).then(|| Sealing::new(suite, secrets.tx.1));
+        let opening = (!handed.receiving).then(|| Opening::new(suite, secrets.rx.1));
+        Ok(TlsStream {
+            socket,
+            sealing: sealing.transpose()?,
+            opening: opening.transpose()?,
+            sent_records: secrets.tx.0,
+            received_records: secrets.rx.0,
+            own,
+        })
+    }
+
+    fn check_sendable(&self) -> io::Result<()> {
+        if self.sent_records >= RECORDS_MAX {
+            return Err(io::Error::other(
+                "the connection has sealed all the records that its keys are good for",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Stream for TlsStream {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match &mut self.opening {
+            Some(opening) => opening.read(&mut self.socket, &mut self.received_records, into, &self.own),
+            None => match kernel::read(&mut self.socket, into)? {
+                Incoming::Data(count) => {
+                    self.received_records += records_of(count);
+                    Ok(count)
+                }
+                Incoming::Alert(alert) => ended_by(alert, self.received_records == 0, &self.own).map(|()| 0),
+                Incoming::Other => Err(broken(NEITHER)),
+                Incoming::Changed => Err(broken(CHANGED)),
+            },
+        }
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check_sendable()?;
+        match &mut self.sealing {
+            Some(sealing) => sealing.write(&mut self.socket, &mut self.sent_records, from),
+            None => {
+                let count = self.socket.write(from)?;
+                self.sent_records += records_of(count);
+                Ok(count)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.sealing {
+            Some(sealing) => sealing.flush(&mut self.socket),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
+        self.socket.wait(interest, deadline)
+    }
+
+    fn is_sealed(&self) -> bool {
+        true
+    }
+
+    fn is_worn(&self) -> bool {
+        self.sent_records.max(self.received_records) >= RECORDS_WORN
+    }
+}
+
+/// How many records the kernel makes of so many bytes, at most.
+fn records_of(bytes: usize) -> u64 {
+    (bytes / RECORD_PLAIN_BYTES_MAX) as u64 + 1
+}
+
+fn cipher_of(secrets: ConnectionTrafficSecrets) -> io::Result<(AeadKey, Iv)> {
+    match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } | ConnectionTrafficSecrets::Aes256Gcm { key, iv } => {
+            Ok((key, iv))
+        }
+        _ => Err(io::Error::other("a handshake with a cipher that was not offered")),
+    }
+}
+
+/// Seals records, and keeps those that the socket has not taken yet.
+struct Sealing {
+    encrypter: Box<dyn MessageEncrypter>,
+    records: VecDeque<Vec<u8>>,
+    /// Bytes of the first of them that are sent.
+    sent: usize,
+}
+
+impl Sealing {
+    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Sealing> {
+        let (key, iv) = cipher_of(secrets)?;
+        let records = VecDeque::with_capacity(GROUP_RECORDS);
+        Ok(Sealing { encrypter: suite.aead_alg.encrypter(key, iv), records, sent: 0 })
+    }
+
+    /// Seals and sends for as long as the socket takes it. What is counted as written is sealed; the last of
+    /// it may still have to be flushed.
+    fn write(&mut self, socket: &mut Socket, sequence: &mut u64, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.flush(socket)?;
+        let mut slices = from.iter();
+        let mut rest: &[u8] = &[];
+        let mut chunks: Vec<&[u8]> = Vec::new();
+        let mut written = 0;
+        loop {
+            while self.records.len() < GROUP_RECORDS && *sequence < RECORDS_MAX {
+                chunks.clear();
+                let mut length = 0;
+                while length < RECORD_PLAIN_BYTES_MAX {
+                    if rest.is_empty() {
+                        let Some(next) = slices.next() else { break };
+                        rest = next;
+                    }
+                    let (chunk, behind) = rest.split_at(rest.len().min(RECORD_PLAIN_BYTES_MAX - length));
+                    length += chunk.len();
+                    rest = behind;
+                    chunks.push(chunk);
+                }
+                if length == 0 {
+                    break;
+                }
+                let message = OutboundPlainMessage {
+                    typ: ContentType::ApplicationData,
+                    version: ProtocolVersion::TLSv1_2,
+                    payload: OutboundChunks::new(&chunks),
+                };
+                let sealed = self.encrypter.encrypt(message, *sequence).map_err(io::Error::other)?;
+                *sequence += 1;
+                self.records.push_back(sealed.encode());
+                written += length;
+            }
+            if self.records.is_empty() {
+                return Ok(written);
+            }
+            match self.flush(socket) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(written),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn flush(&mut self, socket: &mut Socket) -> io::Result<()> {
+        while let Some(first) = self.records.front() {
+            let mut slices = [IoSlice::new(&[]); GROUP_RECORDS];
+            slices[0] = IoSlice::new(&first[self.sent..]);
+            for (slice, record) in slices[1..].iter_mut().zip(self.records.iter().skip(1)) {
+                *slice = IoSlice::new(record);
+            }
+            let mut count = match socket.write(&slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            while let Some(first) = self.records.front() {
+                let left = first.len() - self.sent;
+                if count < left {
+                    self.sent += count;
+                    break;
+                }
+                count -= left;
+                self.sent = 0;
+                self.records.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens records where they were received.
+struct Opening {
+    decrypter: Box<dyn MessageDecrypter>,
+    buffer: Vec<u8>,
+    /// Received and not yet opened.
+    sealed: Range<usize>,
+    /// Opened and not yet read; lies before `sealed`.
+    plain: Range<usize>,
+    /// The peer said that nothing follows.
+    is_closed: bool,
+}
+
+impl Opening {
+    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Opening> {
+        let (key, iv) = cipher_of(secrets)?;
+        Ok(Opening {
+            decrypter: suite.aead_alg.decrypter(key, iv),
+            buffer: vec![0; INPUT_BYTES_START],
+            sealed: 0..0,
+            plain: 0..0,
+            is_closed: false,
+        })
+    }
+
+    /// Reads what is opened, opens what is whole, and asks the socket once there is nothing else.
+    fn read(
+        &mut self,
+        socket: &mut Socket,
+        sequence: &mut u64,
+        into: &mut [IoSliceMut<'_>],
+        own: &str,
+    ) -> io::Result<usize> {
+        let mut total = 0;
+        let mut slices = into.iter_mut();
+        let mut room: &mut [u8] = &mut [];
+        loop {
+            loop {
+                if room.is_empty() {
+                    let Some(next) = slices.next() else { return Ok(total) };
+                    room = next;
+                    continue;
+                }
+                if self.plain.is_empty() {
+                    break;
+                }
+                let (target, behind) = room.split_at_mut(room.len().min(self.plain.len()));
+                target.copy_from_slice(&self.buffer[self.plain.start..][..target.len()]);
+                self.plain.start += target.len();
+                total += target.len();
+                room = behind;
+            }
+            if self.is_closed {
+                return Ok(total);
+            }
+            if self.open(sequence, own)? {
+                continue;
+            }
+            if total > 0 {
+                return Ok(total);
+            }
+            if self.receive(socket)? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Opens the next record if all of it is here. Whether it was.
+    fn open(&mut self, sequence: &mut u64, own: &str) -> io::Result<bool> {
+        let Some(body) = self.whole_record()? else { return Ok(false) };
+        self.sealed.start = body.end;
+        let (start, record) = (body.start, &mut self.buffer[body]);
+        let message =
+            InboundOpaqueMessage::new(ContentType::ApplicationData, ProtocolVersion::TLSv1_2, record);
+        let opened = self.decrypter.decrypt(message, *sequence);
+        let opened = opened.map_err(|_| broken(CHANGED))?;
+        *sequence += 1;
+        match (opened.typ, opened.payload) {
+            // Records without bytes could be sent for ever without moving anything on.
+            (ContentType::ApplicationData, []) => Err(broken("a record without bytes")),
+            (ContentType::ApplicationData, bytes) => {
+                self.plain = start..start + bytes.len();
+                Ok(true)
+            }
+            (ContentType::Alert, [_, alert]) => {
+                self.is_closed = true;
+                ended_by(AlertDescription::from(*alert), *sequence == 1, own).map(|()| true)
+            }
+            _ => Err(broken(NEITHER)),
+        }
+    }
+
+    /// Where the body of the next record is, if all of it has been received.
+    fn whole_record(&self) -> io::Result<Option<Range<usize>>> {
+        let waiting = &self.buffer[self.sealed.clone()];
+        let Some(head) = waiting.first_chunk::<RECORD_HEADER_BYTES>() else { return Ok(None) };
+        let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+        // Only data comes, and alerts look like it.
+        if head[0] != u8::from(ContentType::ApplicationData) || head[1] != 3 || length > RECORD_BODY_BYTES_MAX
+        {
+            return Err(broken("bytes that are no TLS record"));
+        }
+        let start = self.sealed.start + RECORD_HEADER_BYTES;
+        Ok((waiting.len() - RECORD_HEADER_BYTES >= length).then(|| start..start + length))
+    }
+
+    /// Receives more. Everything opened has been read by now.
+    fn receive(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let is_full = self.sealed.end == self.buffer.len();
+        if is_full && self.buffer.len() < INPUT_BYTES_MAX {
+            // One call did not take all there was: the peer sends much.
+            self.buffer.resize(INPUT_BYTES_MAX, 0);
+        }
+        if self.sealed.is_empty() {
+            self.sealed = 0..0;
+        } else if self.sealed.start + INPUT_BYTES_START > self.buffer.len() {
+            self.buffer.copy_within(self.sealed.clone(), 0);
+            self.sealed = 0..self.sealed.len();
+        }
+        self.plain = 0..0;
+        let count = socket.read(&mut [IoSliceMut::new(&mut self.buffer[self.sealed.end..])])?;
+        self.sealed.end += count;
+        Ok(count)
+    }
+}
+
+const CHANGED: &str = "a record that was changed on the way";
+const NEITHER: &str = "a TLS message that is neither data nor an alert";
+
+/// The end of a stream as the peer put it: nothing follows, or why not. An alert before anything else is the
+/// peer's answer to our certificate; later ones cut a connection that was trusted, and what was asked over it
+/// may or may not have been done.
+fn ended_by(alert: AlertDescription, is_first: bool, own: &str) -> io::Result<()> {
+    if alert == AlertDescription::CloseNotify {
+        return Ok(());
+    }
+    let error = TlsError::of_alert(alert, own);
+    Err(if is_first {
+        io::Error::new(io::ErrorKind::PermissionDenied, error)
+    } else {
+        io::Error::new(io::ErrorKind::ConnectionAborted, error.to_string())
+    })
+}
+
+/// The peer broke TLS, or somebody between us did. To what runs over it, that is a connection that ended.
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the TLS connection is broken: it brought {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+    use crate::clock;
+    use crate::socket::{read_full, write_full};
+    use proptest::prelude::*;
+
+    fn soon() -> MonoNs {
+        clock::now().plus_ms(10_000)
+    }
+
+    /// Writes with one end while the other reads into slices of these lengths. What was read.
+    fn pass(from: &mut TlsStream, to: &mut TlsStream, written: &[Vec<u8>], lengths: &[usize]) -> Vec<u8> {
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut slices: Vec<IoSlice<'_>> = written.iter().map(|bytes| IoSlice::new(bytes)).collect();
+                write_full(from, &mut slices, soon()).expect("written");
+            });
+            let mut left: usize = written.iter().map(Vec::len).sum();
+            let mut buffers = Vec::new();
+            for length in lengths.iter().chain(std::iter::repeat(&usize::MAX)) {
+                buffers.push(vec![0; left.min(*length)]);
+                left -= left.min(*length);
+                if left == 0 {
+                    break;
+                }
+            }
+            let mut slices: Vec<IoSliceMut<'_>> =
+                buffers.iter_mut().map(|one| IoSliceMut::new(one)).collect();
+            read_full(to, &mut slices, soon()).expect("read");
+            buffers.concat()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn bytes_cut_anyhow_arrive_as_they_were_written_in_both_directions(
+            cuts in prop::collection::vec(0usize..50_000, 1..12),
+            lengths in prop::collection::vec(0usize..40_000, 0..12),
+            large in prop::bool::ANY,
+        ) {
+            let (mut client, mut server) = testing::pair();
+            let mut next = 0u32;
+            let mut written: Vec<Vec<u8>> = cuts
+                .iter()
+                .map(|length| (0..*length).map(|_| { next = next.wrapping_add(1); (next % 253) as u8 }).collect())
+                .collect();
+            if large {
+                // More than the sockets and both queues hold.
+                written.push((0..9_000_000u32).map(|at| (at % 247) as u8).collect());
+            }
+            let all = written.concat();
+            prop_assert!(pass(&mut client, &mut server, &written, &lengths) == all);
+            prop_assert!(pass(&mut server, &mut client, &written, &lengths) == all);
+        }
+    }
+
+    #[test]
+    fn stream_that_sealed_what_its_keys_are_good_for_seals_no_more() {
+        let (mut client, _server) = testing::pair();
+        assert!(client.is_sealed() && !client.is_worn());
+        client.sent_records = RECORDS_WORN;
+        assert!(client.is_worn(), "retired between two conversations");
+        client.sent_records = RECORDS_MAX;
+        assert!(client.write(&[IoSlice::new(b"one more")]).is_err());
+        // In the middle of a write as well.
+        client.sent_records = RECORDS_MAX - 2;
+        if client.sealing.is_some() {
+            let bytes = vec![0; 10 * RECORD_PLAIN_BYTES_MAX];
+            assert_eq!(
+                client.write(&[IoSlice::new(&bytes)]).expect("two records"),
+                2 * RECORD_PLAIN_BYTES_MAX
+            );
+            assert!(client.write(&[IoSlice::new(&bytes)]).is_err());
+        }
+    }
+
+    #[test]
+    fn stream_whose_peer_has_received_much_is_worn_too() {
+        let (mut client, _server) = testing::pair();
+        client.received_records = RECORDS_WORN;
+        assert!(client.is_worn());
+    }
+
+    /// Seals one message of the peer by hand, as no peer of ours would.
+    fn sealed(peer: &mut TlsStream, typ: ContentType, payload: &[u8]) -> Vec<u8> {
+        let sealing = peer.sealing.as_mut().expect("this kernel has no TLS");
+        let message = OutboundPlainMessage {
+            typ,
+            version: ProtocolVersion::TLSv1_2,
+            payload: OutboundChunks::Single(payload),
+        };
+        let record = sealing.encrypter.encrypt(message, peer.sent_records).expect("sealed").encode();
+        peer.sent_records += 1;
+        record
+    }
+
+    /// What a stream makes of raw bytes from its peer, once it has made something of them.
+    fn read_of(stream: &mut TlsStream, peer: &mut TlsStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        write_full(&mut peer.socket, &mut [IoSlice::new(bytes)], soon()).expect("sent");
+        let mut into = vec![0; 64];
+        loop {
+            match stream.read(&mut [IoSliceMut::new(&mut into)]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stream.wait(Interest::Readable, soon()).expect("something comes");
+                }
+                Ok(count) => return Ok(into[..count].to_vec()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    #[test]
+    fn record_is_taken_if_it_is_data_and_ends_the_stream_if_it_is_anything_else() {
+        let data = ContentType::ApplicationData;
+        let fatal = u8::from(AlertDescription::CertificateRequired);
+        for (typ, payload, kind) in [
+            (data, &b"bytes"[..], None),
+            (data, b"", Some(io::ErrorKind::InvalidData)),
+            (ContentType::Handshake, &[24, 0, 0, 1, 0], Some(io::ErrorKind::InvalidData)),
+            (ContentType::ChangeCipherSpec, &[1], Some(io::ErrorKind::InvalidData)),
+            (ContentType::Alert, &[2], Some(io::ErrorKind::InvalidData)),
+            (ContentType::Alert, &[2, fatal], Some(io::ErrorKind::PermissionDenied)),
+        ] {
+            let (mut client, mut server) = testing::pair();
+            let record = sealed(&mut server, typ, payload);
+            match (read_of(&mut client, &mut server, &record), kind) {
+                (Ok(found), None) => assert_eq!(found, payload),
+                (Err(error), Some(kind)) => assert_eq!(error.kind(), kind, "{typ:?}: {error}"),
+                (other, _) => panic!("{typ:?} {payload:?}: {other:?}"),
+            }
+        }
+        // In the middle of a conversation an alert is an end like others, whatever it says.
+        let (mut client, mut server) = testing::pair();
+        let records =
+            [sealed(&mut server, data, b"bytes"), sealed(&mut server, ContentType::Alert, &[2, fatal])];
+        assert_eq!(read_of(&mut client, &mut server, &records[0]).expect("data"), b"bytes");
+        let error = read_of(&mut client, &mut server, &records[1]).expect_err("the end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
+        // A peer that says that it has ended, has.
+        let (mut client, mut server) = testing::pair();
+        let record = sealed(&mut server, ContentType::Alert, &[1, 0]);
+        assert_eq!(read_of(&mut client, &mut server, &record).expect("the end"), b"");
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_of_this_connection_are_refused() {
+        let (mut client, mut server) = testing::pair();
+        let good = sealed(&mut server, ContentType::ApplicationData, b"bytes");
+        let mut changed = good.clone();
+        changed[7] ^= 1;
+        let oversize = [&[23, 3, 3, 0xff, 0xff][..], &[0; 64]].concat();
+        let short = [23, 3, 3, 0, 3, 1, 2, 3];
+        for bytes in
+            [&changed[..], &oversize, &short, &[21, 3, 3, 0, 2, 2, 40], &[0; 16], b"FPW1 in plaintext"]
+        {
+            let (mut client, mut server) = testing::pair();
+            let error = read_of(&mut client, &mut server, bytes).expect_err("refused");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:02x?}: {error}");
+        }
+        // The same record twice: its number has passed.
+        assert_eq!(read_of(&mut client, &mut server, &good).expect("the first time"), b"bytes");
+        assert!(read_of(&mut client, &mut server, &good).is_err());
+    }
+}
