@@ -9,5 +9,5 @@
 mod service;
 pub mod stores;
 
-pub use farpool_lease::LeaseSettings;
-pub use service::Broker;
+pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas};
+pub use service::{Broker, BrokerService};

@@ -2,16 +2,15 @@
 
 use crate::stores::{Store, StoreError};
 use farpool_lease::broker::Record;
-use farpool_lease::{BrokerLeases, LeaseSettings};
+use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_transport::tcp::{self, Listening};
-use farpool_transport::{Peer, Service, Shared, clock};
+use farpool_transport::{Host, Identity, Machine, Peer, Reach, Service, Shared, Turn};
 use farpool_wire::control::Attach;
 use farpool_wire::data::Span;
-use farpool_wire::{Code, Opcode, Refusal, Reply, Request, SessionId, Term};
+use farpool_wire::{Code, Name, Opcode, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, MutexGuard};
 
 /// A running broker. Dropping it stops it; what it promised stays in its store.
 pub struct Broker {
@@ -27,17 +26,26 @@ struct Core {
     failure: Option<StoreError>,
 }
 
-struct BrokerService {
-    core: Mutex<Core>,
+/// What answers a broker's peers, without a listener.
+pub struct BrokerService {
+    host: Arc<dyn Host>,
+    /// Held until what was decided is in the store.
+    core: Turn<Core>,
 }
 
-impl Broker {
-    /// Begins a new term over what the store holds and serves on `address` (port 0: a free one).
-    pub fn start(
-        address: SocketAddr,
-        settings: LeaseSettings,
+/// The tenant that a connection proves.
+fn tenant_of(peer: &Peer) -> Name {
+    peer.identity.as_ref().and_then(Identity::tenant_name).unwrap_or_else(tenant::local)
+}
+
+impl BrokerService {
+    /// Begins a new term over what the store holds.
+    pub fn open(
+        host: Arc<dyn Host>,
+        settings: impl Into<BrokerSettings>,
         mut store: Box<dyn Store>,
-    ) -> io::Result<Broker> {
+    ) -> io::Result<BrokerService> {
+        let settings = settings.into();
         if let Some(mistake) = settings.mistakes().into_iter().next() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
@@ -45,17 +53,45 @@ impl Broker {
         if durable.term == Term(0) {
             // A store that was lost, or never kept, has forgotten the term that nodes may have seen. Seconds
             // since 1970 are above any number of restarts counted from an earlier such moment.
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            durable.term = Term(since.map_or(0, |since| since.as_secs()));
+            durable.term = Term(host.wall_seconds());
         }
         let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        host.random(&mut key)?;
         let mut records = Vec::new();
-        let leases = BrokerLeases::start(clock::now(), settings, durable, key, &mut records);
+        let leases = BrokerLeases::start(host.now(), settings, durable, key, &mut records);
         store.commit(&records).map_err(io::Error::other)?;
-        let term = leases.term();
-        let service = Arc::new(BrokerService { core: Mutex::new(Core { leases, store, failure: None }) });
-        let listening = tcp::listen(address, service)?;
+        Ok(BrokerService { host, core: Turn::new(Core { leases, store, failure: None }) })
+    }
+
+    /// This life of the broker.
+    pub fn term(&self) -> Term {
+        self.core().leases.term()
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.take(&*self.host)
+    }
+}
+
+impl Broker {
+    /// Begins a new term over what the store holds and serves on `address` (port 0: a free one), to whom
+    /// `reach` says.
+    pub fn start(
+        address: SocketAddr,
+        reach: &Reach,
+        settings: impl Into<BrokerSettings>,
+        store: Box<dyn Store>,
+    ) -> io::Result<Broker> {
+        if let Some(tls) = reach.tls.as_ref().filter(|tls| *tls.identity() != Identity::Broker) {
+            let (found, needed) = (tls.identity(), Identity::Broker);
+            let message = format!("its certificate is that of {found}; a broker needs that of {needed}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        // It dials nobody.
+        let service = BrokerService::open(Machine::host(Reach::default()), settings, store)?;
+        let term = service.term();
+        let service = Arc::new(service);
+        let listening = tcp::listen(address, reach, service)?;
         let address = listening.local_address().unwrap_or(address);
         Ok(Broker { address, term, _listening: listening })
     }
@@ -71,39 +107,62 @@ impl Broker {
     }
 }
 
+/// Who may ask what, once the peers have identities: nodes speak for themselves and for nothing else, and
+/// what belongs to sessions is asked by those who have some.
+fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal> {
+    let is_permitted = match request {
+        Request::Offer(offer) => {
+            let info = &offer.info;
+            *identity == Identity::Node(info.node) && ticket::node_id(&info.name) == info.node
+        }
+        Request::Inventory(inventory) => *identity == Identity::Node(inventory.node),
+        Request::Status(_) => true,
+        _ => matches!(identity, Identity::Tenant(_) | Identity::Admin),
+    };
+    is_permitted.then_some(()).ok_or(Refusal::new(Code::NotPermitted, request.opcode() as u64))
+}
+
 impl Core {
-    fn answer(&mut self, request: Request) -> Result<Reply, Refusal> {
-        let now = clock::now();
+    fn answer(&mut self, host: &dyn Host, tenant: &Name, request: Request) -> Result<Reply, Refusal> {
+        let now = host.now();
         let leases = &mut self.leases;
         leases.tick(now);
         let mut records: Vec<Record> = Vec::new();
         let answer = match request {
             Request::OpenSession(open) => {
                 let mut fresh = [0; 8];
-                getrandom::fill(&mut fresh).map_err(|_| Refusal::new(Code::StoreFailed, 0))?;
+                host.random(&mut fresh).map_err(|_| Refusal::new(Code::StoreFailed, 0))?;
                 // Zero means "no session" on the wire.
                 let fresh = SessionId(u64::from_le_bytes(fresh).max(1));
-                leases.open_session(now, &open, fresh).map(Reply::OpenSession)
+                leases.open_session(now, tenant, &open, fresh).map(Reply::OpenSession)
             }
-            Request::KeepSession(proof) => leases.keep_session(now, &proof).map(Reply::KeepSession),
-            Request::CloseSession(proof) => leases.close_session(now, &proof).map(Reply::CloseSession),
+            Request::KeepSession(proof) => leases.keep_session(now, tenant, &proof).map(Reply::KeepSession),
+            Request::CloseSession(proof) => {
+                leases.close_session(now, tenant, &proof).map(Reply::CloseSession)
+            }
             Request::RequestTickets(request) => {
-                leases.request_tickets(now, &request).map(Reply::RequestTickets)
+                leases.request_tickets(now, tenant, &request).map(Reply::RequestTickets)
             }
-            Request::Publish(publish) => leases.publish(now, &publish, &mut records).map(Reply::Publish),
-            Request::OpenName(by) => leases.open_name(&by.name).map(Reply::OpenName),
-            Request::DropName(by) => leases.drop_name(&by.name, &mut records).map(Reply::DropName),
-            Request::RenameName(rename) => leases.rename(&rename, &mut records).map(Reply::RenameName),
-            Request::ListNames(list) => Ok(Reply::ListNames(leases.list_names(&list))),
-            Request::Status(_) => Ok(Reply::Status(leases.status(now))),
+            Request::Publish(publish) => {
+                leases.publish(now, tenant, &publish, &mut records).map(Reply::Publish)
+            }
+            Request::OpenName(by) => leases.open_name(tenant, &by.name).map(Reply::OpenName),
+            Request::DropName(by) => leases.drop_name(tenant, &by.name, &mut records).map(Reply::DropName),
+            Request::RenameName(rename) => {
+                leases.rename(tenant, &rename, &mut records).map(Reply::RenameName)
+            }
+            Request::ListNames(list) => Ok(Reply::ListNames(leases.list_names(tenant, &list))),
+            Request::Status(_) => Ok(Reply::Status(leases.status(now, tenant))),
+            Request::Drain(order) => leases.drain(tenant, &order).map(Reply::Drain),
             Request::Offer(offer) => leases.offer(now, offer).map(Reply::Offer),
             Request::Inventory(inventory) => leases.inventory(now, inventory).map(Reply::Inventory),
             other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
         }?;
         if !records.is_empty()
+            && !mutant!(AnsweredBeforeStored)
             && let Err(error) = self.store.commit(&records)
         {
-            eprintln!("farpool broker: {error}. Nothing more is answered until it is restarted.");
+            host.say(&format!("farpool broker: {error}. Nothing more is answered until it is restarted."));
             self.failure = Some(error);
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
@@ -112,12 +171,15 @@ impl Core {
 }
 
 impl Service for BrokerService {
-    fn call(&self, _peer: Peer, request: Request) -> Result<Reply, Refusal> {
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        if let Some(identity) = &peer.identity {
+            check_permitted(identity, &request)?;
+        }
+        let mut core = self.core();
         if core.failure.is_some() {
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
-        core.answer(request)
+        core.answer(&*self.host, &tenant_of(peer), request)
     }
 
     fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {

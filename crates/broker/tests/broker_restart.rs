@@ -3,8 +3,7 @@
 use farpool_broker::stores::RedbStore;
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_lease::ticket::node_id;
-use farpool_transport::socket::Socket;
-use farpool_transport::{FrameLink, Link, LinkError, clock, tcp};
+use farpool_transport::{Identity, Link, LinkError, Reach, clock, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -12,15 +11,17 @@ use std::path::Path;
 
 fn start(path: &Path) -> Broker {
     let store = RedbStore::open(path).expect("the store opens");
-    Broker::start(([127, 0, 0, 1], 0).into(), LeaseSettings::default(), Box::new(store))
+    let loopback = ([127, 0, 0, 1], 0).into();
+    Broker::start(loopback, &Reach::default(), LeaseSettings::default(), Box::new(store))
         .expect("the broker starts")
 }
 
-struct Asker(FrameLink<Socket>);
+struct Asker(Box<dyn Link>);
 
 impl Asker {
     fn of(broker: &Broker) -> Asker {
-        Asker(tcp::connect(&broker.address().to_string(), clock::now().plus_ms(5_000)).expect("connects"))
+        let (address, deadline) = (broker.address().to_string(), clock::now().plus_ms(5_000));
+        Asker(tcp::connect(&Reach::default(), &address, &Identity::Broker, deadline).expect("connects"))
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, Code> {
@@ -45,8 +46,8 @@ impl Asker {
         }
     }
 
-    /// As a node with one sealed region.
-    fn present_node(&mut self, owner: RegionOwner) -> Ruling {
+    /// As a node with a sealed region, and another on its way to a name of this session's.
+    fn present_node(&mut self, owner: RegionOwner, by: SessionId) -> Ruling {
         let name = Name::new("donor").expect("a name");
         let info = NodeInfo {
             node: node_id("donor"),
@@ -60,14 +61,16 @@ impl Asker {
         };
         self.ask(Request::Offer(Offer { info, ticket_key: [1; 32] })).expect("taken in");
         let owned = |region, owner| OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner };
-        let on_its_way = RegionOwner::Sealing(SessionId(9));
+        let on_its_way = RegionOwner::Sealing(by);
         let inventory = Inventory {
             node: node_id("donor"),
             incarnation: Incarnation(1),
             counts: RegionCounts { free: 3, named: 1, ..RegionCounts::default() },
+            draining: false,
             traffic: Traffic::default(),
             spent: List::default(),
             owned: List::new(vec![owned(0, owner), owned(1, on_its_way)]).expect("two"),
+            tenants: List::default(),
         };
         match self.ask(Request::Inventory(inventory)).expect("known") {
             Reply::Inventory(ruling) => ruling,
@@ -98,10 +101,10 @@ fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_te
     let first_term = broker.term();
     let mut asker = Asker::of(&broker);
     let SessionOpened { session, secret, .. } = asker.open_session(SessionId(0), Secret(0)).expect("opened");
-    asker.present_node(RegionOwner::Sealing(session));
+    asker.present_node(RegionOwner::Sealing(session), session);
     let extents = List::new(vec![extent()]).expect("one");
     let (class, replace) = (FileClass::Pinned, false);
-    let publish = Publish { session, secret, name: name.clone(), class, replace, extents };
+    let publish = Publish { session, secret, name: name.clone(), class, replace, moved: FileId(0), extents };
     let Ok(Reply::Publish(published)) = asker.ask(Request::Publish(publish.clone())) else {
         panic!("published")
     };
@@ -113,7 +116,7 @@ fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_te
     let mut asker = Asker::of(&broker);
     // The node has not come back yet: that is no loss.
     assert_eq!(asker.open_name(&name).expect_err("too early"), Code::NoNodes);
-    let ruling = asker.present_node(RegionOwner::Orphan);
+    let ruling = asker.present_node(RegionOwner::Orphan, session);
     assert_eq!((ruling.adopt.len(), ruling.drop.len()), (1, 0), "the bytes are still the name's");
     assert_eq!(asker.open_name(&name), Ok(before));
 
@@ -125,7 +128,7 @@ fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_te
 
     let other = Name::new("orders").expect("a name");
     let extents = List::new(vec![NamedExtent { region: RegionIndex(1), ..extent() }]).expect("one");
-    let publish = Publish { session, secret, name: other, class, replace, extents };
+    let publish = Publish { session, secret, name: other, class, replace, moved: FileId(0), extents };
     let Ok(Reply::Publish(next)) = asker.ask(Request::Publish(publish)) else { panic!("published") };
     assert!(next.file > published.file, "an id is never given twice");
 }

@@ -1,7 +1,7 @@
 //! One contract for every store of a broker, and what is particular to the one on disk.
 
 use farpool_broker::stores::{MemoryStore, RedbStore, Store};
-use farpool_lease::broker::{Durable, NamedFile, Record};
+use farpool_lease::broker::{Durable, NamedFile, Record, place_of};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::*;
@@ -22,7 +22,14 @@ fn file(id: u64, extent_count: usize) -> NamedFile {
         region_offset: 64,
         bytes: 4096,
     };
-    NamedFile { file: FileId(id), class: FileClass::Pinned, extents: (0..extent_count).map(extent).collect() }
+    let extents: Vec<NamedExtent> = (0..extent_count).map(extent).collect();
+    NamedFile {
+        file: FileId(id),
+        class: FileClass::Pinned,
+        tenant: name("größter Mieter"),
+        leased_by_admin: extents.iter().map(place_of).filter(|place| place.2.0 % 3 == 1).collect(),
+        extents,
+    }
 }
 
 fn load(store: &dyn Store) -> Durable {
@@ -119,17 +126,21 @@ fn refusal_of(path: &Path) -> String {
 #[test]
 fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("newer.redb");
-    drop(RedbStore::open(&path).expect("made"));
-    let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-    let database = Database::open(&path).expect("a redb file");
-    let transaction = database.begin_write().expect("begins");
-    let newer = 2u64.to_le_bytes();
-    transaction.open_table(meta).expect("meta").insert("format", &newer[..]).expect("inserted");
-    transaction.commit().expect("commits");
-    drop(database);
-    let message = refusal_of(&path);
-    assert!(message.contains("format 2") && message.contains("format 1"), "{message}");
+    // The one before had no tenants.
+    for other in [1u64, 3] {
+        let path = folder.path().join(format!("{other}.redb"));
+        drop(RedbStore::open(&path).expect("made"));
+        let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+        let database = Database::open(&path).expect("a redb file");
+        let transaction = database.begin_write().expect("begins");
+        let format = other.to_le_bytes();
+        transaction.open_table(meta).expect("meta").insert("format", &format[..]).expect("inserted");
+        transaction.commit().expect("commits");
+        drop(database);
+        let message = refusal_of(&path);
+        let names_both = message.contains(&format!("format {other};")) && message.contains("format 2 only");
+        assert!(names_both, "{message}");
+    }
 }
 
 #[test]

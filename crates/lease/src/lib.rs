@@ -7,6 +7,7 @@
 //! * [`node::NodeLeases`] is the arbiter of one node's regions.
 //! * [`broker::BrokerLeases`] grants tickets and keeps the catalog of published files.
 //! * [`ticket`] signs and checks what travels between the two.
+//! * [`tenant`] says whose things are.
 //!
 //! Never in this crate: a clock, a socket, a random number, a lock, or a map whose order depends on the run.
 //! Every method takes `now`; every effect is an [`node::Action`] or a [`broker::Record`] that the caller
@@ -16,8 +17,9 @@
 pub mod broker;
 pub mod node;
 pub mod settings;
+pub mod tenant;
 pub mod ticket;
 
 pub use broker::BrokerLeases;
 pub use node::NodeLeases;
-pub use settings::LeaseSettings;
+pub use settings::{BrokerSettings, LeaseSettings, Quotas};

@@ -13,11 +13,12 @@
 //! TTL + grace).
 
 use crate::settings::LeaseSettings;
+use crate::tenant::{TenantCounts, TenantIndex};
 use crate::ticket::{self, TicketKey};
 use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
-use farpool_wire::{Code, List, Refusal};
+use farpool_wire::{Code, List, Name, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the node must do to its memory, in the order given.
@@ -53,7 +54,11 @@ pub enum Action {
 enum State {
     Free,
     Leased(SessionId),
-    Sealing(SessionId),
+    /// The handle reads; it is kept to be told again.
+    Sealing {
+        session: SessionId,
+        handle: Handle,
+    },
     Orphan,
     Named(FileId),
     Cleaning,
@@ -63,11 +68,14 @@ enum State {
 struct Region {
     epoch: Epoch,
     state: State,
+    /// Whose session leased it; means nothing while nobody has it.
+    tenant: TenantIndex,
 }
 
 #[derive(Clone, Debug)]
 struct Session {
     secret_digest: u128,
+    tenant: Name,
     /// Expires here; freed at `deadline + grace`.
     deadline: MonoNs,
     suspended: bool,
@@ -96,10 +104,15 @@ pub struct NodeLeases {
     /// Of the free ones, those whose memory a client on this host could map at once.
     mappable: BTreeSet<RegionIndex>,
     sessions: BTreeMap<SessionId, Session>,
+    tenants: TenantCounts,
     spent: BTreeMap<TicketId, u64>,
     /// Spent tickets that ended before this time of the broker's clock are no longer remembered. A late
     /// ruling can set the clock back; without this it would make such a ticket good for a second lease.
     forgotten_before_ms: u64,
+    /// It is being emptied: nothing is granted, and holders are asked to leave.
+    draining: bool,
+    /// Its process is to end once it holds nothing.
+    stops: bool,
 }
 
 /// The next free region to grant: one whose memory is already of the kind asked for, if there is one.
@@ -110,7 +123,9 @@ fn pick(
 ) -> Option<RegionIndex> {
     let fits = |region: &&RegionIndex| mappable.contains(region) == shared;
     let region = free.iter().find(fits).or_else(|| free.first()).copied()?;
-    free.remove(&region);
+    if !mutant!(GrantsTwice) {
+        free.remove(&region);
+    }
     mappable.remove(&region);
     Some(region)
 }
@@ -127,12 +142,18 @@ impl NodeLeases {
             grace_ms: times.grace_ms,
             term: Term(0),
             clock: None,
-            regions: vec![Region { epoch: Epoch(0), state: State::Cleaning }; region_count as usize],
+            regions: vec![
+                Region { epoch: Epoch(0), state: State::Cleaning, tenant: TenantIndex::default() };
+                region_count as usize
+            ],
             free: BTreeSet::new(),
             mappable: BTreeSet::new(),
             sessions: BTreeMap::new(),
+            tenants: TenantCounts::default(),
             spent: BTreeMap::new(),
             forgotten_before_ms: 0,
+            draining: false,
+            stops: false,
         }
     }
 
@@ -160,11 +181,22 @@ impl NodeLeases {
         }
     }
 
+    /// Whether it is being emptied.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether it was told to end and nobody has anything here any more. Regions may still have to be wiped.
+    pub fn may_end(&self) -> bool {
+        let is_idle = |region: &Region| matches!(region.state, State::Free | State::Cleaning);
+        self.draining && self.stops && self.regions.iter().all(is_idle)
+    }
+
     /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that;
-    /// nothing if half of the free ones are. Give it back with [`Self::made_mappable`] or, if it could not be
+    /// nothing if half of the free ones are, or no lease will come. Give it back with [`Self::made_mappable`] or, if it could not be
     /// made so, [`Self::scrubbed`].
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
-        if 2 * self.mappable.len() >= self.free.len() {
+        if self.draining || 2 * self.mappable.len() >= self.free.len() {
             return None;
         }
         // From the far end: grants take from the near one.
@@ -182,10 +214,12 @@ impl NodeLeases {
         }
     }
 
-    /// Makes leases of a ticket. `handles` gives one fresh random handle per region.
+    /// Makes leases of a ticket. `asker` is the tenant that the connection proves, if it proves one. `handles`
+    /// gives one fresh random handle per region.
     pub fn redeem(
         &mut self,
         now: MonoNs,
+        asker: Option<&Name>,
         lease: &Lease,
         mut handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
@@ -198,7 +232,10 @@ impl NodeLeases {
         if ticket.node != self.node || !ticket::is_genuine(ticket, &self.ticket_key) {
             return Err(Refusal::new(Code::TicketForged, 0));
         }
-        if ticket.term < self.term {
+        if asker.is_some_and(|asker| *asker != ticket.tenant) {
+            return Err(Refusal::new(Code::WrongTenant, 0));
+        }
+        if ticket.term < self.term && !mutant!(OldTermTaken) {
             return Err(Refusal::new(Code::OldTerm, self.term.0));
         }
         self.enter_term(ticket.term);
@@ -207,11 +244,16 @@ impl NodeLeases {
         if clock > ticket.not_after_ms {
             return Err(Refusal::new(Code::TicketExpired, clock - ticket.not_after_ms));
         }
-        if self.spent.contains_key(&ticket.id) {
+        if self.spent.contains_key(&ticket.id) && !mutant!(SpentTicketTaken) {
             return Err(Refusal::new(Code::TicketSpent, ticket.id.0));
         }
         if self.spent.len() >= SPENT_TICKETS_MAX {
             return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
+        }
+        if self.draining {
+            // Spent all the same, so that the tenant may have as much elsewhere before the ticket ends.
+            self.spent.insert(ticket.id, ticket.not_after_ms);
+            return Err(Refusal::new(Code::Draining, 0));
         }
         let wanted = ticket.region_count as usize;
         if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
@@ -219,15 +261,23 @@ impl NodeLeases {
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
         }
+        let Some(tenant) = self.tenants.index_of(&ticket.tenant) else {
+            self.spent.insert(ticket.id, ticket.not_after_ms);
+            return Err(Refusal::new(Code::LimitReached, TENANTS_MAX as u64));
+        };
         let deadline = now.plus_ms(self.lease_ttl_ms.into());
-        let session = self.sessions.entry(ticket.session).or_insert(Session {
+        let session = self.sessions.entry(ticket.session).or_insert_with(|| Session {
             secret_digest: ticket.secret_digest,
+            tenant: ticket.tenant.clone(),
             deadline,
             suspended: false,
             regions: BTreeSet::new(),
         });
         if session.secret_digest != ticket.secret_digest {
             return Err(Refusal::new(Code::WrongSecret, ticket.session.0));
+        }
+        if session.tenant != ticket.tenant {
+            return Err(Refusal::new(Code::WrongTenant, 0));
         }
         // Leasing is a sign of life like any other, or the new region would outlive a suspended session.
         if session.suspended {
@@ -242,6 +292,8 @@ impl NodeLeases {
             let entry = &mut self.regions[region.0 as usize];
             entry.epoch = Epoch(entry.epoch.0 + 1);
             entry.state = State::Leased(ticket.session);
+            entry.tenant = tenant;
+            self.tenants.add(tenant);
             session.regions.insert(region);
             let handle = handles();
             actions.push(Action::Open { region, epoch: entry.epoch, writable: true, handle });
@@ -256,75 +308,113 @@ impl NodeLeases {
     pub fn renew(
         &mut self,
         now: MonoNs,
+        asker: Option<&Name>,
         proof: &SessionProof,
         actions: &mut Vec<Action>,
     ) -> Result<Renewed, Refusal> {
-        let deadline = now.plus_ms(self.lease_ttl_ms.into());
-        let session = self.session_of(proof.session, proof.secret)?;
-        session.deadline = deadline;
+        let (lease_ttl_ms, draining) = (self.lease_ttl_ms, self.draining);
+        let session = self.session_of(asker, proof.session, proof.secret)?;
+        session.deadline = now.plus_ms(lease_ttl_ms.into());
         let regions = session.regions.len() as u32;
         if session.suspended {
             session.suspended = false;
-            actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
+            let resumed = session.regions.iter().filter(|_| !mutant!(ResumeForgotten));
+            actions.extend(resumed.map(|region| Action::Resume(*region)));
         }
-        Ok(Renewed { lease_ttl_ms: self.lease_ttl_ms, regions })
+        Ok(Renewed { lease_ttl_ms, regions, draining })
     }
 
     /// Takes back what the session gives back. What is not its own, or at another epoch, is passed over:
     /// a repeated release must not fail.
-    pub fn release(&mut self, release: &Release, actions: &mut Vec<Action>) -> Result<Released, Refusal> {
-        let held = self.session_of(release.session, release.secret)?.regions.clone();
-        let leaving: BTreeSet<RegionIndex> = if release.whole {
-            held
-        } else {
-            let is_held = |at: &&RegionAt| {
-                held.contains(&at.region) && self.entry(at.region).is_ok_and(|entry| entry.epoch == at.epoch)
-            };
-            release.regions.iter().filter(is_held).map(|at| at.region).collect()
-        };
-        for region in &leaving {
-            self.take_back(*region, actions);
-        }
+    ///
+    /// A sealed region becomes an orphan: a publication of it may have been taken without the session knowing,
+    /// so it is for the broker to say whether it goes.
+    pub fn release(
+        &mut self,
+        asker: Option<&Name>,
+        release: &Release,
+        actions: &mut Vec<Action>,
+    ) -> Result<Released, Refusal> {
+        let held = self.session_of(asker, release.session, release.secret)?.regions.clone();
+        let mut count = 0;
         if release.whole {
+            count = held.len();
+            held.into_iter().for_each(|region| self.take_back(region, actions));
             self.sessions.remove(&release.session);
+        } else {
+            for at in release.regions.iter() {
+                let Some(entry) = self.regions.get_mut(at.region.0 as usize) else { continue };
+                if entry.epoch != at.epoch {
+                    continue;
+                }
+                match entry.state {
+                    State::Leased(session) if session == release.session => {
+                        self.take_back(at.region, actions)
+                    }
+                    State::Sealing { session, .. } if session == release.session => {
+                        entry.state = State::Orphan;
+                    }
+                    _ => continue,
+                }
+                count += 1;
+            }
         }
-        Ok(Released { regions: leaving.len() as u32 })
+        Ok(Released { regions: count as u32 })
     }
 
     /// Ends writing to regions. All of them, or none if one is not the session's own at that epoch.
+    ///
+    /// Asked again, as after an answer that was lost, it gives the same grants: a region that the session has
+    /// sealed at the next epoch, and that no name has yet, is answered without an action.
     pub fn seal(
         &mut self,
+        asker: Option<&Name>,
         seal: &Seal,
         mut handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
     ) -> Result<Sealed, Refusal> {
-        self.session_of(seal.session, seal.secret)?;
+        self.session_of(asker, seal.session, seal.secret)?;
         let mut seen = BTreeSet::new();
         for at in seal.regions.iter() {
             let entry = self.entry(at.region)?;
-            if entry.state != State::Leased(seal.session)
-                || entry.epoch != at.epoch
-                || !seen.insert(at.region)
-            {
+            let is_own = match entry.state {
+                State::Leased(session) => session == seal.session && entry.epoch == at.epoch,
+                State::Sealing { session, .. } => {
+                    session == seal.session && at.epoch.0.checked_add(1) == Some(entry.epoch.0)
+                }
+                _ => false,
+            };
+            if !is_own || !seen.insert(at.region) {
                 return Err(Refusal::new(Code::StaleEpoch, entry.epoch.0));
             }
         }
         let mut sealed = Vec::with_capacity(seal.regions.len());
         for at in seal.regions.iter() {
-            let entry = &mut self.regions[at.region.0 as usize];
-            entry.epoch = Epoch(entry.epoch.0 + 1);
-            entry.state = State::Sealing(seal.session);
-            let (region, epoch, handle) = (at.region, entry.epoch, handles());
-            actions.push(Action::Close { region, epoch });
-            actions.push(Action::Open { region, epoch, writable: false, handle });
-            sealed.push(Grant { region, epoch, handle });
-            if let Some(session) = self.sessions.get_mut(&seal.session) {
-                session.regions.remove(&region);
-            }
+            let (region, entry) = (at.region, &mut self.regions[at.region.0 as usize]);
+            let handle = match entry.state {
+                State::Sealing { handle, .. } => handle,
+                _ => {
+                    let handle = handles();
+                    entry.epoch = Epoch(entry.epoch.0 + 1);
+                    entry.state = State::Sealing { session: seal.session, handle };
+                    actions.push(Action::Close { region, epoch: entry.epoch });
+                    actions.push(Action::Open { region, epoch: entry.epoch, writable: false, handle });
+                    if let Some(session) = self.sessions.get_mut(&seal.session) {
+                        session.regions.remove(&region);
+                    }
+                    handle
+                }
+            };
+            sealed.push(Grant { region, epoch: entry.epoch, handle });
         }
         let regions =
             List::new(sealed).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
         Ok(Sealed { regions })
+    }
+
+    /// A region's epoch, if there is such a region.
+    pub fn epoch_of(&self, region: RegionIndex) -> Option<Epoch> {
+        self.regions.get(region.0 as usize).map(|entry| entry.epoch)
     }
 
     /// Grants that could not be opened (no memory): they go back as if released.
@@ -342,15 +432,20 @@ impl NodeLeases {
 
     /// The broker's word on sealed regions. Only what is sealed, at the very epoch named, follows it.
     pub fn rule(&mut self, now: MonoNs, ruling: &Ruling, actions: &mut Vec<Action>) {
-        if ruling.term < self.term {
+        if ruling.term < self.term && !mutant!(OldTermRules) {
             return;
         }
         self.enter_term(ruling.term);
         self.clock = Some(BrokerClock { broker_ms: ruling.broker_now_ms, heard: now });
+        match (ruling.drain, ruling.stop) {
+            // A broker that has been told nothing since it started does not know: as before.
+            (false, true) => {}
+            (drain, stop) => (self.draining, self.stops) = (drain, stop),
+        }
         for adoption in ruling.adopt.iter() {
             if let Some(entry) = self.regions.get_mut(adoption.region.0 as usize)
                 && entry.epoch == adoption.epoch
-                && matches!(entry.state, State::Sealing(_) | State::Orphan)
+                && matches!(entry.state, State::Sealing { .. } | State::Orphan)
             {
                 entry.state = State::Named(adoption.file);
             }
@@ -358,7 +453,7 @@ impl NodeLeases {
         for at in ruling.drop.iter() {
             if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
                 entry.epoch == at.epoch
-                    && matches!(entry.state, State::Sealing(_) | State::Orphan | State::Named(_))
+                    && matches!(entry.state, State::Sealing { .. } | State::Orphan | State::Named(_))
             }) {
                 self.take_back(at.region, actions);
             }
@@ -374,7 +469,7 @@ impl NodeLeases {
     pub fn tick(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
         let grace_ms = u64::from(self.grace_ms);
         let mut gone = Vec::new();
-        for (id, session) in &mut self.sessions {
+        for (id, session) in self.sessions.iter_mut().filter(|_| !mutant!(NeverExpires)) {
             if now >= session.deadline.plus_ms(grace_ms) {
                 gone.push(*id);
             } else if now >= session.deadline && !session.suspended {
@@ -392,11 +487,17 @@ impl NodeLeases {
         // A sealed region outlives its session until the broker says whether a name has it.
         let sessions = &self.sessions;
         for entry in &mut self.regions {
-            if let State::Sealing(session) = entry.state
+            if let State::Sealing { session, .. } = entry.state
                 && !sessions.contains_key(&session)
             {
                 entry.state = State::Orphan;
             }
+        }
+        if mutant!(OrphanFreed) {
+            let all = (0..self.regions.len() as u32).map(RegionIndex);
+            let orphans: Vec<_> =
+                all.filter(|region| self.regions[region.0 as usize].state == State::Orphan).collect();
+            orphans.into_iter().for_each(|region| self.take_back(region, actions));
         }
         self.forget_expired_tickets(now);
     }
@@ -434,7 +535,7 @@ impl NodeLeases {
                     counts.leased += 1;
                     RegionOwner::Session(session)
                 }
-                State::Sealing(session) => {
+                State::Sealing { session, .. } => {
                     counts.named += 1;
                     RegionOwner::Sealing(session)
                 }
@@ -452,11 +553,13 @@ impl NodeLeases {
         Inventory {
             node: self.node,
             incarnation: self.incarnation,
+            draining: self.draining,
             counts,
             traffic,
             // Both are bounded where they grow: an arena by NODE_REGIONS_MAX, `spent` in `redeem`.
             spent: List::new(self.spent.keys().copied().collect()).unwrap_or_default(),
             owned: List::new(owned).unwrap_or_default(),
+            tenants: self.tenants.list(),
         }
     }
 
@@ -465,24 +568,35 @@ impl NodeLeases {
         self.regions.get(region.0 as usize).copied().ok_or(Refusal::new(Code::NoSuchRegion, regions))
     }
 
-    fn session_of(&mut self, session: SessionId, secret: Secret) -> Result<&mut Session, Refusal> {
+    fn session_of(
+        &mut self,
+        asker: Option<&Name>,
+        session: SessionId,
+        secret: Secret,
+    ) -> Result<&mut Session, Refusal> {
         let entry = self.sessions.get_mut(&session).ok_or(Refusal::new(Code::UnknownSession, session.0))?;
         if entry.secret_digest != ticket::secret_digest(secret) {
             return Err(Refusal::new(Code::WrongSecret, session.0));
+        }
+        if asker.is_some_and(|asker| *asker != entry.tenant) {
+            return Err(Refusal::new(Code::WrongTenant, 0));
         }
         Ok(entry)
     }
 
     fn take_back(&mut self, region: RegionIndex, actions: &mut Vec<Action>) {
         let entry = &mut self.regions[region.0 as usize];
-        if let State::Leased(session) | State::Sealing(session) = entry.state
+        if let State::Leased(session) | State::Sealing { session, .. } = entry.state
             && let Some(session) = self.sessions.get_mut(&session)
         {
             session.regions.remove(&region);
         }
-        entry.epoch = Epoch(entry.epoch.0 + 1);
+        self.tenants.remove(entry.tenant);
+        entry.epoch = Epoch(entry.epoch.0 + u64::from(!mutant!(EpochKeptAtClose)));
         entry.state = State::Cleaning;
-        actions.push(Action::Close { region, epoch: entry.epoch });
+        if !mutant!(ReleasedStaysOpen) {
+            actions.push(Action::Close { region, epoch: entry.epoch });
+        }
         actions.push(Action::Scrub(region));
     }
 

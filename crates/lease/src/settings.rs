@@ -1,4 +1,9 @@
-//! The times everybody lives by. The broker's settings rule; nodes and clients are told.
+//! The times everybody lives by, and how much each tenant may hold. The broker's settings rule; nodes and
+//! clients are told the times.
+
+use farpool_wire::Name;
+use farpool_wire::limits::{REGION_BYTES_MIN, TENANT_BYTES_MAX, TENANTS_MAX};
+use std::collections::BTreeMap;
 
 /// Shortest lease: below it a renewal every third of it would not survive one scheduling hiccup.
 pub const LEASE_TTL_MS_MIN: u32 = 300;
@@ -54,5 +59,79 @@ impl LeaseSettings {
             ));
         }
         found
+    }
+}
+
+/// How much each tenant may hold: regions leased, sealed and named, and promises not redeemed yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quotas {
+    /// Bytes for each tenant that is not named below; `None`: no limit. The administrator has none unless it
+    /// is named.
+    pub default_bytes: Option<u64>,
+    /// Bytes for these tenants.
+    pub by_tenant: BTreeMap<Name, u64>,
+}
+
+impl Quotas {
+    /// Bytes this tenant may hold; `None`: no limit.
+    pub fn of(&self, tenant: &Name) -> Option<u64> {
+        let default_bytes = if crate::tenant::is_admin(tenant) { None } else { self.default_bytes };
+        self.by_tenant.get(tenant).copied().or(default_bytes)
+    }
+
+    /// Every quota that cannot be meant, as a sentence each; empty if all is well.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        // A smaller one would not hold the smallest region: whoever is to have nothing gets no certificate.
+        let is_small = |bytes: u64| bytes < REGION_BYTES_MIN;
+        if let Some(bytes) = self.default_bytes.filter(|bytes| is_small(*bytes)) {
+            found
+                .push(format!("the default quota is {bytes} B; at least {REGION_BYTES_MIN} B are permitted"));
+        }
+        for (tenant, bytes) in &self.by_tenant {
+            if is_small(*bytes) {
+                found.push(format!(
+                    "the quota of {tenant} is {bytes} B; at least {REGION_BYTES_MIN} B are permitted"
+                ));
+            }
+            if tenant.len() > TENANT_BYTES_MAX {
+                found.push(format!(
+                    "the tenant {tenant} has a name of {} bytes; 1 to {TENANT_BYTES_MAX} are permitted",
+                    tenant.len()
+                ));
+            }
+        }
+        if self.by_tenant.len() > TENANTS_MAX {
+            found.push(format!(
+                "{} tenants have a quota of their own; at most {TENANTS_MAX} are permitted",
+                self.by_tenant.len()
+            ));
+        }
+        found
+    }
+}
+
+/// All that a broker is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrokerSettings {
+    /// Times.
+    pub lease: LeaseSettings,
+    /// Quotas of tenants.
+    pub quotas: Quotas,
+}
+
+impl BrokerSettings {
+    /// Every setting that cannot be meant, as a sentence each; empty if all is well.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = self.lease.mistakes();
+        found.extend(self.quotas.mistakes());
+        found
+    }
+}
+
+impl From<LeaseSettings> for BrokerSettings {
+    /// No quotas.
+    fn from(lease: LeaseSettings) -> Self {
+        BrokerSettings { lease, quotas: Quotas::default() }
     }
 }

@@ -5,6 +5,7 @@
 //! from rulings, late by at most their travel time. That lateness costs nothing: expiry only lets the broker
 //! promise the bytes anew, and the node refuses what it does not have.
 
+use farpool_wire::Name;
 use farpool_wire::codec::Field;
 use farpool_wire::control::Ticket;
 use farpool_wire::ids::{Secret, SessionId};
@@ -22,7 +23,7 @@ fn keyed(key: &[u8; 32], message: &[u8]) -> Hmac<Sha256> {
 }
 
 fn signed_bytes(ticket: &Ticket) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(128);
+    let mut bytes = Vec::with_capacity(256);
     ticket.put(&mut bytes);
     bytes.truncate(bytes.len() - ticket.mac.len());
     bytes
@@ -46,10 +47,12 @@ pub fn secret_digest(secret: Secret) -> u128 {
     u128::from_le_bytes(first)
 }
 
-/// The secret of a session, derived from the broker's own key, so that a restarted broker knows it again
-/// without having stored any session.
-pub fn session_secret(broker_key: &[u8; 32], session: SessionId) -> Secret {
-    let full = keyed(broker_key, &session.0.to_le_bytes()).finalize().into_bytes();
+/// The secret of a tenant's session, derived from the broker's own key, so that a restarted broker knows it
+/// again without having stored any session. To another tenant it proves nothing.
+pub fn session_secret(broker_key: &[u8; 32], session: SessionId, tenant: &Name) -> Secret {
+    let mut message = session.0.to_le_bytes().to_vec();
+    message.extend_from_slice(tenant.as_bytes());
+    let full = keyed(broker_key, &message).finalize().into_bytes();
     let mut first = [0; 16];
     first.copy_from_slice(&full[..16]);
     Secret(u128::from_le_bytes(first))

@@ -1,4 +1,4 @@
-//! One broker over three nodes and three clients, under random schedules: messages are lost, delayed,
+//! One broker over three nodes and four clients of three tenants, under random schedules: messages are lost, delayed,
 //! repeated and overtake each other; the broker, nodes and clients crash; names are published, replaced,
 //! renamed and dropped. After every step: I1, I2, I4 and I6 at each node (`arbiter`), and I5 here.
 //!
@@ -6,29 +6,33 @@
 //! when it connects anew; and a client does not publish what its own, conservative deadline has passed over.
 
 mod arbiter;
+mod clients;
 mod schedule;
 
 use arbiter::{Arbiter, Content};
-use farpool_lease::broker::{Durable, NamedFile, Record};
-use farpool_lease::{BrokerLeases, LeaseSettings};
+use clients::Client;
+use farpool_lease::broker::{Durable, NamedFile, Place, Record, place_of};
+use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, Quotas, tenant};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 use schedule::{Random, Tally, run, run_one};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: usize = 3;
-const CLIENTS: usize = 3;
+/// Whose each client is.
+const CLIENTS: [&str; 4] = ["red", "red", "blue", "admin"];
+const RED_QUOTA_BYTES: u64 = 9 * REGION_BYTES_MIN;
 const REGIONS: u32 = 5;
-const STEPS: u64 = 1_500;
+const STEPS: u64 = 2_500;
 const FLIGHTS_MAX: usize = 60;
-const NODE_PATIENCE_MS: u64 = 2_000;
+const NODE_PATIENCE_MS: u64 = 300;
 const SETTINGS: LeaseSettings = LeaseSettings {
     lease_ttl_ms: 5_000,
     grace_ms: 2_000,
     ticket_ttl_ms: 6_000,
     heartbeat_ms: 250,
-    node_silence_ms: 20_000,
+    node_silence_ms: 1_000,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,24 +65,14 @@ struct Node {
     joined: Option<u64>,
     /// The question under way, and when it was asked.
     waiting: Option<(u64, u64)>,
+    /// The life of the broker that was asked last.
+    asked_life: u64,
 }
 
-/// A sealed region of a client, on its way to a name.
-#[derive(Clone, Debug)]
-struct Sealed {
-    node: usize,
-    extent: NamedExtent,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Client {
-    session: Option<SessionProof>,
-    tickets: Vec<(usize, Ticket)>,
-    held: Vec<(usize, Incarnation, RegionAt)>,
-    sealed: Vec<Sealed>,
-    /// Until when the leases at a node hold for certain.
-    deadlines: BTreeMap<usize, u64>,
-    asked: BTreeMap<u64, (Request, Address, u64)>,
+/// A published file, and who wrote each of its regions.
+struct Promised {
+    file: NamedFile,
+    writers: BTreeMap<Place, SessionId>,
 }
 
 struct World<'a> {
@@ -93,11 +87,20 @@ struct World<'a> {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     flights: Vec<Flight>,
-    /// What the broker has promised: files by name, and whose bytes they are. Kept apart from its catalog.
-    promised: BTreeMap<Name, (NamedFile, SessionId)>,
+    /// What the broker has promised, by name. Kept apart from its catalog.
+    promised: BTreeMap<Name, Promised>,
     /// Every file id below this one may have been given.
     next_file: FileId,
     next_id: u64,
+}
+
+fn settings() -> BrokerSettings {
+    let by_tenant = BTreeMap::from([(tenant_of(0), RED_QUOTA_BYTES)]);
+    BrokerSettings { lease: SETTINGS, quotas: Quotas { default_bytes: None, by_tenant } }
+}
+
+fn tenant_of(client: usize) -> Name {
+    Name::new(CLIENTS[client]).expect("a name")
 }
 
 fn node_id(index: usize) -> NodeId {
@@ -112,7 +115,7 @@ fn ticket_key(incarnation: Incarnation) -> [u8; 32] {
 
 fn fresh_node(index: usize, incarnation: Incarnation) -> Node {
     let arbiter = Arbiter::new(node_id(index), incarnation, ticket_key(incarnation), REGIONS);
-    Node { arbiter, joined: None, waiting: None }
+    Node { arbiter, joined: None, waiting: None, asked_life: 0 }
 }
 
 fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
@@ -165,12 +168,13 @@ impl World<'_> {
         let Flight { id, from, to, said } = self.flights.swap_remove(index);
         match (to, said) {
             (Address::Broker { life }, Said::Ask(request)) if life == self.broker_life => {
-                if let Some(answer) = self.ask_broker(request) {
+                if let Some(answer) = self.ask_broker(from, request) {
                     self.send(Flight { id, from: to, to: from, said: Said::Answer(answer) });
                 }
             }
             (Address::Node(node), Said::Ask(request)) => {
-                let answer = self.ask_node(node, request);
+                let Address::Client(client) = from else { panic!("only clients ask nodes") };
+                let answer = self.ask_node(node, &tenant_of(client), request);
                 self.send(Flight { id, from: to, to: from, said: Said::Answer(answer) });
             }
             (Address::Node(node), Said::Answer(answer)) => self.answer_node(node, id, from, answer),
@@ -180,27 +184,47 @@ impl World<'_> {
     }
 
     /// The broker's answer, released only after its records are durable; none if it crashed on the way.
-    fn ask_broker(&mut self, request: Request) -> Option<Result<Reply, Refusal>> {
+    fn ask_broker(&mut self, from: Address, request: Request) -> Option<Result<Reply, Refusal>> {
+        let asker = match from {
+            Address::Client(client) => tenant_of(client),
+            _ => tenant::local(),
+        };
         let now = self.broker_now();
         let fresh = SessionId(self.fresh());
         let broker = self.broker.as_mut()?;
         let mut records = Vec::new();
         broker.tick(now);
         let answer = match request.clone() {
-            Request::OpenSession(open) => broker.open_session(now, &open, fresh).map(Reply::OpenSession),
-            Request::KeepSession(proof) => broker.keep_session(now, &proof).map(Reply::KeepSession),
-            Request::RequestTickets(request) => {
-                broker.request_tickets(now, &request).map(Reply::RequestTickets)
+            Request::OpenSession(open) => {
+                broker.open_session(now, &asker, &open, fresh).map(Reply::OpenSession)
             }
-            Request::Publish(publish) => broker.publish(now, &publish, &mut records).map(Reply::Publish),
-            Request::OpenName(by) => broker.open_name(&by.name).map(Reply::OpenName),
-            Request::DropName(by) => broker.drop_name(&by.name, &mut records).map(Reply::DropName),
-            Request::RenameName(rename) => broker.rename(&rename, &mut records).map(Reply::RenameName),
+            Request::KeepSession(proof) => broker.keep_session(now, &asker, &proof).map(Reply::KeepSession),
+            Request::RequestTickets(request) => {
+                broker.request_tickets(now, &asker, &request).map(Reply::RequestTickets)
+            }
+            Request::Publish(publish) => {
+                broker.publish(now, &asker, &publish, &mut records).map(Reply::Publish)
+            }
+            Request::OpenName(by) => broker.open_name(&asker, &by.name).map(Reply::OpenName),
+            Request::DropName(by) => broker.drop_name(&asker, &by.name, &mut records).map(Reply::DropName),
+            Request::RenameName(rename) => {
+                broker.rename(&asker, &rename, &mut records).map(Reply::RenameName)
+            }
+            Request::Drain(order) => broker.drain(&asker, &order).map(Reply::Drain),
             Request::Offer(offer) => broker.offer(now, offer).map(Reply::Offer),
             Request::Inventory(inventory) => broker.inventory(now, inventory).map(Reply::Inventory),
             other => panic!("nobody asks the broker for {other:?}"),
         };
         assert!(answer.is_ok() || records.is_empty(), "a refusal changes nothing: {records:?}");
+        let status = broker.status(now, &tenant_of(0));
+        assert!(status.tenants.iter().all(|has| *has.tenant == *CLIENTS[0]), "others are not shown");
+        let red = status.tenants.first().expect("it has a quota");
+        if matches!(answer, Ok(Reply::RequestTickets(_))) && *asker == *CLIENTS[0] {
+            assert!(red.held_bytes + red.promised_bytes <= RED_QUOTA_BYTES, "{red:?}");
+        } else if let Err(Refusal { code: Code::OverQuota, detail }) = &answer {
+            assert!(*asker == *CLIENTS[0] && *detail <= RED_QUOTA_BYTES, "{answer:?}");
+            self.tally.add("over quota");
+        }
         if !records.is_empty() && self.random.percent(5) {
             self.tally.add("broker crashed before the commit");
             self.crash_broker();
@@ -208,8 +232,9 @@ impl World<'_> {
         }
         let has_records = !records.is_empty();
         records.into_iter().for_each(|record| self.durable.apply(record));
-        if let Ok(reply) = &answer {
-            self.promise(&request, reply);
+        match &answer {
+            Ok(reply) => self.promise(&asker, &request, reply),
+            Err(refusal) => self.check_refusal(&asker, &request, refusal),
         }
         if has_records && self.random.percent(5) {
             self.tally.add("broker crashed after the commit");
@@ -219,36 +244,103 @@ impl World<'_> {
         Some(answer)
     }
 
-    fn promise(&mut self, request: &Request, reply: &Reply) {
+    /// Whether this tenant sees the file of this name.
+    fn sees(&self, asker: &Name, name: &Name) -> bool {
+        let file = self.promised.get(name).map(|promised| &promised.file);
+        file.is_some_and(|file| tenant::is_admin(asker) || *asker == file.tenant)
+    }
+
+    fn promise(&mut self, asker: &Name, request: &Request, reply: &Reply) {
         match (request, reply) {
+            (Request::Drain(order), _) => {
+                assert!(tenant::is_admin(asker), "{asker} emptied a node");
+                self.tally.add(if order.drain { "told to drain" } else { "told to stay" });
+            }
             (Request::Publish(publish), Reply::Publish(published)) => {
-                let (file, class) = (published.file, publish.class);
-                let extents = publish.extents.to_vec();
-                let is_answered_again =
-                    self.promised.get(&publish.name).is_some_and(|(had, _)| had.file == file);
-                assert!(file >= self.next_file || is_answered_again, "file id {file} is given twice");
-                self.next_file = self.next_file.max(FileId(file.0 + 1));
-                let before = self
-                    .promised
-                    .insert(publish.name.clone(), (NamedFile { file, class, extents }, publish.session));
-                self.tally.add(if before.is_some() { "replaced" } else { "published" });
+                self.promise_file(asker, publish, published.file)
             }
             (Request::DropName(by), _) => {
+                assert!(self.sees(asker, &by.name));
                 self.promised.remove(&by.name);
                 self.tally.add("dropped");
             }
             (Request::RenameName(rename), _) => {
+                assert!(self.sees(asker, &rename.from));
                 let file = self.promised.remove(&rename.from).expect("renamed what is there");
                 let taken = self.promised.insert(rename.to.clone(), file);
                 assert!(taken.is_none(), "renamed over another file");
                 self.tally.add("renamed");
             }
             (Request::OpenName(by), Reply::OpenName(opened)) => {
-                let (file, _) = &self.promised[&by.name];
+                assert!(self.sees(asker, &by.name));
+                let file = &self.promised[&by.name].file;
                 assert_eq!((opened.file, opened.extents.to_vec()), (file.file, file.extents.clone()));
                 self.tally.add("opened");
             }
             _ => {}
+        }
+    }
+
+    fn promise_file(&mut self, asker: &Name, publish: &Publish, file: FileId) {
+        let had = self.promised.remove(&publish.name);
+        let is_own = had.as_ref().is_none_or(|had| *asker == had.file.tenant || tenant::is_admin(asker));
+        assert!(is_own, "{asker} took {} from another tenant", publish.name);
+        let extents = publish.extents.to_vec();
+        if had.as_ref().is_some_and(|had| had.file.file == file && had.file.extents == extents) {
+            self.promised.extend(had.map(|had| (publish.name.clone(), had)));
+            return;
+        }
+        let places: BTreeSet<Place> = extents.iter().map(place_of).collect();
+        let writers =
+            |places: &BTreeSet<Place>| places.iter().map(|place| (*place, publish.session)).collect();
+        let promised = match had {
+            Some(had) if publish.moved != FileId(0) => {
+                assert_eq!(had.file.file, publish.moved, "only the very file is moved");
+                let kept: BTreeMap<Place, SessionId> =
+                    had.writers.into_iter().filter(|(place, _)| places.contains(place)).collect();
+                let fresh = places.iter().filter(|place| !kept.contains_key(place)).copied().collect();
+                let mut writers: BTreeMap<Place, SessionId> = writers(&fresh);
+                writers.extend(kept);
+                let mut leased_by_admin = had.file.leased_by_admin.clone();
+                leased_by_admin.retain(|place| places.contains(place));
+                if *asker != had.file.tenant {
+                    leased_by_admin.extend(fresh);
+                    self.tally.add("moved by the administrator");
+                }
+                self.tally.add("moved");
+                Promised { file: NamedFile { extents, leased_by_admin, ..had.file }, writers }
+            }
+            had => {
+                assert!(file >= self.next_file, "file id {file} is given twice");
+                self.next_file = FileId(file.0 + 1);
+                self.tally.add(if had.is_some() { "replaced" } else { "published" });
+                let (class, tenant) = (publish.class, asker.clone());
+                let file = NamedFile { file, class, tenant, extents, leased_by_admin: BTreeSet::new() };
+                Promised { file, writers: writers(&places) }
+            }
+        };
+        self.promised.insert(publish.name.clone(), promised);
+    }
+
+    /// A name is refused as not there exactly to those who do not see it.
+    fn check_refusal(&mut self, asker: &Name, request: &Request, refusal: &Refusal) {
+        if matches!(request, Request::Offer(_)) && refusal.code == Code::WrongIncarnation {
+            self.tally.add("second life waits");
+        }
+        if let Request::Drain(_) = request {
+            assert_eq!(refusal.code == Code::NotPermitted, !tenant::is_admin(asker), "{refusal}");
+        }
+        let name = match request {
+            Request::OpenName(by) | Request::DropName(by) => &by.name,
+            Request::RenameName(rename) => &rename.from,
+            Request::Publish(publish) if publish.moved != FileId(0) => &publish.name,
+            _ => return,
+        };
+        if refusal.code == Code::NoSuchName {
+            assert!(!self.sees(asker, name), "{asker} does not see {name}");
+            if self.promised.contains_key(name) {
+                self.tally.add("another's name not seen");
+            }
         }
     }
 
@@ -261,7 +353,7 @@ impl World<'_> {
         let mut records = Vec::new();
         let key = [self.broker_life as u8; 32];
         let broker =
-            BrokerLeases::start(self.broker_now(), SETTINGS, self.durable.clone(), key, &mut records);
+            BrokerLeases::start(self.broker_now(), settings(), self.durable.clone(), key, &mut records);
         assert!(broker.term() > self.durable.term, "each life has a term of its own");
         if self.random.percent(90) {
             records.into_iter().for_each(|record: Record| self.durable.apply(record));
@@ -270,14 +362,23 @@ impl World<'_> {
         }
     }
 
-    fn ask_node(&mut self, node: usize, request: Request) -> Result<Reply, Refusal> {
+    fn ask_node(&mut self, node: usize, asker: &Name, request: Request) -> Result<Reply, Refusal> {
         let now = self.node_now(node);
         let arbiter = &mut self.nodes[node].arbiter;
         match request {
-            Request::Lease(lease) => arbiter.redeem(now, &lease.ticket).map(Reply::Lease),
-            Request::Renew(proof) => arbiter.renew(now, &proof).map(Reply::Renew),
-            Request::Release(release) => arbiter.release(&release).map(Reply::Release),
-            Request::Seal(seal) => arbiter.seal(&seal).map(Reply::Seal),
+            Request::Lease(lease) => arbiter.redeem(now, Some(asker), &lease.ticket).map(Reply::Lease),
+            Request::Renew(proof) => arbiter.renew(now, Some(asker), &proof).map(Reply::Renew),
+            Request::Release(release) => arbiter.release(Some(asker), &release).map(Reply::Release),
+            Request::Seal(seal) => {
+                let owner = |at: &RegionAt| arbiter.owner(at.region).map(|(_, owner)| owner);
+                let is_sealed =
+                    seal.regions.iter().any(|at| owner(at) == Some(RegionOwner::Sealing(seal.session)));
+                let sealed = arbiter.seal(Some(asker), &seal);
+                if sealed.is_ok() && is_sealed {
+                    self.tally.add("sealed again");
+                }
+                sealed.map(Reply::Seal)
+            }
             other => panic!("nobody asks a node for {other:?}"),
         }
     }
@@ -285,6 +386,10 @@ impl World<'_> {
     fn report(&mut self, index: usize) {
         let (now_ms, life) = (self.now_ms, self.broker_life);
         let node = &mut self.nodes[index];
+        if node.asked_life != life {
+            // Its connection has ended with that life.
+            (node.waiting, node.joined) = (None, None);
+        }
         if let Some((_, since_ms)) = node.waiting {
             if now_ms - since_ms >= NODE_PATIENCE_MS {
                 (node.waiting, node.joined) = (None, None);
@@ -299,7 +404,7 @@ impl World<'_> {
             Request::Offer(offer_of(index, node.arbiter.incarnation()))
         };
         let id = self.fresh();
-        self.nodes[index].waiting = Some((id, now_ms));
+        (self.nodes[index].waiting, self.nodes[index].asked_life) = (Some((id, now_ms)), life);
         let to = Address::Broker { life };
         self.send(Flight { id, from: Address::Node(index), to, said: Said::Ask(request) });
     }
@@ -316,188 +421,14 @@ impl World<'_> {
                 node.arbiter.offered(&offered);
                 node.joined = Some(life);
             }
-            (Ok(Reply::Inventory(ruling)), _) => node.arbiter.rule(now, &ruling),
+            (Ok(Reply::Inventory(ruling)), _) => {
+                node.arbiter.rule(now, &ruling);
+                if node.arbiter.inventory().draining {
+                    self.tally.add("draining");
+                }
+            }
             _ => node.joined = None,
         }
-    }
-
-    fn ask_as_client(&mut self, client: usize, to: Address, request: Request) {
-        let id = self.fresh();
-        self.clients[client].asked.insert(id, (request.clone(), to, self.now_ms));
-        self.send(Flight { id, from: Address::Client(client), to, said: Said::Ask(request) });
-    }
-
-    fn ask_broker_as_client(&mut self, client: usize, request: Request) {
-        self.ask_as_client(client, Address::Broker { life: self.broker_life }, request);
-    }
-
-    /// What the client's own deadline has passed over, or another life of its node, is no longer its own.
-    fn forget_what_expired(&mut self, index: usize) {
-        let now_ms = self.now_ms;
-        let client = &mut self.clients[index];
-        client.deadlines.retain(|_, deadline| now_ms < *deadline);
-        let deadlines = &client.deadlines;
-        client.held.retain(|(node, ..)| deadlines.contains_key(node));
-        client.sealed.retain(|sealed| deadlines.contains_key(&sealed.node));
-    }
-
-    fn answer_client(&mut self, index: usize, id: u64, answer: Result<Reply, Refusal>) {
-        let Some((request, to, asked_ms)) = self.clients[index].asked.remove(&id) else { return };
-        self.forget_what_expired(index);
-        let deadline = asked_ms + u64::from(SETTINGS.lease_ttl_ms);
-        let client = &mut self.clients[index];
-        match (request, to, answer) {
-            (Request::OpenSession(_), _, Ok(Reply::OpenSession(opened))) => {
-                let proof = SessionProof { session: opened.session, secret: opened.secret };
-                if client.session.as_ref().is_none_or(|had| had.session == proof.session) {
-                    client.session = Some(proof);
-                }
-            }
-            (Request::RequestTickets(_), _, Ok(Reply::RequestTickets(tickets))) => {
-                for offer in tickets.tickets.iter() {
-                    client.tickets.push((offer.node.node.0 as usize - 1, offer.ticket.clone()));
-                }
-            }
-            (Request::Lease(lease), Address::Node(node), Ok(Reply::Lease(leased))) => {
-                let at = |grant: &Grant| RegionAt { region: grant.region, epoch: grant.epoch };
-                client
-                    .held
-                    .extend(leased.grants.iter().map(|grant| (node, lease.ticket.incarnation, at(grant))));
-                let held = client.deadlines.entry(node).or_insert(deadline);
-                *held = deadline.max(*held);
-            }
-            (Request::Renew(_), Address::Node(node), Ok(_)) => {
-                // Only what is still held can be renewed: an answer that comes too late renews nothing.
-                client.deadlines.entry(node).and_modify(|held| *held = deadline.max(*held));
-            }
-            (Request::Renew(_), Address::Node(node), Err(refusal))
-                if refusal.code == Code::UnknownSession =>
-            {
-                client.deadlines.remove(&node);
-                self.forget_what_expired(index);
-            }
-            (Request::Seal(_), Address::Node(node), Ok(Reply::Seal(sealed))) => {
-                for grant in sealed.regions.iter() {
-                    let is_it = |(at, _, held): &(usize, Incarnation, RegionAt)| {
-                        *at == node && held.region == grant.region && held.epoch < grant.epoch
-                    };
-                    // Expired meanwhile: then it is not this client's to publish.
-                    let Some(index) = client.held.iter().position(is_it) else { continue };
-                    let (_, incarnation, _) = client.held.remove(index);
-                    let extent = NamedExtent {
-                        node: node_id(node),
-                        incarnation,
-                        region: grant.region,
-                        epoch: grant.epoch,
-                        handle: grant.handle,
-                        region_offset: 0,
-                        bytes: REGION_BYTES_MIN,
-                    };
-                    client.sealed.push(Sealed { node, extent });
-                }
-            }
-            (Request::Publish(publish), _, Ok(_)) => {
-                client.sealed.retain(|sealed| !publish.extents.contains(&sealed.extent));
-            }
-            _ => {}
-        }
-    }
-
-    fn act_as_client(&mut self, index: usize) {
-        self.forget_what_expired(index);
-        let Some(SessionProof { session, secret }) = self.clients[index].session.clone() else {
-            let (resume, secret) = (SessionId(0), Secret(0));
-            let label = Name::new("client").expect("a name");
-            // Sometimes twice: the answer of the first may be lost.
-            if self.clients[index].asked.is_empty() || self.random.percent(20) {
-                self.ask_broker_as_client(index, Request::OpenSession(OpenSession { resume, secret, label }));
-            }
-            return;
-        };
-        let leased_at: Vec<usize> = self.clients[index].deadlines.keys().copied().collect();
-        let node = self.random.pick(&leased_at).unwrap_or(0);
-        let names: Vec<Name> =
-            (0..4).map(|name| Name::new(format!("table-{name}")).expect("a name")).collect();
-        let name = self.random.pick(&names).expect("four names");
-        match self.random.below(100) {
-            0..15 => {
-                let bytes = (1 + self.random.below(4)) * REGION_BYTES_MIN;
-                let (near, avoid) = (u128::from(self.random.below(2)), List::default());
-                let class = FileClass::Pinned;
-                let request = RequestTickets { session, secret, bytes, class, near, avoid };
-                self.ask_broker_as_client(index, Request::RequestTickets(request));
-            }
-            15..35 => {
-                let tickets = &self.clients[index].tickets;
-                if let Some((node, ticket)) = self.random.pick(tickets) {
-                    if self.random.percent(80) {
-                        self.clients[index].tickets.retain(|(_, held)| held.id != ticket.id);
-                    }
-                    self.ask_as_client(
-                        index,
-                        Address::Node(node),
-                        Request::Lease(Lease { ticket, shared: false }),
-                    );
-                }
-            }
-            35..55 => {
-                let proof = SessionProof { session, secret };
-                self.ask_as_client(index, Address::Node(node), Request::Renew(proof));
-            }
-            55..58 => {
-                let regions = self.some_held(index, node);
-                let release = Release { session, secret, whole: false, regions };
-                self.ask_as_client(index, Address::Node(node), Request::Release(release));
-            }
-            58..75 => {
-                let regions = self.some_held(index, node);
-                if !regions.is_empty() {
-                    let seal = Seal { session, secret, regions };
-                    self.ask_as_client(index, Address::Node(node), Request::Seal(seal));
-                }
-            }
-            75..90 => {
-                let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
-                if sealed.is_empty() {
-                    return;
-                }
-                let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.extent.clone()).collect();
-                let (class, replace) = (FileClass::Pinned, self.random.percent(60));
-                let extents = List::new(extents).expect("two");
-                let publish = Publish { session, secret, name, class, replace, extents };
-                self.ask_broker_as_client(index, Request::Publish(publish));
-            }
-            90..92 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),
-            92..94 => {
-                let to = self.random.pick(&names).expect("four names");
-                self.ask_broker_as_client(index, Request::RenameName(Rename { from: name, to }));
-            }
-            94..97 => self.ask_broker_as_client(index, Request::OpenName(ByName { name })),
-            97..98 => {
-                let label = Name::new("client").expect("a name");
-                let request = OpenSession { resume: session, secret, label };
-                self.ask_broker_as_client(index, Request::OpenSession(request));
-            }
-            98..99 => {
-                for node in 0..NODES {
-                    let release = Release { session, secret, whole: true, regions: List::default() };
-                    self.ask_as_client(index, Address::Node(node), Request::Release(release));
-                }
-                self.clients[index] = Client::default();
-                self.tally.add("client left");
-            }
-            _ => {
-                self.clients[index] = Client::default();
-                self.tally.add("client crashed");
-            }
-        }
-    }
-
-    fn some_held<const MAX: usize>(&mut self, client: usize, node: usize) -> List<RegionAt, MAX> {
-        let held = &self.clients[client].held;
-        let here: Vec<RegionAt> =
-            held.iter().filter(|(at, ..)| *at == node).map(|(_, _, region)| region.clone()).collect();
-        List::new(self.random.pick_some(&here, 2)).expect("two")
     }
 
     fn step(&mut self) {
@@ -506,7 +437,7 @@ impl World<'_> {
         match self.random.below(1_000) {
             0..600 => self.deliver(),
             600..760 => {
-                let client = self.random.below(CLIENTS as u64) as usize;
+                let client = self.random.below(CLIENTS.len() as u64) as usize;
                 self.act_as_client(client);
             }
             760..850 => self.report(node),
@@ -549,9 +480,9 @@ impl World<'_> {
     fn invariant_i5_what_was_promised_is_kept(&self) {
         let stored: Vec<(&Name, &NamedFile)> = self.durable.names.iter().collect();
         let promised: Vec<(&Name, &NamedFile)> =
-            self.promised.iter().map(|(name, (file, _))| (name, file)).collect();
+            self.promised.iter().map(|(name, promised)| (name, &promised.file)).collect();
         assert_eq!(stored, promised, "I5: the store is not what was promised");
-        for (name, (file, publisher)) in &self.promised {
+        for (name, Promised { file, writers }) in &self.promised {
             for extent in &file.extents {
                 let node = &self.nodes[extent.node.0 as usize - 1];
                 if node.arbiter.incarnation() != extent.incarnation {
@@ -568,7 +499,8 @@ impl World<'_> {
                 });
                 assert!(is_kept, "I5: {name} lost {extent:?}; it is {owner:?}");
                 let content = node.arbiter.read(extent.region, extent.epoch, extent.handle);
-                assert_eq!(content, Some(Content::Written(*publisher)), "I5: {name} at {extent:?}");
+                let writer = writers[&place_of(extent)];
+                assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {extent:?}");
             }
         }
     }
@@ -593,10 +525,22 @@ impl World<'_> {
         self.invariant_i5_what_was_promised_is_kept();
     }
 
+    /// Takes all nodes back into use.
+    fn end_draining(&mut self) {
+        let admin = Name::new("admin").expect("a name");
+        for index in 0..NODES {
+            let node = offer_of(index, Incarnation(0)).info.name;
+            let broker = self.broker.as_mut().expect("it runs");
+            broker.drain(&admin, &DrainNode { node, drain: false, stop: false }).expect("known");
+        }
+        self.settle();
+    }
+
     fn free_and_kept(&self) -> (u32, u32) {
-        let kept = self.promised.values().flat_map(|(file, _)| &file.extents).filter(|extent| {
-            self.nodes[extent.node.0 as usize - 1].arbiter.incarnation() == extent.incarnation
-        });
+        let lives = |(node, incarnation, _): &&Place| {
+            self.nodes[node.0 as usize - 1].arbiter.incarnation() == *incarnation
+        };
+        let kept = self.promised.values().flat_map(|promised| promised.writers.keys()).filter(lives);
         let free = self.nodes.iter().map(|node| node.arbiter.inventory().counts.free).sum();
         (free, kept.count() as u32)
     }
@@ -616,6 +560,7 @@ impl World<'_> {
         }
         self.now_ms += u64::from(SETTINGS.lease_ttl_ms + SETTINGS.grace_ms + SETTINGS.ticket_ttl_ms) + 1;
         self.settle();
+        self.end_draining();
         let total = NODES as u32 * REGIONS;
         let (free, kept) = self.free_and_kept();
         assert_eq!(free + kept, total, "I6: {free} free, {kept} named");
@@ -627,24 +572,27 @@ impl World<'_> {
             secret: Secret(0),
             label: Name::new("last").expect("a name"),
         };
-        let opened = broker.open_session(now, &open, SessionId(u64::MAX)).expect("opened");
+        let last = tenant::local();
+        let opened = broker.open_session(now, &last, &open, SessionId(u64::MAX)).expect("opened");
         let (session, secret) = (opened.session, opened.secret);
         if free > 0 {
             let bytes = u64::from(free) * REGION_BYTES_MIN;
-            let (class, near, avoid) = (FileClass::Scratch, 0, List::default());
-            let request = RequestTickets { session, secret, bytes, class, near, avoid };
-            let tickets = broker.request_tickets(now, &request).expect("all that is free");
+            let (class, near, avoid, apart) = (FileClass::Scratch, 0, List::default(), List::default());
+            let request = RequestTickets { session, secret, bytes, class, near, avoid, apart };
+            let tickets = broker.request_tickets(now, &last, &request).expect("all that is free");
             for offer in tickets.tickets.iter() {
                 let node = offer.node.node.0 as usize - 1;
                 let lease = Lease { ticket: offer.ticket.clone(), shared: false };
-                self.ask_node(node, Request::Lease(lease)).expect("what is free is granted");
+                self.ask_node(node, &last, Request::Lease(lease)).expect("what is free is granted");
             }
             assert_eq!(self.free_and_kept(), (0, kept));
         }
         let names: Vec<Name> = self.promised.keys().cloned().collect();
         for name in names {
             let mut records = Vec::new();
-            self.broker.as_mut().expect("it runs").drop_name(&name, &mut records).expect("it is there");
+            let owner = &self.promised[&name].file.tenant;
+            let broker = self.broker.as_mut().expect("it runs");
+            broker.drop_name(owner, &name, &mut records).expect("it is there");
             records.into_iter().for_each(|record| self.durable.apply(record));
             self.promised.remove(&name);
         }
@@ -665,7 +613,7 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> (Durable, Vec<Inventory>)
         broker_life: 1,
         durable: Durable::default(),
         nodes: (0..NODES).map(|index| fresh_node(index, Incarnation(index as u64 + 1))).collect(),
-        clients: vec![Client::default(); CLIENTS],
+        clients: vec![Client::default(); CLIENTS.len()],
         flights: Vec::new(),
         promised: BTreeMap::new(),
         next_file: FileId(0),
@@ -689,6 +637,16 @@ fn cluster_under_random_schedules_keeps_its_invariants() {
         "renamed",
         "dropped",
         "opened",
+        "moved",
+        "moved by the administrator",
+        "another's name not seen",
+        "over quota",
+        "second life waits",
+        "sealed region given back",
+        "sealed again",
+        "told to drain",
+        "told to stay",
+        "draining",
         "message lost",
         "message repeated",
         "message to the dead",

@@ -3,7 +3,7 @@
 
 use farpool_lease::broker::Durable;
 use farpool_lease::ticket::{secret_digest, sign};
-use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases};
+use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases, tenant};
 use farpool_wire::control::*;
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MIN};
 use farpool_wire::*;
@@ -38,7 +38,7 @@ fn broker() -> (BrokerLeases, SessionProof) {
         BrokerLeases::start(START, LeaseSettings::default(), Durable::default(), [4; 32], records);
     broker.offer(START, offer_of(NODE)).expect("taken in");
     let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
-    let opened = broker.open_session(START, &open, SessionId(9)).expect("opened");
+    let opened = broker.open_session(START, &tenant::local(), &open, SessionId(9)).expect("opened");
     (broker, SessionProof { session: opened.session, secret: opened.secret })
 }
 
@@ -66,9 +66,10 @@ fn publish(
         name: name(called),
         class: FileClass::Pinned,
         replace: true,
+        moved: FileId(0),
         extents: List::new(extents.to_vec()).expect("few"),
     };
-    let answer = broker.publish(START, &publish, &mut Vec::new());
+    let answer = broker.publish(START, &tenant::local(), &publish, &mut Vec::new());
     answer.map(|published| published.file).map_err(|refusal| refusal.code)
 }
 
@@ -133,7 +134,7 @@ fn publish_repeated_after_its_name_was_dropped_is_refused() {
     let file = publish(&mut broker, &proof, "view", &[extent(2)]);
     assert!(file.is_ok());
     assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), file, "a lost answer is given again");
-    broker.drop_name(&name("view"), &mut Vec::new()).expect("dropped");
+    broker.drop_name(&tenant::local(), &name("view"), &mut Vec::new()).expect("dropped");
     assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), Err(Code::StaleEpoch));
 }
 
@@ -144,17 +145,18 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     let (mut broker, proof) = broker();
     shown_as_sealed(&mut broker, 2);
     publish(&mut broker, &proof, "view", &[extent(2)]).expect("published");
-    broker.drop_name(&name("view"), &mut Vec::new()).expect("dropped");
+    broker.drop_name(&tenant::local(), &name("view"), &mut Vec::new()).expect("dropped");
 
     let (mut node, ticket) = (node_with_a_region(), ticket(Term(1), 1_000));
     let actions = &mut Vec::new();
-    let granted =
-        node.redeem(START, &Lease { ticket, shared: false }, || Handle(5), actions).expect("leased").grants
-            [0]
+    let granted = node
+        .redeem(START, None, &Lease { ticket, shared: false }, || Handle(5), actions)
+        .expect("leased")
+        .grants[0]
         .clone();
     let regions = List::new(vec![RegionAt { region: granted.region, epoch: granted.epoch }]).expect("one");
     let (session, secret) = (SessionId(9), Secret(8));
-    node.seal(&Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
+    node.seal(None, &Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
     let ruling = broker.inventory(START, node.inventory(Traffic::default(), 0)).expect("known");
     node.rule(START, &ruling, actions);
     assert_eq!(node.inventory(Traffic::default(), 0).counts.cleaning, 1);
@@ -195,8 +197,9 @@ fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
         class: FileClass::Scratch,
         near: 0,
         avoid: List::default(),
+        apart: List::default(),
     };
-    let answer = broker.request_tickets(START, &request);
+    let answer = broker.request_tickets(START, &tenant::local(), &request);
     assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
 }
 
@@ -217,6 +220,7 @@ fn ticket(term: Term, not_after_ms: u64) -> Ticket {
         incarnation: LIFE,
         region_count: 1,
         class: FileClass::Pinned,
+        tenant: tenant::local(),
         not_after_ms,
         mac: [0; 32],
     };
@@ -225,12 +229,17 @@ fn ticket(term: Term, not_after_ms: u64) -> Ticket {
 }
 
 fn clock_of(term: Term, broker_now_ms: u64) -> Ruling {
-    Ruling { term, broker_now_ms, adopt: List::default(), drop: List::default() }
+    Ruling { term, broker_now_ms, adopt: List::default(), drop: List::default(), drain: false, stop: false }
 }
 
 fn redeem(node: &mut NodeLeases, ticket: &Ticket) -> Result<(), Code> {
-    let answer =
-        node.redeem(START, &Lease { ticket: ticket.clone(), shared: false }, || Handle(5), &mut Vec::new());
+    let answer = node.redeem(
+        START,
+        None,
+        &Lease { ticket: ticket.clone(), shared: false },
+        || Handle(5),
+        &mut Vec::new(),
+    );
     answer.map(|_| ()).map_err(|refusal| refusal.code)
 }
 

@@ -29,12 +29,18 @@ struct World<'a> {
     terms_began_ms: Vec<u64>,
     next_ticket: u64,
     tickets: Vec<Ticket>,
+    /// What an administrator said last of draining and of stopping.
+    told: (bool, bool),
     /// Every region at every epoch a client was ever told.
-    told: Vec<RegionAt>,
+    told_of: Vec<RegionAt>,
 }
 
 fn secret_of(session: SessionId) -> Secret {
     Secret(u128::from(session.0) << 32 | 1)
+}
+
+fn tenant_of(session: SessionId) -> Name {
+    Name::new(if session.0.is_multiple_of(2) { "even" } else { "odd" }).expect("a name")
 }
 
 impl World<'_> {
@@ -52,20 +58,34 @@ impl World<'_> {
         (session, secret)
     }
 
+    /// Who asks for a session: its tenant, a connection that proves none, or somebody else.
+    fn asker(&mut self, session: SessionId) -> Option<Name> {
+        match self.random.below(20) {
+            0 => Some(tenant_of(SessionId(session.0 + 1))),
+            1..8 => Some(tenant_of(session)),
+            _ => None,
+        }
+    }
+
     /// Mostly what the session holds, sometimes anything anybody was ever told.
     fn regions_named_by(&mut self, session: SessionId) -> Vec<RegionAt> {
+        let with_sealed = self.random.percent(20);
         let held: Vec<RegionAt> = self
             .arbiter
             .inventory()
             .owned
             .iter()
-            .filter(|owned| owned.owner == RegionOwner::Session(session))
+            .filter(|owned| match owned.owner {
+                RegionOwner::Session(owner) => owner == session,
+                RegionOwner::Sealing(owner) => owner == session && with_sealed,
+                _ => false,
+            })
             .map(|owned| RegionAt { region: owned.region, epoch: owned.epoch })
             .collect();
         let count = 1 + self.random.below(3);
         let mut named = self.random.pick_some(&held, count);
         if self.random.percent(25) {
-            named.extend(self.random.pick(&self.told));
+            named.extend(self.random.pick(&self.told_of));
         }
         if self.random.percent(10) {
             named.extend(named.first().cloned());
@@ -92,6 +112,7 @@ impl World<'_> {
             incarnation: self.arbiter.incarnation(),
             region_count: 1 + self.random.below(3) as u32,
             class: FileClass::Scratch,
+            tenant: tenant_of(session),
             not_after_ms: self.broker_now_ms(self.term) + TICKET_TTL_MS,
             mac: [0; 32],
         };
@@ -101,9 +122,12 @@ impl World<'_> {
     }
 
     fn redeem(&mut self, ticket: &Ticket) -> Result<(), Code> {
-        let answer = self.arbiter.redeem(self.now(), ticket);
+        let asker = self.asker(ticket.session);
+        let answer = self.arbiter.redeem(self.now(), asker.as_ref(), ticket);
+        let is_anothers = asker.is_some_and(|asker| asker != ticket.tenant);
+        assert!(is_anothers || !matches!(&answer, Err(refusal) if refusal.code == Code::WrongTenant));
         let leased = answer.map_err(|refusal| refusal.code)?;
-        self.told.extend(leased.grants.iter().map(|at| RegionAt { region: at.region, epoch: at.epoch }));
+        self.told_of.extend(leased.grants.iter().map(|at| RegionAt { region: at.region, epoch: at.epoch }));
         Ok(())
     }
 
@@ -131,13 +155,19 @@ impl World<'_> {
                 assert!(ticket.term < self.term, "{ticket:?}");
                 self.tally.add("old term");
             }
+            Err(Code::WrongTenant) => self.tally.add("wrong tenant"),
+            Err(Code::Draining) => {
+                let again = self.arbiter.redeem(self.now(), None, &ticket).map_err(|refusal| refusal.code);
+                assert_eq!(again, Err(Code::TicketSpent), "what is refused for good is not held any more");
+                self.tally.add("draining");
+            }
             Err(other) => panic!("a genuine ticket was refused as {other:?}"),
         }
     }
 
     fn redeem_bad_ticket(&mut self) {
         let mut ticket = self.grant_ticket();
-        let expected = match self.random.below(5) {
+        let expected = match self.random.below(6) {
             0 => {
                 ticket.mac[self.random.below(32) as usize] ^= 1;
                 Code::TicketForged
@@ -153,6 +183,10 @@ impl World<'_> {
                 Code::TicketForged
             }
             3 => {
+                ticket.tenant = tenant_of(SessionId(ticket.session.0 + 1));
+                Code::TicketForged
+            }
+            4 => {
                 ticket.incarnation = Incarnation(4);
                 sign(&mut ticket, &[4; 32]);
                 Code::WrongIncarnation
@@ -169,11 +203,18 @@ impl World<'_> {
     fn renew(&mut self) {
         let (session, secret) = self.proof();
         let proof = SessionProof { session, secret };
-        match self.arbiter.renew(self.now(), &proof).map_err(|refusal| refusal.code) {
-            Ok(_) => self.tally.add("renewed"),
+        let asker = self.asker(session);
+        let is_own = asker.as_ref().is_none_or(|asker| *asker == tenant_of(session));
+        match self.arbiter.renew(self.now(), asker.as_ref(), &proof).map_err(|refusal| refusal.code) {
+            Ok(_) => {
+                assert!(is_own && secret == secret_of(session));
+                self.tally.add("renewed");
+            }
+            Err(Code::UnknownSession) => self.tally.add("renewal refused"),
+            Err(Code::WrongSecret) => assert_eq!(secret, Secret(3)),
             Err(code) => {
-                assert!(code == Code::UnknownSession || (code == Code::WrongSecret && secret == Secret(3)));
-                self.tally.add("renewal refused");
+                assert!(code == Code::WrongTenant && !is_own && secret == secret_of(session), "{code:?}");
+                self.tally.add("renewal for another tenant");
             }
         }
     }
@@ -185,12 +226,30 @@ impl World<'_> {
         let owned = self.arbiter.inventory().owned;
         let leaves = |owned: &&OwnedRegion| {
             let at = RegionAt { region: owned.region, epoch: owned.epoch };
-            owned.owner == RegionOwner::Session(session) && (whole || named.contains(&at))
+            match owned.owner {
+                RegionOwner::Session(owner) => owner == session && (whole || named.contains(&at)),
+                RegionOwner::Sealing(owner) => owner == session && !whole && named.contains(&at),
+                _ => false,
+            }
         };
-        let expected = owned.iter().filter(leaves).count() as u32;
+        let leaving: Vec<OwnedRegion> = owned.iter().filter(leaves).cloned().collect();
         let regions = List::new(named.clone()).expect("few");
-        if let Ok(released) = self.arbiter.release(&Release { session, secret, whole, regions }) {
-            assert_eq!(released.regions, expected);
+        let asker = self.asker(session);
+        let release = Release { session, secret, whole, regions };
+        if let Ok(released) = self.arbiter.release(asker.as_ref(), &release) {
+            assert!(asker.is_none_or(|asker| asker == tenant_of(session)));
+            assert_eq!(released.regions as usize, leaving.len());
+            for left in leaving {
+                let is = self.arbiter.owner(left.region);
+                match left.owner {
+                    // For the broker to say whether a name has it.
+                    RegionOwner::Sealing(_) => {
+                        assert_eq!(is, Some((left.epoch, RegionOwner::Orphan)));
+                        self.tally.add("released a sealed one");
+                    }
+                    _ => assert_eq!(is, None),
+                }
+            }
             self.tally.add(if whole { "released whole" } else { "released in part" });
         }
     }
@@ -204,23 +263,35 @@ impl World<'_> {
         distinct.dedup();
         let all_held = distinct.len() == named.len()
             && named.iter().all(|at| {
-                owned.iter().any(|owned| {
-                    let is_there = owned.region == at.region && owned.epoch == at.epoch;
-                    is_there && owned.owner == RegionOwner::Session(session)
+                owned.iter().filter(|owned| owned.region == at.region).any(|owned| match owned.owner {
+                    RegionOwner::Session(owner) => owner == session && owned.epoch == at.epoch,
+                    // Sealed by the same request before, whose answer was lost.
+                    RegionOwner::Sealing(owner) => owner == session && owned.epoch.0 == at.epoch.0 + 1,
+                    _ => false,
                 })
             });
         let regions = List::new(named.clone()).expect("few");
-        match self.arbiter.seal(&Seal { session, secret, regions }) {
+        let asker = self.asker(session);
+        let is_own = asker.as_ref().is_none_or(|asker| *asker == tenant_of(session));
+        let seal = Seal { session, secret, regions };
+        match self.arbiter.seal(asker.as_ref(), &seal) {
             Ok(sealed) => {
-                assert!(all_held, "{named:?}");
+                if self.random.percent(30) {
+                    let again = self.arbiter.seal(asker.as_ref(), &seal);
+                    assert_eq!(again.as_ref(), Ok(&sealed), "asked again, answered the same");
+                    self.tally.add("sealed again");
+                }
+                assert!(all_held && is_own, "{named:?}");
                 assert!(sealed.regions.iter().map(|at| at.region).eq(named.iter().map(|at| at.region)));
-                self.told
+                self.told_of
                     .extend(sealed.regions.iter().map(|at| RegionAt { region: at.region, epoch: at.epoch }));
                 self.tally.add("sealed");
             }
             Err(refusal) => {
-                let unproved = matches!(refusal.code, Code::UnknownSession | Code::WrongSecret);
+                let unproved =
+                    matches!(refusal.code, Code::UnknownSession | Code::WrongSecret | Code::WrongTenant);
                 assert!(unproved || !all_held, "{refusal}");
+                assert!(!is_own || refusal.code != Code::WrongTenant);
                 self.tally.add("seal refused");
             }
         }
@@ -235,21 +306,41 @@ impl World<'_> {
         };
         let before = self.arbiter.inventory();
         let files = self.random.below(5);
-        let adopt: Vec<Adoption> = at(self.random, &before, &self.told)
+        let adopt: Vec<Adoption> = at(self.random, &before, &self.told_of)
             .into_iter()
             .map(|at| Adoption { region: at.region, epoch: at.epoch, file: FileId(files) })
             .collect();
-        let drop = at(self.random, &before, &self.told);
+        let drop = at(self.random, &before, &self.told_of);
         let is_old = self.term > Term(1) && self.random.percent(15);
         let late_ms = if self.random.percent(30) { self.random.below(6_000) } else { 0 };
         let term = if is_old { Term(self.term.0 - 1) } else { self.term };
+        if self.random.percent(15) {
+            let orders = [(false, false), (false, false), (false, false), (true, false), (true, true)];
+            self.told = self.random.pick(&orders).expect("five");
+        }
+        // A broker that has been told nothing in its life says so.
+        let order = if self.random.percent(20) { (false, true) } else { self.told };
+        let told_before = (before.draining, self.arbiter.may_end());
         let ruling = Ruling {
             term,
             broker_now_ms: self.broker_now_ms(term).saturating_sub(late_ms),
             adopt: List::new(adopt.clone()).expect("few"),
             drop: List::new(drop.clone()).expect("few"),
+            drain: order.0,
+            stop: order.1,
         };
         self.arbiter.rule(self.now(), &ruling);
+        let after = self.arbiter.inventory();
+        if order == (false, true) {
+            assert_eq!(after.draining, told_before.0, "a node stays what it was told to be");
+            assert!(self.arbiter.may_end() || !told_before.1 || !after.owned.is_empty());
+        } else if !is_old {
+            assert_eq!(after.draining, order.0);
+            assert_eq!(self.arbiter.may_end(), order == (true, true) && after.owned.is_empty());
+            if self.arbiter.may_end() {
+                self.tally.add("may end");
+            }
+        }
         // Old words change nothing, once the node has heard of the new term; until then nobody can tell.
         for owned in before.owned.iter() {
             let was = RegionAt { region: owned.region, epoch: owned.epoch };
@@ -284,6 +375,8 @@ impl World<'_> {
                 broker_now_ms: 1 << 40,
                 adopt: List::new(adopt.collect()).expect("few"),
                 drop: List::default(),
+                drain: !left.draining,
+                stop: true,
             };
             self.arbiter.rule(now, &late);
             assert_eq!(self.arbiter.inventory(), left, "a broker of an old term is not listened to");
@@ -337,7 +430,8 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
         terms_began_ms: vec![0, now_ms],
         next_ticket: 0,
         tickets: Vec::new(),
-        told: Vec::new(),
+        told: (false, false),
+        told_of: Vec::new(),
     };
     for _ in 0..STEPS {
         world.step();
@@ -352,9 +446,9 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
         sealed.owned.iter().map(|owned| RegionAt { region: owned.region, epoch: owned.epoch }).collect();
     let broker_now_ms = world.broker_now_ms(world.term);
     let drop = List::new(drop).expect("few");
-    world
-        .arbiter
-        .rule(world.now(), &Ruling { term: world.term, broker_now_ms, adopt: List::default(), drop });
+    let adopt = List::default();
+    let last = Ruling { term: world.term, broker_now_ms, adopt, drop, drain: false, stop: false };
+    world.arbiter.rule(world.now(), &last);
     for region in world.arbiter.to_scrub() {
         world.arbiter.scrub(region);
     }
@@ -373,9 +467,15 @@ fn node_under_random_schedules_keeps_its_invariants() {
         "bad ticket",
         "renewed",
         "renewal refused",
+        "renewal for another tenant",
+        "wrong tenant",
+        "draining",
+        "may end",
         "released whole",
         "released in part",
+        "released a sealed one",
         "sealed",
+        "sealed again",
         "seal refused",
         "dropped",
         "adopted",

@@ -9,10 +9,15 @@
 #![forbid(unsafe_code)]
 
 pub mod dispatch;
+mod memory;
 mod options;
 mod reporting;
 mod service;
 mod start;
 
+pub use farpool_lease::ticket::node_id;
+pub use memory::{Inside, Memory};
 pub use options::NodeOptions;
-pub use start::{Node, StartError, host_boot_id};
+pub use reporting::{TICK_MS, keep_house, keep_time, report};
+pub use service::{Life, NodeService};
+pub use start::{Node, StartError};

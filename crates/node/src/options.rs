@@ -1,5 +1,6 @@
 //! What a node is started with.
 
+use farpool_transport::Reach;
 use farpool_wire::Name;
 use std::net::SocketAddr;
 
@@ -18,6 +19,9 @@ pub struct NodeOptions {
     pub advertise: Option<String>,
     /// `host:port` of the broker.
     pub broker: String,
+    /// What proves this node to others and others to it, and how far its connections go. Default: no further
+    /// than this machine, in plaintext.
+    pub reach: Reach,
     /// Failure domain; by default the host's name.
     pub host_label: Option<Name>,
     /// Ask for huge pages (network regions).
@@ -40,6 +44,7 @@ impl NodeOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             broker,
+            reach: Reach::default(),
             host_label: None,
             huge_pages: true,
             lock_memory: true,

@@ -1,57 +1,49 @@
 //! The background threads: expiry, which must be on time; housekeeping (wiping, pre-faulting), which takes
 //! its time; and the report to the broker.
 
-use crate::options::NodeOptions;
-use crate::service::{Chores, NodeService};
+use crate::memory::Memory;
+use crate::service::NodeService;
 use farpool_lease::ticket::TicketKey;
-use farpool_transport::{FrameLink, Link, LinkError, clock, socket::Socket, tcp};
+use farpool_transport::{Dial, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
-use farpool_wire::{RegionIndex, Reply, Request};
-use std::sync::PoisonError;
-use std::time::Duration;
+use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
 
-/// How often expiry is looked at when nothing else happens.
-const TICK: Duration = Duration::from_millis(50);
+/// How often expiry is looked at when nothing else happens: what a node uses.
+pub const TICK_MS: u64 = 50;
 /// Changes within this time go to the broker in one report.
-const REPORT_GATHER: Duration = Duration::from_millis(10);
+const REPORT_GATHER_MS: u64 = 10;
+/// Pause between two tries to replace another life of this node.
+const TAKE_OVER_MS: u64 = 100;
 /// Longest pause between two tries to reach the broker.
 const RETRY_MS_MAX: u64 = 1_000;
 /// The broker must answer within this.
 const BROKER_PATIENCE_MS: u64 = 2_000;
 
-/// Expires leases.
-pub(crate) fn keep_time(node: &NodeService) {
-    loop {
-        {
-            let mut actions = Vec::new();
-            let mut leases = node.leases();
-            leases.tick(clock::now(), &mut actions);
-            // Suspending, closing and wiping cannot fail.
-            let _ = node.carry_out(&actions);
-            if !actions.is_empty() {
-                drop(leases);
-                node.changed();
-            }
+/// Expires leases, until the node stops.
+pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
+    while !node.chores().stop {
+        let mut actions = Vec::new();
+        let mut leases = node.leases();
+        leases.tick(node.host.now(), &mut actions);
+        // Suspending, closing and wiping cannot fail.
+        let _ = node.carry_out(&actions);
+        drop(leases);
+        if !actions.is_empty() {
+            node.changed();
         }
-        let chores = node.chores();
-        let (chores, _) = node
-            .chores_changed
-            .wait_timeout_while(chores, TICK, |chores| !chores.stop)
-            .unwrap_or_else(PoisonError::into_inner);
-        if chores.stop {
-            return;
-        }
+        node.host.wait(&node.stopped, 0, node.host.now().plus_ms(tick_ms));
     }
 }
 
 /// Wipes what was released; when nothing waits for that, touches pages nobody has touched yet, and makes
-/// memory mappable ahead of the leases that will want it.
-pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
+/// memory mappable ahead of the leases that will want it. Until the node stops.
+pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64) {
     let mut untouched: Vec<RegionIndex> = (0..node.arena.region_count()).rev().map(RegionIndex).collect();
-    if !options.prefault {
+    if !prefault {
         untouched.clear();
     }
     loop {
+        let heard = node.chores_changed.heard();
         let (next, sharing_wanted) = {
             let mut chores = node.chores();
             if chores.stop {
@@ -71,30 +63,29 @@ pub(crate) fn keep_house(node: &NodeService, options: &NodeOptions) {
         if sharing_wanted && make_mappable(node) {
             continue;
         }
-        let chores = node.chores();
-        let nothing = |chores: &mut Chores| !chores.stop && chores.scrub.is_empty();
-        drop(
-            node.chores_changed
-                .wait_timeout_while(chores, TICK, nothing)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        node.host.wait(&node.chores_changed, heard, node.host.now().plus_ms(tick_ms));
     }
 }
 
-fn scrub(node: &NodeService, region: RegionIndex) {
-    match node.arena.scrub(region) {
+fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
+    node.wait_moved(region);
+    let wiped = if mutant!(NoWiping) { Ok(()) } else { node.arena.scrub(region) };
+    match wiped {
         Ok(()) if node.is_withheld(region) => {}
         Ok(()) => {
             node.leases().scrubbed(region);
             node.changed();
         }
         // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
-        Err(error) => eprintln!("farpool node: wiping region {region}: {error}"),
+        Err(error) => {
+            node.host.say(&format!("farpool node: wiping region {region}: {error}"));
+            node.withhold(region);
+        }
     }
 }
 
 /// Makes one more free region mappable. Whether there was one to make.
-fn make_mappable(node: &NodeService) -> bool {
+fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
     match node.arena.share(region) {
         Ok(()) => {
@@ -111,7 +102,7 @@ fn make_mappable(node: &NodeService) -> bool {
 
 /// Presents the node to the broker and reports until the node stops. Serves on without a broker: what is
 /// leased stays leased.
-pub(crate) fn report(node: &NodeService, info: &NodeInfo, ticket_key: TicketKey, broker: &str) {
+pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: TicketKey, broker: &str) {
     let mut retry_ms = 50;
     let mut complained = false;
     loop {
@@ -119,69 +110,102 @@ pub(crate) fn report(node: &NodeService, info: &NodeInfo, ticket_key: TicketKey,
         match report_until_cut(node, info, ticket_key, broker, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
+                let other = other_life(&error);
                 if !complained || retry_ms < joined_before {
-                    eprintln!("farpool node {}: broker {broker}: {error}; trying on", info.name);
+                    let why = match other {
+                        Some(incarnation) => format!(
+                            "another node of this name was heard of a moment ago (incarnation {incarnation:016x}). \
+                             If it is this node's former life, it is replaced soon; if it is alive, one of the two \
+                             needs another name"
+                        ),
+                        None => error.to_string(),
+                    };
+                    node.host.say(&format!("farpool node {}: broker {broker}: {why}; trying on", info.name));
                 }
                 complained = true;
+                if other.is_some() {
+                    // Soon after the other is silent.
+                    retry_ms = TAKE_OVER_MS;
+                }
             }
         }
-        let chores = node.chores();
-        let pause = Duration::from_millis(retry_ms);
-        let (chores, _) = node
-            .chores_changed
-            .wait_timeout_while(chores, pause, |chores| !chores.stop)
-            .unwrap_or_else(PoisonError::into_inner);
-        if chores.stop {
+        node.host.wait(&node.stopped, 0, node.host.now().plus_ms(retry_ms));
+        if node.chores().stop {
             return;
         }
         retry_ms = (retry_ms * 2).min(RETRY_MS_MAX);
     }
 }
 
-fn report_until_cut(
-    node: &NodeService,
+/// The incarnation that the broker knows this node by, if it is not ours.
+fn other_life(error: &LinkError) -> Option<u64> {
+    match error {
+        LinkError::Refused { refusal, .. } if refusal.code == Code::WrongIncarnation => Some(refusal.detail),
+        _ => None,
+    }
+}
+
+fn report_until_cut<M: Memory>(
+    node: &NodeService<M>,
     info: &NodeInfo,
     ticket_key: TicketKey,
     broker: &str,
     retry_ms: &mut u64,
 ) -> Result<(), LinkError> {
-    let patience = || clock::now().plus_ms(BROKER_PATIENCE_MS);
-    let mut link: FrameLink<Socket> = tcp::connect(broker, patience())?;
+    let host = &*node.host;
+    let patience = || host.now().plus_ms(BROKER_PATIENCE_MS);
+    let mut link = host.dial(Dial::Broker { address: broker }, patience())?;
     let offer = Offer { info: info.clone(), ticket_key };
     let Reply::Offer(offered) = link.call(&Request::Offer(offer), patience())? else { return Ok(()) };
     node.leases().offered(&offered);
     *retry_ms = 50;
-    let heartbeat = Duration::from_millis(offered.heartbeat_ms.into());
     loop {
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
-        let sent = clock::now();
+        let (was_draining, was_empty) = (inventory.draining, node.is_empty(&inventory));
+        let sent = host.now();
         let Reply::Inventory(ruling) = link.call(&Request::Inventory(inventory), patience())? else {
             return Ok(());
         };
-        {
+        let (is_draining, may_end) = {
             let mut actions = Vec::new();
             let mut leases = node.leases();
             // As of when it was asked for: the broker's clock may be ahead of this by the journey, not behind.
             leases.rule(sent, &ruling, &mut actions);
             let _ = node.carry_out(&actions);
+            (leases.is_draining(), leases.may_end())
+        };
+        if is_draining != was_draining {
+            // Whoever asked for it waits to see that it is so.
+            node.changed();
         }
-        let mut chores = node.chores();
-        if !std::mem::replace(&mut chores.joined, true) {
-            node.chores_changed.notify_all();
+        let is_news = {
+            let mut chores = node.chores();
+            // Only once the broker has been shown that nothing is left and nothing comes: it is the last that it
+            // hears.
+            let drained = was_draining && was_empty && may_end;
+            let is_news = !chores.joined || drained != chores.drained;
+            (chores.joined, chores.drained) = (true, drained);
+            is_news
+        };
+        if is_news {
+            node.chores_changed.ring();
         }
-        let (mut chores, _) = node
-            .chores_changed
-            .wait_timeout_while(chores, heartbeat, |chores| !chores.stop && !chores.report)
-            .unwrap_or_else(PoisonError::into_inner);
-        if chores.report && !chores.stop {
-            (chores, _) = node
-                .chores_changed
-                .wait_timeout_while(chores, REPORT_GATHER, |chores| !chores.stop)
-                .unwrap_or_else(PoisonError::into_inner);
+        let next_report = host.now().plus_ms(offered.heartbeat_ms.into());
+        loop {
+            let heard = node.chores_changed.heard();
+            if node.chores().stop {
+                return Ok(());
+            }
+            if node.chores().report {
+                // What changes together is reported together.
+                host.wait(&node.stopped, 0, host.now().plus_ms(REPORT_GATHER_MS));
+                break;
+            }
+            if host.now() >= next_report {
+                break;
+            }
+            host.wait(&node.chores_changed, heard, next_report);
         }
-        chores.report = false;
-        if chores.stop {
-            return Ok(());
-        }
+        node.chores().report = false;
     }
 }

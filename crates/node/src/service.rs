@@ -1,16 +1,22 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
 use crate::dispatch::{Intent, admit};
+use crate::memory::{Inside, Memory};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
+use farpool_lease::ticket::TicketKey;
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess};
-use farpool_transport::{Peer, Service, Shared, clock};
+use farpool_transport::{Bell, Host, Identity, Peer, Service, Shared, Turn};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
-use farpool_wire::{Code, Handle, Refusal, RegionIndex, Reply, Request};
+use farpool_wire::{Code, Handle, Incarnation, Name, NodeId, Refusal, RegionIndex, Reply, Request, mutant};
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often whoever waits for a region to be moved looks again, were it to miss the bell.
+const MOVING_LOOK_MS: u64 = 50;
 
 /// What was served, counted without locks.
 #[derive(Default)]
@@ -34,24 +40,59 @@ pub(crate) struct Chores {
     pub(crate) sharing_wanted: bool,
     /// The broker has answered this node's first report.
     pub(crate) joined: bool,
+    /// The node was told to end once it holds nothing; it does, and the broker knows.
+    pub(crate) drained: bool,
     /// The node stops.
     pub(crate) stop: bool,
 }
 
-pub(crate) struct NodeService {
-    pub(crate) arena: Arena,
-    leases: Mutex<NodeLeases>,
+/// A node at work on its memory, without listeners or threads: requests in, decisions under the lease lock,
+/// effects at the gates, replies out. [`keep_time`](crate::keep_time), [`keep_house`](crate::keep_house) and
+/// [`report`](crate::report) run beside it until [`Self::stop`].
+pub struct NodeService<M = Arena> {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) arena: M,
+    /// Held from a decision until its effects have reached the gates, and so while a gate drains.
+    leases: Turn<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
-    pub(crate) chores_changed: Condvar,
+    pub(crate) chores_changed: Bell,
+    /// Rings once, when the node stops.
+    pub(crate) stopped: Bell,
     counters: Counters,
-    /// Regions that were found unclean when they were to be granted. Never granted again.
+    /// Regions that could not be wiped, or were found unclean when they were to be granted. Never granted
+    /// again.
     withheld: Mutex<BTreeSet<RegionIndex>>,
+    /// Regions whose bytes are being moved to be sealed, without the lease lock. Until that is over nobody wipes
+    /// them, and so nobody else gets them.
+    moving: Mutex<BTreeSet<RegionIndex>>,
+    /// Rings when some of them have been moved.
+    moved: Bell,
 }
 
-fn fresh_handle() -> Result<Handle, Refusal> {
-    let mut bytes = [0; 16];
+/// What makes one life of a node another than those before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// Which life it is.
+    pub incarnation: Incarnation,
+    /// Signs and checks its tickets.
+    pub ticket_key: TicketKey,
+}
+
+fn fresh<const N: usize>(host: &dyn Host) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    host.random(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The tenant that a connection proves. A process of this machine may bring anybody's ticket: without TLS nobody
+/// proves anything, and a local socket shows the user only.
+fn tenant_of(peer: &Peer) -> Option<Name> {
+    peer.identity.as_ref().and_then(Identity::tenant_name)
+}
+
+fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
     // Without randomness there are no capabilities, so there is nothing to grant.
-    getrandom::fill(&mut bytes).map_err(|_| Refusal::new(Code::Exhausted, 0))?;
+    let bytes = fresh(host).map_err(|_| Refusal::new(Code::Exhausted, 0))?;
     // Zero is what a gate holds when there is no handle.
     Ok(Handle(u128::from_le_bytes(bytes) | 1))
 }
@@ -64,28 +105,59 @@ fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
     }
 }
 
-/// Leases and gates disagreeing is a bug of this program: said aloud, and answered by granting nothing.
-fn withheld(result: Result<(), RegionError>) -> Result<(), Refusal> {
-    result.map_err(|error| {
-        eprintln!("farpool node: {error}");
-        Refusal::new(Code::Exhausted, 0)
-    })
-}
+impl<M: Memory> NodeService<M> {
+    /// Begins a life of a node, over memory that nobody has used.
+    pub fn begin(host: Arc<dyn Host>, arena: M, node: NodeId) -> io::Result<(Self, Life)> {
+        let incarnation = Incarnation(u64::from_le_bytes(fresh(&*host)?).max(1));
+        let ticket_key = fresh(&*host)?;
+        let mut leases = NodeLeases::new(node, incarnation, ticket_key, arena.region_count());
+        // Fresh mappings are zero; pre-faulting them changes only how fast their first use is.
+        for region in 0..arena.region_count() {
+            leases.scrubbed(RegionIndex(region));
+        }
+        Ok((NodeService::new(host, arena, leases), Life { incarnation, ticket_key }))
+    }
 
-impl NodeService {
-    pub(crate) fn new(arena: Arena, leases: NodeLeases) -> Self {
+    fn new(host: Arc<dyn Host>, arena: M, leases: NodeLeases) -> Self {
         NodeService {
+            host,
             arena,
-            leases: Mutex::new(leases),
+            leases: Turn::new(leases),
             chores: Mutex::default(),
-            chores_changed: Condvar::new(),
+            chores_changed: Bell::default(),
+            stopped: Bell::default(),
             counters: Counters::default(),
             withheld: Mutex::default(),
+            moving: Mutex::default(),
+            moved: Bell::default(),
         }
     }
 
-    pub(crate) fn leases(&self) -> MutexGuard<'_, NodeLeases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The rules, and with them the lock.
+    pub fn leases(&self) -> MutexGuard<'_, NodeLeases> {
+        self.leases.take(&*self.host)
+    }
+
+    /// The rules, unless they are being changed.
+    pub fn try_leases(&self) -> Option<MutexGuard<'_, NodeLeases>> {
+        self.leases.try_take()
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.arena
+    }
+
+    /// Whether the node was told to end once it holds nothing, holds nothing, and the broker knows.
+    pub fn is_drained(&self) -> bool {
+        self.chores().drained
+    }
+
+    /// Ends the background loops.
+    pub fn stop(&self) {
+        self.chores().stop = true;
+        self.chores_changed.ring();
+        self.stopped.ring();
     }
 
     pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
@@ -104,37 +176,37 @@ impl NodeService {
         }
     }
 
+    /// Leases and gates disagreeing is a bug of this program: said aloud, and answered by granting nothing.
+    fn agree(&self, result: Result<(), RegionError>) -> Result<(), Refusal> {
+        result.map_err(|error| {
+            self.host.say(&format!("farpool node: {error}"));
+            Refusal::new(Code::Exhausted, 0)
+        })
+    }
+
     /// Carries out what the leases decided, in order. Called with the lease lock held, so that two decisions
     /// about one region reach its gate in the order they were made.
     ///
-    /// Opening a fresh region is left to [`Self::open_granted`]: it may take long and needs no lock.
+    /// Opening is left to [`Self::open_granted`] and [`Self::open_sealed`]: it may take long and needs no lock.
     pub(crate) fn carry_out(&self, actions: &[Action]) -> Result<(), Refusal> {
         let mut result = Ok(());
         let mut dirty = false;
-        for (index, action) in actions.iter().enumerate() {
+        for action in actions {
             let done = match *action {
-                Action::Open { writable: true, .. } => Ok(()),
-                Action::Open { region, epoch, writable: false, handle } => {
-                    self.arena.open(region, epoch, None, Some(handle))
-                }
+                Action::Open { .. } => Ok(()),
                 Action::Suspend(region) => unless_closed(self.arena.suspend(region)),
                 Action::Resume(region) => unless_closed(self.arena.resume(region)),
-                Action::Close { region, epoch } => {
-                    let is_sealed = matches!(actions.get(index + 1), Some(Action::Open { region: next, .. }) if *next == region);
-                    let closed = self.arena.close(region, epoch);
-                    // Its writer may still have it mapped: the sealed bytes move out of its reach.
-                    if is_sealed { closed.and_then(|()| self.arena.reseat(region)) } else { closed }
-                }
+                Action::Close { region, epoch } => self.arena.close(region, epoch),
                 Action::Scrub(region) => {
                     self.chores().scrub.push_back(region);
                     dirty = true;
                     Ok(())
                 }
             };
-            result = result.and(withheld(done));
+            result = result.and(self.agree(done));
         }
         if dirty {
-            self.chores_changed.notify_all();
+            self.chores_changed.ring();
         }
         result
     }
@@ -146,7 +218,7 @@ impl NodeService {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
                 self.open_fresh(region, shared)?;
-                withheld(self.arena.open(region, epoch, Some(handle), None))?;
+                self.agree(self.arena.open(region, epoch, Some(handle), None))?;
             }
         }
         Ok(())
@@ -159,44 +231,56 @@ impl NodeService {
             && !is_shared
             && let Err(error) = self.arena.share(region)
         {
-            eprintln!("farpool node: sharing region {region}: {error}");
+            self.host.say(&format!("farpool node: sharing region {region}: {error}"));
             return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
         }
         // Wiped when it was released; looked at again, because this is where a mistake would show somebody
         // another's bytes.
         match self.arena.verify_zero(region) {
+            Ok(false) if mutant!(NoWiping) => Ok(()),
             Ok(true) => Ok(()),
             Ok(false) => {
-                eprintln!("farpool node: region {region} was not clean and is withheld");
-                self.withheld.lock().unwrap_or_else(PoisonError::into_inner).insert(region);
+                self.host.say(&format!("farpool node: region {region} was not clean and is withheld"));
+                self.withhold(region);
                 Err(Refusal::new(Code::Exhausted, 0))
             }
-            Err(error) => withheld(Err(error)),
+            Err(error) => self.agree(Err(error)),
         }
+    }
+
+    pub(crate) fn withhold(&self, region: RegionIndex) {
+        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).insert(region);
     }
 
     pub(crate) fn is_withheld(&self, region: RegionIndex) -> bool {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner).contains(&region)
     }
 
+    /// Whether this inventory shows nothing that is still anybody's or still to be wiped. Regions that are
+    /// withheld for good do not count.
+    pub(crate) fn is_empty(&self, inventory: &Inventory) -> bool {
+        let withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner).len();
+        inventory.owned.is_empty() && inventory.counts.cleaning as usize <= withheld
+    }
+
     /// Asks for a report to the broker soon.
     pub(crate) fn changed(&self) {
         self.chores().report = true;
-        self.chores_changed.notify_all();
+        self.chores_changed.ring();
     }
 
-    fn lease(&self, lease: &Lease) -> Result<Reply, Refusal> {
+    fn lease(&self, asker: Option<&Name>, lease: &Lease) -> Result<Reply, Refusal> {
         let session = lease.ticket.session;
         let wanted = (lease.ticket.region_count as usize).min(farpool_wire::limits::LEASE_REGIONS_MAX);
         let mut handles = Vec::with_capacity(wanted);
         for _ in 0..wanted {
-            handles.push(fresh_handle()?);
+            handles.push(fresh_handle(&*self.host)?);
         }
         let mut actions = Vec::new();
         let leased = {
             let mut leases = self.leases();
             let next = || handles.pop().unwrap_or_default();
-            let leased = leases.redeem(clock::now(), lease, next, &mut actions)?;
+            let leased = leases.redeem(self.host.now(), asker, lease, next, &mut actions)?;
             self.carry_out(&actions)?;
             leased
         };
@@ -223,34 +307,110 @@ impl NodeService {
         opened.map(|()| Reply::Lease(leased))
     }
 
-    fn seal(&self, seal: &Seal) -> Result<Reply, Refusal> {
-        let mut handles = Vec::with_capacity(seal.regions.len());
-        for _ in 0..seal.regions.len() {
-            handles.push(fresh_handle()?);
+    fn seal(&self, asker: Option<&Name>, seal: &Seal) -> Result<Reply, Refusal> {
+        loop {
+            let heard = self.moved.heard();
+            let mut handles = Vec::with_capacity(seal.regions.len());
+            for _ in 0..seal.regions.len() {
+                handles.push(fresh_handle(&*self.host)?);
+            }
+            let mut actions = Vec::new();
+            let mut leases = self.leases();
+            let sealed = leases.seal(asker, seal, || handles.pop().unwrap_or_default(), &mut actions)?;
+            let closed = self.carry_out(&actions);
+            // Claimed before the lock goes: from then on they might be taken back, wiped and granted anew.
+            let claimed = self.claim_moving(&sealed.regions);
+            drop(leases);
+            let is_whole = claimed.len() == sealed.regions.len();
+            let opened = closed.and_then(|()| claimed.iter().try_for_each(|grant| self.open_sealed(grant)));
+            self.end_moving(&claimed);
+            self.changed();
+            opened?;
+            if is_whole {
+                return self.still_sealed(sealed).map(Reply::Seal);
+            }
+            // The same was asked a moment ago and is under way: its end is the end of this as well.
+            self.host.wait(&self.moved, heard, self.host.now().plus_ms(MOVING_LOOK_MS));
         }
-        let mut actions = Vec::new();
-        let mut leases = self.leases();
-        let sealed = leases.seal(seal, || handles.pop().unwrap_or_default(), &mut actions)?;
-        self.carry_out(&actions)?;
-        drop(leases);
-        self.changed();
-        Ok(Reply::Seal(sealed))
     }
 
-    fn control(&self, request: Request) -> Result<Reply, Refusal> {
+    /// Those of these regions that nobody else is moving; from now on the caller is.
+    fn claim_moving(&self, grants: &[Grant]) -> Vec<Grant> {
+        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        grants.iter().filter(|grant| moving.insert(grant.region)).cloned().collect()
+    }
+
+    fn end_moving(&self, grants: &[Grant]) {
+        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        grants.iter().for_each(|grant| _ = moving.remove(&grant.region));
+        drop(moving);
+        // Who moved nothing has no news, least of all for itself.
+        if !grants.is_empty() {
+            self.moved.ring();
+        }
+    }
+
+    /// Waits until nobody moves the bytes of a region.
+    pub(crate) fn wait_moved(&self, region: RegionIndex) {
+        loop {
+            let heard = self.moved.heard();
+            if !self.moving.lock().unwrap_or_else(PoisonError::into_inner).contains(&region) {
+                return;
+            }
+            self.host.wait(&self.moved, heard, self.host.now().plus_ms(MOVING_LOOK_MS));
+        }
+    }
+
+    /// Moves a sealed region's bytes out of the reach of its writer, who may still have it mapped, and lets
+    /// readers in. Some 50 ms for each 64 MiB; the lease lock is not held. Nothing if that was done before.
+    fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
+        let Grant { region, epoch, handle } = *grant;
+        let fence = self.arena.enter(region)?.fence();
+        if fence.epoch != epoch {
+            return Err(Refusal::new(Code::StaleEpoch, fence.epoch.0));
+        }
+        if fence.read_handle == Some(handle) {
+            return Ok(());
+        }
+        let moved = if mutant!(SealedNotMoved) { Ok(()) } else { self.arena.reseat(region) };
+        match moved.and_then(|()| self.arena.open(region, epoch, None, Some(handle))) {
+            // Taken back meanwhile; it is wiped when this is over.
+            Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
+            // Asked again when the host has memory, it is done then.
+            Err(error @ RegionError::System { .. }) => {
+                self.host.say(&format!("farpool node: sealing region {region}: {error}"));
+                Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()))
+            }
+            other => self.agree(other),
+        }
+    }
+
+    /// The answer to a seal, if none of its regions was taken back while it was made.
+    fn still_sealed(&self, sealed: Sealed) -> Result<Sealed, Refusal> {
+        let leases = self.leases();
+        for grant in sealed.regions.iter() {
+            match leases.epoch_of(grant.region) {
+                Some(epoch) if epoch == grant.epoch => {}
+                epoch => return Err(Refusal::new(Code::StaleEpoch, epoch.unwrap_or_default().0)),
+            }
+        }
+        Ok(sealed)
+    }
+
+    fn control(&self, asker: Option<&Name>, request: Request) -> Result<Reply, Refusal> {
         let mut actions = Vec::new();
         match request {
-            Request::Lease(lease) => self.lease(&lease),
-            Request::Seal(seal) => self.seal(&seal),
+            Request::Lease(lease) => self.lease(asker, &lease),
+            Request::Seal(seal) => self.seal(asker, &seal),
             Request::Renew(proof) => {
                 let mut leases = self.leases();
-                let renewed = leases.renew(clock::now(), &proof, &mut actions)?;
+                let renewed = leases.renew(self.host.now(), asker, &proof, &mut actions)?;
                 self.carry_out(&actions)?;
                 Ok(Reply::Renew(renewed))
             }
             Request::Release(release) => {
                 let mut leases = self.leases();
-                let released = leases.release(&release, &mut actions)?;
+                let released = leases.release(asker, &release, &mut actions)?;
                 self.carry_out(&actions)?;
                 drop(leases);
                 self.changed();
@@ -265,7 +425,7 @@ impl NodeService {
         &self,
         span: &Span,
         intent: Intent,
-        mut copy: impl FnMut(&farpool_region::Entered<'_>, u64, std::ops::Range<usize>) -> Result<(), Refusal>,
+        mut copy: impl FnMut(&M::Entered<'_>, u64, std::ops::Range<usize>) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let total = span.bytes as usize;
         let mut done = 0;
@@ -301,9 +461,15 @@ impl NodeService {
     }
 }
 
-impl Service for NodeService {
-    fn call(&self, _peer: Peer, request: Request) -> Result<Reply, Refusal> {
-        self.control(request)
+impl<M: Memory> Service for NodeService<M> {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        // Leases are for sessions. Data operations need no such look: they carry the lease's handle. The status,
+        // which anybody may ask for, is not served here.
+        let has_sessions = matches!(peer.identity, None | Some(Identity::Tenant(_) | Identity::Admin));
+        if !has_sessions && !matches!(request, Request::Status(_)) {
+            return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
+        }
+        self.control(tenant_of(peer).as_ref(), request)
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
@@ -330,16 +496,10 @@ impl Service for NodeService {
         let may_write = fence.write_handle == Some(attach.handle);
         let access = if may_write { SharedAccess::ReadWrite } else { SharedAccess::Read };
         let not_shared = Refusal::new(Code::NotShared, 0);
-        let region = self.arena.shared_fd(attach.region, access).map_err(|_| not_shared)?;
+        let shared = self.arena.hand_out(attach.region, access).map_err(|_| not_shared)?;
         // Still the same epoch, so the descriptor is the one that was asked for.
         judge()?;
-        let words = self.arena.words_fd().try_clone_to_owned().map_err(|_| not_shared)?;
         self.counters.mapped_regions.fetch_add(1, Ordering::Relaxed);
-        let attached = Attached {
-            region_bytes: self.arena.region_bytes(),
-            word_offset: self.arena.word_offset(attach.region),
-            words_bytes: self.arena.words_bytes(),
-        };
-        Ok(Shared { region, words, attached })
+        Ok(shared)
     }
 }

@@ -1,20 +1,19 @@
 //! Putting a node together, and taking it down.
 
 use crate::options::NodeOptions;
-use crate::reporting;
-use crate::service::NodeService;
-use farpool_lease::{NodeLeases, ticket};
+use crate::reporting::{self, TICK_MS};
+use crate::service::{Chores, Life, NodeService};
+use farpool_lease::ticket;
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
-use farpool_transport::{Service, shm, tcp};
+use farpool_transport::{Identity, Machine, Service, Task, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
-use farpool_wire::{Incarnation, Name, RegionIndex, Text};
+use farpool_wire::{Name, Text};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A running memory node. Dropping it stops it; its bytes are gone then.
@@ -23,7 +22,7 @@ pub struct Node {
     info: NodeInfo,
     address: SocketAddr,
     listening: Vec<Listening>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Task>,
 }
 
 /// Why a node did not start.
@@ -55,22 +54,18 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none. Equal to
-/// a node's [`NodeInfo::host_boot`] when the node is on this host.
-pub fn host_boot_id() -> u128 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
-}
-
-fn random<const N: usize>() -> Result<[u8; N], StartError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| StartError::System(io::Error::other(error)))?;
-    Ok(bytes)
-}
-
 impl Node {
     /// Starts serving; presents itself to the broker in the background.
     pub fn start(options: NodeOptions) -> Result<Node, StartError> {
+        let host = Machine::host(options.reach.clone());
+        let node = Identity::Node(ticket::node_id(&options.name));
+        if let Some(tls) = options.reach.tls.as_ref().filter(|tls| *tls.identity() != node) {
+            return Err(StartError::Setting(format!(
+                "its certificate is that of {}; a node called {} needs that of {node}",
+                tls.identity(),
+                options.name
+            )));
+        }
         let region_count = options.memory_bytes / options.region_bytes.max(1);
         if region_count == 0 || region_count > NODE_REGIONS_MAX as u64 {
             return Err(StartError::Setting(format!(
@@ -87,17 +82,13 @@ impl Node {
         })
         .map_err(StartError::Region)?;
 
-        let incarnation = Incarnation(u64::from_le_bytes(random()?).max(1));
-        let ticket_key = random()?;
         let node = ticket::node_id(&options.name);
-        let mut leases = NodeLeases::new(node, incarnation, ticket_key, region_count);
-        // Fresh mappings are zero; pre-faulting them changes only how fast their first use is.
-        for region in 0..region_count {
-            leases.scrubbed(RegionIndex(region));
-        }
-        let service = Arc::new(NodeService::new(arena, leases));
+        let (service, life) =
+            NodeService::begin(Arc::clone(&host), arena, node).map_err(StartError::System)?;
+        let Life { incarnation, ticket_key } = life;
+        let service = Arc::new(service);
 
-        let listener = tcp::listen(options.listen, service.clone())
+        let listener = tcp::listen(options.listen, &options.reach, service.clone())
             .map_err(|error| StartError::Listen(options.listen, error))?;
         let address = listener.local_address().unwrap_or(options.listen);
         let mut listening = vec![listener];
@@ -108,7 +99,7 @@ impl Node {
         }
 
         let uname = rustix::system::uname();
-        let host = uname.nodename().to_string_lossy().into_owned();
+        let host_name = uname.nodename().to_string_lossy().into_owned();
         let text = |text: String| Text::new(text).map_err(|error| StartError::Setting(error.to_string()));
         let info = NodeInfo {
             node,
@@ -116,10 +107,10 @@ impl Node {
             incarnation,
             address: text(options.advertise.clone().unwrap_or_else(|| address.to_string()))?,
             shm_socket: text(shm_socket)?,
-            host_boot: host_boot_id(),
+            host_boot: host.boot_id(),
             host_label: match &options.host_label {
                 Some(label) => label.clone(),
-                None => Name::new(if host.is_empty() { "unnamed-host".into() } else { host })
+                None => Name::new(if host_name.is_empty() { "unnamed-host".into() } else { host_name })
                     .map_err(|error| StartError::Setting(error.to_string()))?,
             },
             region_bytes: options.region_bytes,
@@ -127,10 +118,10 @@ impl Node {
 
         let mut running = Node { service, info, address, listening, threads: Vec::new() };
         let service = Arc::clone(&running.service);
-        running.spawn("farpool-time", move || reporting::keep_time(&service))?;
+        running.spawn("farpool-time", move || reporting::keep_time(&service, TICK_MS))?;
         let service = Arc::clone(&running.service);
-        let house_options = options.clone();
-        running.spawn("farpool-house", move || reporting::keep_house(&service, &house_options))?;
+        let prefault = options.prefault;
+        running.spawn("farpool-house", move || reporting::keep_house(&service, prefault, TICK_MS))?;
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
         running.spawn("farpool-report", move || {
@@ -140,8 +131,7 @@ impl Node {
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(StartError::System)?;
-        self.threads.push(thread);
+        self.threads.push(self.service.host.spawn(name, Box::new(run)).map_err(StartError::System)?);
         Ok(())
     }
 
@@ -152,13 +142,28 @@ impl Node {
 
     /// Waits until the broker has taken the node in. Whether it has.
     pub fn wait_joined(&self, patience: Duration) -> bool {
-        let chores = self.service.chores();
-        let (chores, _) = self
-            .service
-            .chores_changed
-            .wait_timeout_while(chores, patience, |chores| !chores.joined)
-            .unwrap_or_else(PoisonError::into_inner);
-        chores.joined
+        self.wait_until(patience, |chores| chores.joined)
+    }
+
+    /// Waits until the node has been emptied and told to end: nothing is leased, sealed or named here, all is
+    /// wiped, and the broker knows. Whether that is so.
+    pub fn wait_drained(&self, patience: Duration) -> bool {
+        self.wait_until(patience, |chores| chores.drained)
+    }
+
+    fn wait_until(&self, patience: Duration, is_so: impl Fn(&Chores) -> bool) -> bool {
+        let host = &self.service.host;
+        let give_up = host.now().plus_ms(patience.as_millis() as u64);
+        loop {
+            let heard = self.service.chores_changed.heard();
+            if is_so(&self.service.chores()) {
+                return true;
+            }
+            if host.now() >= give_up {
+                return false;
+            }
+            host.wait(&self.service.chores_changed, heard, give_up);
+        }
     }
 
     /// What answers its peers, for serving them by other means (the simulated net).
@@ -174,11 +179,10 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.service.chores().stop = true;
-        self.service.chores_changed.notify_all();
+        self.service.stop();
         self.listening.clear();
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -1,11 +1,11 @@
 //! One file on the broker's disk, in an embedded B-tree with synced commits.
 //!
-//! Tables: `meta` (`format`, `term`, `key`, `next_file`) and `names` (name to a published file in the form of
-//! the wire). A file whose `format` is another version is refused, never converted in passing. No table is
+//! Tables: `meta` (`format`, `term`, `key`, `next_file`) and `names` (name to a published file, its fields in
+//! the form of the wire). A file whose `format` is another version is refused, never converted in passing. No table is
 //! ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
 
 use super::{Store, StoreError};
-use farpool_lease::broker::{Durable, NamedFile, Record};
+use farpool_lease::broker::{Durable, NamedFile, Record, place_of};
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
@@ -17,7 +17,7 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const NAMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("names");
 
 /// The version of what is inside the tables.
-pub const STORE_FORMAT: u64 = 1;
+pub const STORE_FORMAT: u64 = 2;
 
 /// See the module.
 pub struct RedbStore {
@@ -107,10 +107,15 @@ fn check_version(format: &[u8], path: &str) -> Result<(), StoreError> {
 fn encode(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
         List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
+    let by_admin = file.extents.iter().map(|extent| file.leased_by_admin.contains(&place_of(extent)));
+    let leased_by_admin: List<bool, NAMED_EXTENTS_MAX> =
+        List::new(by_admin.collect()).map_err(|error| StoreError(error.to_string()))?;
     let mut bytes = Vec::new();
     file.file.put(&mut bytes);
     file.class.put(&mut bytes);
+    file.tenant.put(&mut bytes);
     extents.put(&mut bytes);
+    leased_by_admin.put(&mut bytes);
     Ok(bytes)
 }
 
@@ -118,9 +123,17 @@ fn decode(bytes: &[u8]) -> Result<NamedFile, farpool_wire::WireError> {
     let mut from = Cursor::new(bytes);
     let file = FileId::take(&mut from)?;
     let class = FileClass::take(&mut from)?;
+    let tenant = Name::take(&mut from)?;
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
+    let by_admin: List<bool, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
     from.finish()?;
-    Ok(NamedFile { file, class, extents: extents.into_vec() })
+    let leased_by_admin = extents
+        .iter()
+        .zip(by_admin.iter())
+        .filter(|(_, by)| **by)
+        .map(|(extent, _)| place_of(extent))
+        .collect();
+    Ok(NamedFile { file, class, tenant, extents: extents.into_vec(), leased_by_admin })
 }
 
 impl Store for RedbStore {

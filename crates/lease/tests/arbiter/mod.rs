@@ -1,5 +1,6 @@
 //! A node's `NodeLeases` with the gates and the memory it rules, and with everybody who ever held a grant
 //! trying to use it after every step. Every call ends in the invariants.
+#![allow(dead_code, reason = "not every test asks everything")]
 
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
@@ -52,6 +53,8 @@ pub struct Arbiter {
     redeemed: Vec<(Term, TicketId)>,
     /// When each session's last sign of life runs out.
     deadlines: BTreeMap<SessionId, MonoNs>,
+    /// For whom each region was leased last.
+    tenants: BTreeMap<RegionIndex, Name>,
     handles: u128,
 }
 
@@ -71,6 +74,7 @@ impl Arbiter {
             given: Vec::new(),
             redeemed: Vec::new(),
             deadlines: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             handles: u128::from(incarnation.0) << 64,
         }
     }
@@ -81,6 +85,10 @@ impl Arbiter {
 
     pub fn inventory(&self) -> Inventory {
         self.leases.inventory(Traffic::default(), 0)
+    }
+
+    pub fn may_end(&self) -> bool {
+        self.leases.may_end()
     }
 
     pub fn owner(&self, region: RegionIndex) -> Option<(Epoch, RegionOwner)> {
@@ -107,7 +115,8 @@ impl Arbiter {
         self.leases.offered(offered);
     }
 
-    pub fn redeem(&mut self, now: MonoNs, ticket: &Ticket) -> Result<Leased, Refusal> {
+    /// Everybody here is asked over a connection that proves `asker`, if it proves a tenant.
+    pub fn redeem(&mut self, now: MonoNs, asker: Option<&Name>, ticket: &Ticket) -> Result<Leased, Refusal> {
         let (mut actions, mut handles) = (Vec::new(), self.handles);
         let next_handle = || {
             handles += 1;
@@ -118,13 +127,19 @@ impl Arbiter {
             self.leases.made_mappable(region);
         }
         let lease = Lease { ticket: ticket.clone(), shared: ticket.id.0.is_multiple_of(2) };
-        let answer = self.leases.redeem(now, &lease, next_handle, &mut actions);
+        let answer = self.leases.redeem(now, asker, &lease, next_handle, &mut actions);
         self.handles = handles;
+        let is_draining = self.inventory().draining;
+        assert!(is_draining || !matches!(&answer, Err(refusal) if refusal.code == Code::Draining));
         if let Ok(leased) = &answer {
+            assert!(!is_draining, "a node that is being emptied grants nothing");
             assert_eq!(leased.grants.len(), ticket.region_count as usize, "all that was promised");
             let id = (ticket.term, ticket.id);
             assert!(!self.redeemed.contains(&id), "ticket {id:?} was redeemed twice");
             self.redeemed.push(id);
+            assert!(asker.is_none_or(|asker| *asker == ticket.tenant), "{asker:?} redeemed {ticket:?}");
+            let tenants = leased.grants.iter().map(|grant| (grant.region, ticket.tenant.clone()));
+            self.tenants.extend(tenants);
             self.heard_of(now, ticket.session, leased.lease_ttl_ms);
             self.given.extend(leased.grants.iter().map(|grant| Given {
                 session: ticket.session,
@@ -137,19 +152,28 @@ impl Arbiter {
         answer
     }
 
-    pub fn renew(&mut self, now: MonoNs, proof: &SessionProof) -> Result<Renewed, Refusal> {
+    pub fn renew(
+        &mut self,
+        now: MonoNs,
+        asker: Option<&Name>,
+        proof: &SessionProof,
+    ) -> Result<Renewed, Refusal> {
         let mut actions = Vec::new();
-        let answer = self.leases.renew(now, proof, &mut actions);
+        let answer = self.leases.renew(now, asker, proof, &mut actions);
         if let Ok(renewed) = &answer {
+            assert_eq!(renewed.draining, self.inventory().draining, "its holders are asked to leave");
+            let owned = self.inventory().owned;
+            let leased = owned.iter().filter(|owned| owned.owner == RegionOwner::Session(proof.session));
+            assert_eq!(renewed.regions as usize, leased.count(), "a client compares this with what it holds");
             self.heard_of(now, proof.session, renewed.lease_ttl_ms);
         }
         self.step(answer.is_ok(), &actions);
         answer
     }
 
-    pub fn release(&mut self, release: &Release) -> Result<Released, Refusal> {
+    pub fn release(&mut self, asker: Option<&Name>, release: &Release) -> Result<Released, Refusal> {
         let mut actions = Vec::new();
-        let answer = self.leases.release(release, &mut actions);
+        let answer = self.leases.release(asker, release, &mut actions);
         if answer.is_ok() && release.whole {
             self.deadlines.remove(&release.session);
         }
@@ -157,15 +181,17 @@ impl Arbiter {
         answer
     }
 
-    pub fn seal(&mut self, seal: &Seal) -> Result<Sealed, Refusal> {
+    pub fn seal(&mut self, asker: Option<&Name>, seal: &Seal) -> Result<Sealed, Refusal> {
         let (mut actions, mut handles) = (Vec::new(), self.handles);
         let next_handle = || {
             handles += 1;
             Handle(handles)
         };
-        let answer = self.leases.seal(seal, next_handle, &mut actions);
+        let answer = self.leases.seal(asker, seal, next_handle, &mut actions);
         self.handles = handles;
         if let Ok(sealed) = &answer {
+            let closes = actions.iter().filter(|action| matches!(action, Action::Close { .. })).count();
+            assert!(closes <= sealed.regions.len() && actions.len() == 2 * closes, "{actions:?}");
             self.given.extend(sealed.regions.iter().map(|grant| Given {
                 session: seal.session,
                 region: grant.region,
@@ -174,6 +200,10 @@ impl Arbiter {
             }));
         }
         self.step(answer.is_ok(), &actions);
+        if let Ok(sealed) = &answer {
+            let readable = |grant: &Grant| self.read(grant.region, grant.epoch, grant.handle).is_some();
+            assert!(sealed.regions.iter().all(readable), "{sealed:?} cannot be read");
+        }
         answer
     }
 
@@ -325,6 +355,14 @@ impl Arbiter {
         let total = counts.free + counts.leased + counts.named + counts.cleaning;
         assert_eq!(total as usize, self.gates.len(), "{counts:?}");
         assert_eq!(counts.cleaning as usize, self.to_scrub().len(), "what is not clean is being cleaned");
+        let mut by_tenant: BTreeMap<&Name, u32> = BTreeMap::new();
+        for owned in inventory.owned.iter() {
+            *by_tenant.entry(&self.tenants[&owned.region]).or_default() += 1;
+        }
+        let reported: BTreeMap<&Name, u32> =
+            inventory.tenants.iter().map(|has| (&has.tenant, has.regions)).collect();
+        assert_eq!(reported, by_tenant, "a region is its tenant's until it is taken back");
+        assert_eq!(reported.len(), inventory.tenants.len(), "each tenant is reported once");
         for (index, gate) in self.gates.iter().enumerate() {
             let owned = inventory.owned.iter().find(|owned| owned.region.0 as usize == index);
             let owned_writable = owned.map(|owned| matches!(owned.owner, RegionOwner::Session(_)));

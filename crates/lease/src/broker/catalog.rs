@@ -1,0 +1,252 @@
+//! The names of published files, each of one tenant.
+//!
+//! The idea: to everybody but its tenant and the administrator a file is not there, except that its name is
+//! taken.
+
+use super::records::place_of;
+use super::{BrokerLeases, NamedFile, Owner, Place, Record, give_up};
+use crate::tenant;
+use farpool_wire::control::*;
+use farpool_wire::ids::{Epoch, FileId, MonoNs, NodeId};
+use farpool_wire::limits::{NAMED_EXTENTS_MAX, NAMES_PAGE_MAX, NODE_REGIONS_MAX};
+use farpool_wire::{Code, Handle, List, Name, Refusal, mutant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// Whether a tenant sees a file and may do with it what it likes.
+fn may_use(tenant: &Name, file: &NamedFile) -> bool {
+    *tenant == file.tenant || tenant::is_admin(tenant)
+}
+
+/// Of another tenant's file not even the id is told.
+fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
+    Refusal::new(Code::NameTaken, if may_use(tenant, has) { has.file.0 } else { 0 })
+}
+
+impl BrokerLeases {
+    /// Gives sealed extents to a name: one transaction, which frees what the name had before. Extents of a
+    /// file that was moved take the place of its own; those that did not move are named again.
+    pub fn publish(
+        &mut self,
+        now: MonoNs,
+        tenant: &Name,
+        publish: &Publish,
+        records: &mut Vec<Record>,
+    ) -> Result<Published, Refusal> {
+        self.prove(now, tenant, publish.session, publish.secret)?;
+        let has = self.durable.names.get(&publish.name);
+        let seen = has.filter(|has| may_use(tenant, has));
+        // The same extents again: the first answer was lost.
+        if let Some(has) = seen
+            && has.extents == *publish.extents
+            && (publish.moved == FileId(0) || publish.moved == has.file)
+        {
+            return Ok(Published { file: has.file });
+        }
+        let moved = match (publish.moved, seen, has) {
+            (FileId(0), _, None) => None,
+            (FileId(0), Some(_), _) if publish.replace => None,
+            (FileId(0), _, Some(has)) => return Err(taken(tenant, has)),
+            (moved, Some(has), _) if has.file == moved => Some(has.clone()),
+            (_, Some(has), _) => return Err(Refusal::new(Code::NameTaken, has.file.0)),
+            (_, None, _) => return Err(Refusal::new(Code::NoSuchName, 0)),
+        };
+        let fresh = self.check_extents(publish, moved.as_ref())?;
+        let mut named = match moved {
+            Some(file) => NamedFile { extents: publish.extents.to_vec(), ..file },
+            None => {
+                // 0 is no file: on the wire it says that none was moved.
+                let file = FileId(self.durable.next_file.0.max(1));
+                self.persist(Record::NextFile(FileId(file.0 + 1)), records);
+                NamedFile {
+                    file,
+                    class: publish.class,
+                    tenant: tenant.clone(),
+                    extents: publish.extents.to_vec(),
+                    leased_by_admin: BTreeSet::new(),
+                }
+            }
+        };
+        let places: BTreeSet<Place> = named.places().map(|(place, _)| place).collect();
+        named.leased_by_admin.retain(|place| places.contains(place));
+        if named.tenant != *tenant {
+            // Only the administrator moves what is another's.
+            named.leased_by_admin.extend(fresh);
+        }
+        self.disown(&publish.name, &places);
+        self.own(&named);
+        let file = named.file;
+        self.persist(Record::Name(publish.name.clone(), named), records);
+        Ok(Published { file })
+    }
+
+    /// Whether these extents may become a file's: those that `moved` has already, and others that nobody has.
+    /// Returns the places of the others.
+    fn check_extents(
+        &self,
+        publish: &Publish,
+        moved: Option<&NamedFile>,
+    ) -> Result<BTreeSet<Place>, Refusal> {
+        let own: BTreeMap<Place, Handle> = moved
+            .iter()
+            .flat_map(|file| file.places())
+            .map(|(place, extent)| (place, extent.handle))
+            .collect();
+        let mut epochs: BTreeMap<Place, Epoch> = BTreeMap::new();
+        let mut bytes = 0;
+        for extent in publish.extents.iter() {
+            // A node not heard of since the broker started may still come: that is not a loss.
+            let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::NoNodes, extent.node.0))?;
+            if node.info.incarnation != extent.incarnation {
+                return Err(Refusal::new(Code::FileLost, extent.node.0));
+            }
+            let ends_at = extent.region_offset.checked_add(extent.bytes);
+            if extent.bytes == 0 || ends_at.is_none_or(|end| end > node.info.region_bytes) {
+                return Err(Refusal::new(Code::OutOfBounds, node.info.region_bytes));
+            }
+            bytes += extent.bytes;
+            if extent.region.0 as usize >= NODE_REGIONS_MAX {
+                return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
+            }
+            let place = place_of(extent);
+            // A named region stays at its epoch until its name lets it go, so any other epoch is a wrong one.
+            if let Some(owner) = self.owners.get(&place) {
+                if owner.epoch != extent.epoch {
+                    return Err(Refusal::new(Code::StaleEpoch, owner.epoch.0));
+                }
+                match own.get(&place) {
+                    Some(handle) if *handle == extent.handle => continue,
+                    Some(_) => return Err(Refusal::new(Code::WrongHandle, 0)),
+                    None => return Err(Refusal::new(Code::NameTaken, owner.file.0)),
+                }
+            }
+            if let Some(epoch) = self.given_up.get(&place)
+                && *epoch >= extent.epoch
+                && !mutant!(GivenUpPublished)
+            {
+                return Err(Refusal::new(Code::StaleEpoch, epoch.0));
+            }
+            if *epochs.entry(place).or_insert(extent.epoch) != extent.epoch {
+                return Err(Refusal::new(Code::StaleEpoch, extent.epoch.0));
+            }
+            // Only what the node itself has shown as sealed to this life of the broker: the asker may have
+            // published it to an earlier life, which has let it go since.
+            match node.sealed.get(&extent.region) {
+                Some((epoch, session)) if *epoch == extent.epoch => {
+                    if *session != publish.session {
+                        return Err(Refusal::new(Code::WrongSecret, session.0));
+                    }
+                }
+                _ if mutant!(UnreportedPublished) => {}
+                _ => return Err(Refusal::new(Code::NotReported, extent.node.0)),
+            }
+        }
+        // A file keeps its length wherever it lies.
+        if let Some(file) = moved
+            && file.bytes() != bytes
+        {
+            return Err(Refusal::new(Code::OutOfBounds, file.bytes()));
+        }
+        Ok(epochs.into_keys().collect())
+    }
+
+    /// Where the bytes of a name are.
+    pub fn open_name(&self, tenant: &Name, name: &Name) -> Result<Opened, Refusal> {
+        let file = self.seen(tenant, name)?;
+        let mut nodes: BTreeMap<NodeId, NodeInfo> = BTreeMap::new();
+        for extent in &file.extents {
+            // A node not heard of since the broker started may still come: that is not a loss.
+            let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::NoNodes, extent.node.0))?;
+            if node.info.incarnation != extent.incarnation {
+                return Err(Refusal::new(Code::FileLost, extent.node.0));
+            }
+            nodes.insert(extent.node, node.info.clone());
+        }
+        let nodes = List::new(nodes.into_values().collect());
+        let extents = List::new(file.extents.clone());
+        match (nodes, extents) {
+            (Ok(nodes), Ok(extents)) => Ok(Opened { file: file.file, class: file.class, extents, nodes }),
+            _ => Err(Refusal::new(Code::LimitReached, NAMED_EXTENTS_MAX as u64)),
+        }
+    }
+
+    /// Forgets a name; its nodes are told to free the bytes at their next report.
+    pub fn drop_name(
+        &mut self,
+        tenant: &Name,
+        name: &Name,
+        records: &mut Vec<Record>,
+    ) -> Result<Done, Refusal> {
+        self.seen(tenant, name)?;
+        self.disown(name, &BTreeSet::new());
+        self.persist(Record::DropName(name.clone()), records);
+        Ok(Done {})
+    }
+
+    /// Gives a file another name.
+    pub fn rename(
+        &mut self,
+        tenant: &Name,
+        rename: &Rename,
+        records: &mut Vec<Record>,
+    ) -> Result<Done, Refusal> {
+        let file = self.seen(tenant, &rename.from)?.clone();
+        if let Some(has) = self.durable.names.get(&rename.to) {
+            return Err(taken(tenant, has));
+        }
+        self.persist(Record::DropName(rename.from.clone()), records);
+        self.persist(Record::Name(rename.to.clone(), file), records);
+        Ok(Done {})
+    }
+
+    /// A page of names in their order: those that the tenant sees.
+    pub fn list_names(&self, tenant: &Name, list: &ListNames) -> Names {
+        let after = Name::new(list.after.to_string()).ok();
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut names = Vec::new();
+        let mut more = false;
+        for (name, file) in self.durable.names.range::<Name, _>((from, Bound::Unbounded)) {
+            if !name.starts_with(&*list.prefix) || !may_use(tenant, file) {
+                continue;
+            }
+            if names.len() == NAMES_PAGE_MAX {
+                more = true;
+                break;
+            }
+            let lost = file.extents.iter().any(|extent| {
+                self.nodes.get(&extent.node).is_some_and(|node| node.info.incarnation != extent.incarnation)
+            });
+            names.push(NameInfo {
+                name: name.clone(),
+                file: file.file,
+                class: file.class,
+                bytes: file.bytes(),
+                lost,
+                tenant: file.tenant.clone(),
+            });
+        }
+        Names { names: List::new(names).unwrap_or_default(), more }
+    }
+
+    fn seen(&self, tenant: &Name, name: &Name) -> Result<&NamedFile, Refusal> {
+        let file = self.durable.names.get(name).filter(|file| may_use(tenant, file));
+        file.ok_or(Refusal::new(Code::NoSuchName, 0))
+    }
+
+    /// Notes whose a file's regions are.
+    pub(super) fn own(&mut self, file: &NamedFile) {
+        for (place, extent) in file.places() {
+            let instead_of_admin = file.leased_by_admin.contains(&place).then(|| file.tenant.clone());
+            self.owners.insert(place, Owner { epoch: extent.epoch, file: file.file, instead_of_admin });
+        }
+    }
+
+    /// Gives up the regions that a name has, except those it keeps.
+    fn disown(&mut self, name: &Name, keeps: &BTreeSet<Place>) {
+        let Some(file) = self.durable.names.get(name) else { return };
+        for (place, extent) in file.places().filter(|(place, _)| !keeps.contains(place)) {
+            self.owners.remove(&place);
+            give_up(&mut self.given_up, place, extent.epoch);
+        }
+    }
+}

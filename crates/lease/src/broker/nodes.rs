@@ -1,0 +1,331 @@
+//! What the broker knows of nodes: what they said of themselves, and what they were promised to give.
+
+use super::records::Place;
+use super::{BrokerLeases, give_up};
+use crate::tenant;
+use crate::ticket::{self, TicketKey};
+use farpool_wire::control::*;
+use farpool_wire::ids::*;
+use farpool_wire::limits::*;
+use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A node, in one of its lives.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) info: NodeInfo,
+    pub(super) ticket_key: TicketKey,
+    /// When it last said anything.
+    pub(super) heard: MonoNs,
+    pub(super) inventory: Option<Inventory>,
+    /// What its last inventory showed as sealed and on its way to a name, and by whom.
+    pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
+    /// The broker's clock in the last answer to an inventory over this connection. The next inventory was
+    /// made after that.
+    ruled_ms: Option<u64>,
+    /// Promises of its regions that it may still keep, or may have kept without the broker knowing yet.
+    tickets: BTreeMap<TicketId, OpenTicket>,
+    /// Regions of all of them.
+    promised: u64,
+    shares: BTreeMap<Name, Share>,
+    /// What was said of emptying it in this life of the broker.
+    told: Option<Told>,
+}
+
+/// What an administrator said of emptying a node.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    drain: bool,
+    stop: bool,
+}
+
+#[derive(Clone, Debug)]
+struct OpenTicket {
+    tenant: Name,
+    regions: u32,
+    not_after_ms: u64,
+}
+
+/// What a tenant has of one node, in regions; or of the pool, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Leased, sealed or named, as the node last said.
+    pub(super) held: u64,
+    /// Promised by tickets.
+    pub(super) promised: u64,
+}
+
+impl Node {
+    fn new(now: MonoNs, offer: Offer) -> Node {
+        Node {
+            info: offer.info,
+            ticket_key: offer.ticket_key,
+            heard: now,
+            inventory: None,
+            sealed: BTreeMap::new(),
+            ruled_ms: None,
+            tickets: BTreeMap::new(),
+            promised: 0,
+            shares: BTreeMap::new(),
+            told: None,
+        }
+    }
+
+    /// The same life over a new connection: what was promised of it and said of it stands, and what it held it
+    /// holds until it says otherwise.
+    fn connected_again(&mut self, now: MonoNs, offer: Offer) {
+        let before = std::mem::replace(self, Node::new(now, offer));
+        (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
+        self.told = before.told;
+    }
+
+    /// Whether it is being emptied. A broker that was told nothing in this life believes the node.
+    pub(super) fn is_draining(&self) -> bool {
+        let says_so = || self.inventory.as_ref().is_some_and(|inventory| inventory.draining);
+        self.told.map_or_else(says_so, |told| told.drain)
+    }
+
+    /// `drain` and `stop` of a ruling; not to drain and yet to stop means: as it was told before.
+    fn order(&self) -> (bool, bool) {
+        self.told.map_or((false, self.is_draining()), |told| (told.drain, told.stop))
+    }
+
+    /// Whether it was told to end once it holds nothing, and last said that it does.
+    fn has_ended(&self) -> bool {
+        let is_empty = |inventory: &Inventory| inventory.owned.is_empty() && inventory.draining;
+        self.told.is_some_and(|told| told.stop) && self.inventory.as_ref().is_some_and(is_empty)
+    }
+
+    /// Regions that may be promised.
+    pub(super) fn unpromised(&self) -> u64 {
+        let free = self.inventory.as_ref().map_or(0, |inventory| u64::from(inventory.counts.free));
+        free.saturating_sub(self.promised)
+    }
+
+    /// Notes that a ticket was given for some of its regions.
+    pub(super) fn promise(&mut self, id: TicketId, tenant: &Name, regions: u32, not_after_ms: u64) {
+        self.promised += u64::from(regions);
+        self.shares.entry(tenant.clone()).or_default().promised += u64::from(regions);
+        self.tickets.insert(id, OpenTicket { tenant: tenant.clone(), regions, not_after_ms });
+    }
+
+    fn forget_ticket(&mut self, id: TicketId) {
+        let Some(open) = self.tickets.remove(&id) else { return };
+        self.promised -= u64::from(open.regions);
+        if let Some(share) = self.shares.get_mut(&open.tenant) {
+            share.promised -= u64::from(open.regions);
+        }
+    }
+
+    /// Tickets that can still be redeemed.
+    pub(super) fn open_tickets(&self, clock: u64) -> usize {
+        // Most are, so this looks at those that are not: they are the oldest.
+        self.tickets.len() - self.tickets.values().take_while(|open| open.not_after_ms < clock).count()
+    }
+
+    /// What this tenant has here, in bytes.
+    pub(super) fn share_of(&self, tenant: &Name) -> Share {
+        self.in_bytes(self.shares.get(tenant).copied().unwrap_or_default())
+    }
+
+    /// What each tenant has here, in bytes.
+    pub(super) fn shares(&self) -> impl Iterator<Item = (&Name, Share)> {
+        self.shares.iter().map(|(tenant, share)| (tenant, self.in_bytes(*share)))
+    }
+
+    /// Bounded: both counts are at most `NODE_REGIONS_MAX`.
+    fn in_bytes(&self, share: Share) -> Share {
+        let bytes = self.info.region_bytes;
+        Share { held: share.held * bytes, promised: share.promised * bytes }
+    }
+
+    /// Takes over what an inventory says of tickets and tenants. `moved` are regions that the node counts as
+    /// the administrator's, and whose they are.
+    fn count(&mut self, inventory: &Inventory, moved: &[Name]) {
+        for ticket in inventory.spent.iter() {
+            self.forget_ticket(*ticket);
+        }
+        // An inventory that was made after the end of a ticket shows what became of it; one that was merely
+        // received after that may have been under way when the ticket was redeemed.
+        if let Some(ruled_ms) = self.ruled_ms {
+            while let Some((id, open)) = self.tickets.first_key_value()
+                && open.not_after_ms < ruled_ms
+            {
+                let id = *id;
+                self.forget_ticket(id);
+            }
+        }
+        for share in self.shares.values_mut() {
+            share.held = 0;
+        }
+        for has in inventory.tenants.iter() {
+            self.shares.entry(has.tenant.clone()).or_default().held += u64::from(has.regions);
+        }
+        for owner in moved {
+            let admin =
+                self.shares.iter_mut().find(|(tenant, share)| tenant::is_admin(tenant) && share.held > 0);
+            if let Some((_, admin)) = admin {
+                admin.held -= 1;
+                self.shares.entry(owner.clone()).or_default().held += 1;
+            }
+        }
+        self.shares.retain(|_, share| *share != Share::default());
+    }
+}
+
+impl BrokerLeases {
+    /// A node presents itself; a new incarnation replaces the old one, once that is silent: two that live would
+    /// displace each other for ever.
+    pub fn offer(&mut self, now: MonoNs, offer: Offer) -> Result<Offered, Refusal> {
+        if !self.nodes.contains_key(&offer.info.node) && self.nodes.len() >= NODES_MAX {
+            return Err(Refusal::new(Code::LimitReached, NODES_MAX as u64));
+        }
+        let region_bytes = offer.info.region_bytes;
+        if !region_bytes.is_power_of_two() || !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region_bytes) {
+            return Err(Refusal::new(Code::Malformed, Opcode::Offer as u64));
+        }
+        let (id, incarnation) = (offer.info.node, offer.info.incarnation);
+        if let Some(other) = self.nodes.get(&id).filter(|node| node.info.incarnation != incarnation)
+            && now.ms_since(other.heard) <= u64::from(self.settings.lease.node_silence_ms)
+        {
+            return Err(Refusal::new(Code::WrongIncarnation, other.info.incarnation.0));
+        }
+        self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
+        match self.nodes.get_mut(&id) {
+            Some(node) if node.info.incarnation == incarnation => node.connected_again(now, offer),
+            _ => {
+                self.nodes.insert(id, Node::new(now, offer));
+            }
+        }
+        let times = &self.settings.lease;
+        Ok(Offered {
+            term: self.durable.term,
+            lease_ttl_ms: times.lease_ttl_ms,
+            grace_ms: times.grace_ms,
+            heartbeat_ms: times.heartbeat_ms,
+        })
+    }
+
+    /// A node's report, answered by who owns its sealed regions.
+    pub fn inventory(&mut self, now: MonoNs, inventory: Inventory) -> Result<Ruling, Refusal> {
+        let broker_now_ms = self.clock_ms(now);
+        let node =
+            self.nodes.get_mut(&inventory.node).ok_or(Refusal::new(Code::NoNodes, inventory.node.0))?;
+        if node.info.incarnation != inventory.incarnation {
+            return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
+        }
+        let counted: u64 = inventory.tenants.iter().map(|has| u64::from(has.regions)).sum();
+        if u64::from(inventory.counts.free).max(counted) > NODE_REGIONS_MAX as u64 {
+            return Err(Refusal::new(Code::Malformed, Opcode::Inventory as u64));
+        }
+        node.heard = now;
+        let mut adopt = Vec::new();
+        let mut drop = Vec::new();
+        let mut moved = Vec::new();
+        node.sealed.clear();
+        for owned in inventory.owned.iter() {
+            let place: Place = (inventory.node, inventory.incarnation, owned.region);
+            let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
+            moved.extend(named.and_then(|owner| owner.instead_of_admin.clone()));
+            match (owned.owner, named.map(|owner| owner.file)) {
+                (RegionOwner::Session(_), _) => {}
+                // Its session may still publish it, unless a name had it already and has let it go.
+                (RegionOwner::Sealing(session), None) if self.given_up.get(&place) < Some(&owned.epoch) => {
+                    node.sealed.insert(owned.region, (owned.epoch, session));
+                }
+                (RegionOwner::Sealing(_) | RegionOwner::Orphan, Some(file)) => {
+                    adopt.push(Adoption { region: owned.region, epoch: owned.epoch, file });
+                }
+                (RegionOwner::Name(has), Some(file)) if has == file && !mutant!(NamedDropped) => {}
+                (RegionOwner::Sealing(_) | RegionOwner::Orphan | RegionOwner::Name(_), _) => {
+                    give_up(&mut self.given_up, place, owned.epoch);
+                    drop.push(RegionAt { region: owned.region, epoch: owned.epoch });
+                }
+            }
+        }
+        node.count(&inventory, &moved);
+        node.ruled_ms = Some(broker_now_ms);
+        node.inventory = Some(inventory);
+        let (drain, stop) = node.order();
+        Ok(Ruling {
+            term: self.durable.term,
+            broker_now_ms,
+            // No longer than the inventory, which has the same limit.
+            adopt: List::new(adopt).unwrap_or_default(),
+            drop: List::new(drop).unwrap_or_default(),
+            drain,
+            stop,
+        })
+    }
+
+    /// An administrator empties a node, or takes it back into use. The node hears of it with its next ruling.
+    pub fn drain(&mut self, tenant: &Name, order: &DrainNode) -> Result<Done, Refusal> {
+        if !tenant::oversees(tenant) {
+            return Err(Refusal::new(Code::NotPermitted, Opcode::Drain as u64));
+        }
+        let node = self.nodes.values_mut().find(|node| node.info.name == order.node);
+        let node = node.ok_or_else(|| Refusal::new(Code::NoNodes, ticket::node_id(&order.node).0))?;
+        node.told = Some(Told { drain: order.drain, stop: order.drain && order.stop });
+        Ok(Done {})
+    }
+
+    /// Forgets nodes that have ended as they were told to, once they are silent. One that a published file has
+    /// lost bytes with stays known, so that the loss is told from a node that has not come back yet.
+    pub(super) fn forget_ended_nodes(&mut self, now: MonoNs) {
+        let silence_ms = u64::from(self.settings.lease.node_silence_ms);
+        let owners = &self.owners;
+        self.nodes.retain(|id, node| {
+            let is_gone = node.has_ended() && now.ms_since(node.heard) > silence_ms;
+            let from = (*id, Incarnation(0), RegionIndex(0));
+            !is_gone || owners.range(from..).next().is_some_and(|((node, ..), _)| node == id)
+        });
+    }
+
+    /// Whether the node may be promised from.
+    pub(super) fn may_grant(&self, now: MonoNs, node: &Node) -> bool {
+        self.is_alive(now, node) && !node.is_draining()
+    }
+
+    /// Failure domains with a node that may grant leases now.
+    pub(super) fn hosts(&self, now: MonoNs) -> u32 {
+        let grants = self.nodes.values().filter(|node| self.may_grant(now, node));
+        let labels: BTreeSet<&Name> = grants.map(|node| &node.info.host_label).collect();
+        labels.len() as u32
+    }
+
+    /// Whether the node was heard of lately.
+    pub(super) fn is_alive(&self, now: MonoNs, node: &Node) -> bool {
+        let silence_ms = u64::from(self.settings.lease.node_silence_ms);
+        node.inventory.is_some() && now.ms_since(node.heard) <= silence_ms
+    }
+
+    /// Whether what lies on the node counts: it may be cut off and serve on, but one that is silent for longer
+    /// than a client may be has most likely ended, and with it what it held.
+    fn is_counted(&self, now: MonoNs, node: &Node) -> bool {
+        let times = &self.settings.lease;
+        let silence_ms = self.silence_ms().max(times.node_silence_ms.into());
+        now.ms_since(node.heard) <= silence_ms
+    }
+
+    /// What a tenant has of the whole pool, in bytes.
+    pub(super) fn share_of(&self, now: MonoNs, tenant: &Name) -> Share {
+        let counted = self.nodes.values().filter(|node| self.is_counted(now, node));
+        counted.map(|node| node.share_of(tenant)).fold(Share::default(), |all, here| Share {
+            held: all.held + here.held,
+            promised: all.promised + here.promised,
+        })
+    }
+
+    /// The same for every tenant that has something.
+    pub(super) fn shares(&self, now: MonoNs) -> BTreeMap<&Name, Share> {
+        let mut all: BTreeMap<&Name, Share> = BTreeMap::new();
+        for node in self.nodes.values().filter(|node| self.is_counted(now, node)) {
+            for (tenant, here) in node.shares() {
+                let share = all.entry(tenant).or_default();
+                share.held += here.held;
+                share.promised += here.promised;
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,108 @@
+//! Tickets: which node promises how much to whom.
+//!
+//! The idea: what a tenant holds is known from inventories, what it was promised from the tickets that no
+//! inventory has accounted for yet. Their sum stays within its quota; nodes redeem each ticket once.
+
+use super::BrokerLeases;
+use super::nodes::{Node, Share};
+use super::spread::{Candidate, spread};
+use crate::ticket;
+use farpool_wire::control::{RequestTickets, Ticket, TicketOffer, Tickets};
+use farpool_wire::ids::{MonoNs, NodeId, TicketId};
+use farpool_wire::limits::{LEASE_REGIONS_MAX, TENANTS_MAX, TICKETS_MAX};
+use farpool_wire::{Code, List, Name, Refusal, mutant};
+use std::cmp::Reverse;
+
+impl BrokerLeases {
+    /// Promises at least the bytes asked for, or says how many there are, or how many the tenant may have.
+    /// See [`spread`] for which nodes give them.
+    pub fn request_tickets(
+        &mut self,
+        now: MonoNs,
+        tenant: &Name,
+        request: &RequestTickets,
+    ) -> Result<Tickets, Refusal> {
+        self.prove(now, tenant, request.session, request.secret)?;
+        let may_give = |node: &&Node| {
+            self.may_grant(now, node)
+                && !request.avoid.contains(&node.info.incarnation)
+                && !request.apart.contains(&node.info.host_label)
+        };
+        let mut candidates: Vec<Candidate<'_>> = self
+            .nodes
+            .values()
+            .filter(may_give)
+            .map(|node| Candidate {
+                node: node.info.node,
+                near: request.near != 0 && node.info.host_boot == request.near,
+                label: &node.info.host_label,
+                region_bytes: node.info.region_bytes,
+                free: node.unpromised().min(LEASE_REGIONS_MAX as u64),
+                taken: 0,
+            })
+            .collect();
+        let Some(region_bytes) = candidates.iter().map(|candidate| candidate.region_bytes).min() else {
+            return Err(Refusal::new(Code::NoNodes, 0));
+        };
+        // Each gives one ticket, and an answer has room for so many.
+        if candidates.len() > TICKETS_MAX {
+            let has = |candidate: &Candidate<'_>| (candidate.near, candidate.free * candidate.region_bytes);
+            candidates.sort_by_key(|candidate| Reverse(has(candidate)));
+            candidates.truncate(TICKETS_MAX);
+        }
+        let left_bytes = self.quota_left(now, tenant)?;
+        // In whole regions, so that whoever asks for what is left can get it.
+        let over_quota = Refusal::new(Code::OverQuota, left_bytes / region_bytes * region_bytes);
+        if request.bytes > left_bytes && !mutant!(QuotaNotChecked) {
+            return Err(over_quota);
+        }
+        let free_bytes: u64 =
+            candidates.iter().map(|candidate| candidate.free * candidate.region_bytes).sum();
+        if request.bytes == 0 || spread(&mut candidates, request.bytes) > 0 {
+            return Err(Refusal::new(Code::Exhausted, free_bytes));
+        }
+        let taken_bytes: u64 =
+            candidates.iter().map(|candidate| candidate.taken * candidate.region_bytes).sum();
+        if taken_bytes > left_bytes {
+            return Err(over_quota);
+        }
+        let taken = candidates.iter().filter(|candidate| candidate.taken > 0);
+        let taken: Vec<(NodeId, u32)> =
+            taken.map(|candidate| (candidate.node, candidate.taken as u32)).collect();
+        let not_after_ms = self.clock_ms(now) + u64::from(self.settings.lease.ticket_ttl_ms);
+        let mut offers = Vec::with_capacity(taken.len());
+        for (node, regions) in taken {
+            let Some(node) = self.nodes.get_mut(&node) else { continue };
+            let id = TicketId(self.next_ticket);
+            self.next_ticket += 1;
+            let mut promise = Ticket {
+                id,
+                term: self.durable.term,
+                session: request.session,
+                secret_digest: ticket::secret_digest(request.secret),
+                node: node.info.node,
+                incarnation: node.info.incarnation,
+                region_count: regions,
+                class: request.class,
+                tenant: tenant.clone(),
+                not_after_ms,
+                mac: [0; 32],
+            };
+            ticket::sign(&mut promise, &node.ticket_key);
+            node.promise(id, tenant, regions, not_after_ms);
+            offers.push(TicketOffer { ticket: promise, node: node.info.clone() });
+        }
+        let tickets = List::new(offers).map_err(|_| Refusal::new(Code::LimitReached, TICKETS_MAX as u64))?;
+        Ok(Tickets { tickets })
+    }
+
+    /// Bytes that a tenant may still be promised.
+    fn quota_left(&self, now: MonoNs, tenant: &Name) -> Result<u64, Refusal> {
+        let has = self.share_of(now, tenant);
+        if has == Share::default() && self.shares(now).len() >= TENANTS_MAX {
+            return Err(Refusal::new(Code::LimitReached, TENANTS_MAX as u64));
+        }
+        let quota_bytes = self.settings.quotas.of(tenant).unwrap_or(u64::MAX);
+        Ok(quota_bytes.saturating_sub(has.held + has.promised))
+    }
+}

@@ -1,0 +1,253 @@
+//! What the clients of the cluster do: whatever a client may, in any order.
+
+use super::*;
+
+/// A sealed region of a client, on its way to a name.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    node: usize,
+    extent: NamedExtent,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Client {
+    session: Option<SessionProof>,
+    tickets: Vec<(usize, Ticket)>,
+    held: Vec<(usize, Incarnation, RegionAt)>,
+    sealed: Vec<Sealed>,
+    /// A published file that was opened.
+    opened: Option<(Name, Opened)>,
+    /// Until when the leases at a node hold for certain.
+    deadlines: BTreeMap<usize, u64>,
+    asked: BTreeMap<u64, (Request, Address, u64)>,
+}
+
+impl World<'_> {
+    fn ask_as_client(&mut self, client: usize, to: Address, request: Request) {
+        let id = self.fresh();
+        self.clients[client].asked.insert(id, (request.clone(), to, self.now_ms));
+        self.send(Flight { id, from: Address::Client(client), to, said: Said::Ask(request) });
+    }
+
+    fn ask_broker_as_client(&mut self, client: usize, request: Request) {
+        self.ask_as_client(client, Address::Broker { life: self.broker_life }, request);
+    }
+
+    /// What the client's own deadline has passed over, or another life of its node, is no longer its own.
+    fn forget_what_expired(&mut self, index: usize) {
+        let now_ms = self.now_ms;
+        let client = &mut self.clients[index];
+        client.deadlines.retain(|_, deadline| now_ms < *deadline);
+        let deadlines = &client.deadlines;
+        client.held.retain(|(node, ..)| deadlines.contains_key(node));
+        client.sealed.retain(|sealed| deadlines.contains_key(&sealed.node));
+    }
+
+    pub(super) fn answer_client(&mut self, index: usize, id: u64, answer: Result<Reply, Refusal>) {
+        let Some((request, to, asked_ms)) = self.clients[index].asked.remove(&id) else { return };
+        self.forget_what_expired(index);
+        let deadline = asked_ms + u64::from(SETTINGS.lease_ttl_ms);
+        let client = &mut self.clients[index];
+        match (request, to, answer) {
+            (Request::OpenSession(_), _, Ok(Reply::OpenSession(opened))) => {
+                let proof = SessionProof { session: opened.session, secret: opened.secret };
+                if client.session.as_ref().is_none_or(|had| had.session == proof.session) {
+                    client.session = Some(proof);
+                }
+            }
+            (Request::RequestTickets(_), _, Ok(Reply::RequestTickets(tickets))) => {
+                for offer in tickets.tickets.iter() {
+                    client.tickets.push((offer.node.node.0 as usize - 1, offer.ticket.clone()));
+                }
+            }
+            (Request::Lease(lease), Address::Node(node), Ok(Reply::Lease(leased))) => {
+                let at = |grant: &Grant| RegionAt { region: grant.region, epoch: grant.epoch };
+                client
+                    .held
+                    .extend(leased.grants.iter().map(|grant| (node, lease.ticket.incarnation, at(grant))));
+                let held = client.deadlines.entry(node).or_insert(deadline);
+                *held = deadline.max(*held);
+            }
+            (Request::Renew(_), Address::Node(node), Ok(_)) => {
+                // Only what is still held can be renewed: an answer that comes too late renews nothing.
+                client.deadlines.entry(node).and_modify(|held| *held = deadline.max(*held));
+            }
+            (Request::Renew(_), Address::Node(node), Err(refusal))
+                if refusal.code == Code::UnknownSession =>
+            {
+                client.deadlines.remove(&node);
+                self.forget_what_expired(index);
+            }
+            (Request::Seal(_), Address::Node(node), Ok(Reply::Seal(sealed))) => {
+                for grant in sealed.regions.iter() {
+                    let is_it = |(at, _, held): &(usize, Incarnation, RegionAt)| {
+                        *at == node && held.region == grant.region && held.epoch < grant.epoch
+                    };
+                    // Expired meanwhile: then it is not this client's to publish.
+                    let Some(index) = client.held.iter().position(is_it) else { continue };
+                    let (_, incarnation, _) = client.held.remove(index);
+                    let extent = NamedExtent {
+                        node: node_id(node),
+                        incarnation,
+                        region: grant.region,
+                        epoch: grant.epoch,
+                        handle: grant.handle,
+                        region_offset: 0,
+                        bytes: REGION_BYTES_MIN,
+                    };
+                    client.sealed.push(Sealed { node, extent });
+                }
+            }
+            (Request::OpenName(by), _, Ok(Reply::OpenName(opened))) => {
+                client.opened = Some((by.name, opened));
+            }
+            (Request::Publish(publish), _, Ok(_)) => {
+                client.sealed.retain(|sealed| !publish.extents.contains(&sealed.extent));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn act_as_client(&mut self, index: usize) {
+        self.forget_what_expired(index);
+        let Some(SessionProof { session, secret }) = self.clients[index].session.clone() else {
+            let (resume, secret) = (SessionId(0), Secret(0));
+            let label = Name::new("client").expect("a name");
+            // Sometimes twice: the answer of the first may be lost.
+            if self.clients[index].asked.is_empty() || self.random.percent(20) {
+                self.ask_broker_as_client(index, Request::OpenSession(OpenSession { resume, secret, label }));
+            }
+            return;
+        };
+        let leased_at: Vec<usize> = self.clients[index].deadlines.keys().copied().collect();
+        let node = self.random.pick(&leased_at).unwrap_or(0);
+        let names: Vec<Name> =
+            (0..4).map(|name| Name::new(format!("table-{name}")).expect("a name")).collect();
+        let mut name = self.random.pick(&names).expect("four names");
+        if self.random.percent(50) {
+            let taken: Vec<Name> = self.promised.keys().cloned().collect();
+            name = self.random.pick(&taken).unwrap_or(name);
+        }
+        match self.random.below(100) {
+            0..15 => {
+                let bytes = (1 + self.random.below(4)) * REGION_BYTES_MIN;
+                let (near, avoid, apart) =
+                    (u128::from(self.random.below(2)), List::default(), List::default());
+                let class = FileClass::Pinned;
+                let request = RequestTickets { session, secret, bytes, class, near, avoid, apart };
+                self.ask_broker_as_client(index, Request::RequestTickets(request));
+            }
+            15..32 => {
+                let tickets = &self.clients[index].tickets;
+                if let Some((node, ticket)) = self.random.pick(tickets) {
+                    if self.random.percent(80) {
+                        self.clients[index].tickets.retain(|(_, held)| held.id != ticket.id);
+                    }
+                    self.ask_as_client(
+                        index,
+                        Address::Node(node),
+                        Request::Lease(Lease { ticket, shared: false }),
+                    );
+                }
+            }
+            // What leases nothing has nothing to renew; sometimes it asks all the same.
+            32..42 if leased_at.is_empty() && self.random.percent(90) => {}
+            32..42 => {
+                let proof = SessionProof { session, secret };
+                self.ask_as_client(index, Address::Node(node), Request::Renew(proof));
+            }
+            42 => {
+                // Whatever becomes of the publications that it may be in.
+                let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
+                for Sealed { node, extent } in &sealed {
+                    let at = RegionAt { region: extent.region, epoch: extent.epoch };
+                    let regions = List::new(vec![at]).expect("one");
+                    let release = Release { session, secret, whole: false, regions };
+                    self.ask_as_client(index, Address::Node(*node), Request::Release(release));
+                    self.tally.add("sealed region given back");
+                }
+                let is_kept = |kept: &Sealed| !sealed.iter().any(|left| left.extent == kept.extent);
+                if self.random.percent(70) {
+                    self.clients[index].sealed.retain(is_kept);
+                }
+            }
+            43..45 => {
+                let regions = self.some_held(index, node);
+                let release = Release { session, secret, whole: false, regions };
+                self.ask_as_client(index, Address::Node(node), Request::Release(release));
+            }
+            45..60 => {
+                let regions = self.some_held(index, node);
+                if !regions.is_empty() {
+                    let seal = Seal { session, secret, regions };
+                    self.ask_as_client(index, Address::Node(node), Request::Seal(seal));
+                }
+            }
+            60..72 => self.move_as_client(index, session, secret),
+            72..89 => {
+                let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
+                if sealed.is_empty() {
+                    return;
+                }
+                let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.extent.clone()).collect();
+                let (class, replace) = (FileClass::Pinned, self.random.percent(60));
+                let extents = List::new(extents).expect("two");
+                let publish = Publish { session, secret, name, class, replace, moved: FileId(0), extents };
+                self.ask_broker_as_client(index, Request::Publish(publish));
+            }
+            89..90 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),
+            90..92 => {
+                let to = self.random.pick(&names).expect("four names");
+                self.ask_broker_as_client(index, Request::RenameName(Rename { from: name, to }));
+            }
+            92..98 => self.ask_broker_as_client(index, Request::OpenName(ByName { name })),
+            98 if self.random.percent(20) => {
+                let node = offer_of(self.random.below(NODES as u64) as usize, Incarnation(0)).info.name;
+                let (drain, stop) = (self.random.percent(50), self.random.percent(50));
+                self.ask_broker_as_client(index, Request::Drain(DrainNode { node, drain, stop }));
+            }
+            98 if self.random.percent(40) => {
+                let label = Name::new("client").expect("a name");
+                let request = OpenSession { resume: session, secret, label };
+                self.ask_broker_as_client(index, Request::OpenSession(request));
+            }
+            98 => {
+                for node in 0..NODES {
+                    let release = Release { session, secret, whole: true, regions: List::default() };
+                    self.ask_as_client(index, Address::Node(node), Request::Release(release));
+                }
+                self.clients[index] = Client::default();
+                self.tally.add("client left");
+            }
+            _ => {
+                self.clients[index] = Client::default();
+                self.tally.add("client crashed");
+            }
+        }
+    }
+
+    /// Puts sealed regions of its own in the place of some of the file that was opened.
+    fn move_as_client(&mut self, index: usize, session: SessionId, secret: Secret) {
+        let Some((name, opened)) = self.clients[index].opened.clone() else { return };
+        if self.clients[index].sealed.is_empty() {
+            return;
+        }
+        let fresh = self.random.pick_some(&self.clients[index].sealed, opened.extents.len() as u64);
+        let mut extents = opened.extents.into_vec();
+        for sealed in fresh {
+            let at = self.random.below(extents.len() as u64) as usize;
+            extents[at] = sealed.extent;
+        }
+        let extents = List::new(extents).expect("as many as before");
+        let (class, replace) = (opened.class, false);
+        let publish = Publish { session, secret, name, class, replace, moved: opened.file, extents };
+        self.ask_broker_as_client(index, Request::Publish(publish));
+    }
+
+    fn some_held<const MAX: usize>(&mut self, client: usize, node: usize) -> List<RegionAt, MAX> {
+        let held = &self.clients[client].held;
+        let here: Vec<RegionAt> =
+            held.iter().filter(|(at, ..)| *at == node).map(|(_, _, region)| region.clone()).collect();
+        List::new(self.random.pick_some(&here, 2)).expect("two")
+    }
+}

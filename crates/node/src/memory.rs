@@ -1,0 +1,162 @@
+//! What a node needs of the memory it serves.
+//!
+//! The idea: [`Arena`] is the real one and keeps its contract by mapped pages and atomic words; the simulator
+//! has another, which keeps the same contract without either. The contract of each method is the one that
+//! the arena documents.
+//!
+//! Never here: a rule about who may do what.
+
+use farpool_region::{Arena, Entered, Fence, RegionError, SharedAccess};
+use farpool_transport::{Mappable, Shared};
+use farpool_wire::control::Attached;
+use farpool_wire::{Epoch, Handle, Refusal, RegionIndex};
+
+/// Regions, each behind a gate. Called from many threads at once.
+pub trait Memory: Send + Sync + 'static {
+    /// Being inside a region's gate.
+    type Entered<'a>: Inside
+    where
+        Self: 'a;
+
+    /// Bytes of each region.
+    fn region_bytes(&self) -> u64;
+    /// How many regions there are.
+    fn region_count(&self) -> u32;
+    /// Announces an operation on a region and shows its fence. Refused: `NoSuchRegion`.
+    fn enter(&self, region: RegionIndex) -> Result<Self::Entered<'_>, Refusal>;
+    /// Lets holders in; see [`Arena::open`].
+    fn open(
+        &self,
+        region: RegionIndex,
+        epoch: Epoch,
+        write: Option<Handle>,
+        read: Option<Handle>,
+    ) -> Result<(), RegionError>;
+    /// Refuses everybody for now; see [`Arena::suspend`].
+    fn suspend(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Lets the same holders in again; see [`Arena::resume`].
+    fn resume(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Ends the epoch; see [`Arena::close`].
+    fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError>;
+    /// Makes a closed, clean region mappable; see [`Arena::share`].
+    fn share(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Moves a closed region's bytes out of its writer's reach; see [`Arena::reseat`].
+    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Whether the region can be mapped. `None`: no such region.
+    fn is_shared(&self, region: RegionIndex) -> Option<bool>;
+    /// What a client on this host needs to map the region; see [`Arena::shared_fd`].
+    fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError>;
+    /// Zeroes a closed region; see [`Arena::scrub`].
+    fn scrub(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Whether every byte of a closed region is zero; see [`Arena::verify_zero`].
+    fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError>;
+    /// Makes the pages of a closed region present; see [`Arena::prefault`].
+    fn prefault(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Regions that are locked into RAM.
+    fn locked_count(&self) -> u32;
+}
+
+/// Being inside a region's gate: enter, judge the fence, copy, leave by dropping this.
+pub trait Inside {
+    /// What the operation is to be judged by.
+    fn fence(&self) -> Fence;
+    /// Copies bytes of the region to `into`; see [`Entered::copy_out`].
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal>;
+    /// Copies `from` into the region; see [`Entered::copy_in`].
+    fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal>;
+}
+
+impl Inside for Entered<'_> {
+    fn fence(&self) -> Fence {
+        Entered::fence(self)
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
+        Entered::copy_out(self, offset, into)
+    }
+
+    fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
+        Entered::copy_in(self, offset, from)
+    }
+}
+
+impl Memory for Arena {
+    type Entered<'a> = Entered<'a>;
+
+    fn region_bytes(&self) -> u64 {
+        Arena::region_bytes(self)
+    }
+
+    fn region_count(&self) -> u32 {
+        Arena::region_count(self)
+    }
+
+    fn enter(&self, region: RegionIndex) -> Result<Entered<'_>, Refusal> {
+        Arena::enter(self, region)
+    }
+
+    fn open(
+        &self,
+        region: RegionIndex,
+        epoch: Epoch,
+        write: Option<Handle>,
+        read: Option<Handle>,
+    ) -> Result<(), RegionError> {
+        Arena::open(self, region, epoch, write, read)
+    }
+
+    fn suspend(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::suspend(self, region)
+    }
+
+    fn resume(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::resume(self, region)
+    }
+
+    fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError> {
+        Arena::close(self, region, next_epoch)
+    }
+
+    fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::share(self, region)
+    }
+
+    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::reseat(self, region)
+    }
+
+    fn is_shared(&self, region: RegionIndex) -> Option<bool> {
+        Arena::is_shared(self, region)
+    }
+
+    fn hand_out(&self, index: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError> {
+        let region = self.shared_fd(index, access)?;
+        let words = self.words_fd().try_clone_to_owned().map_err(|source| RegionError::System {
+            what: "duplicate the descriptor of the fence words",
+            bytes: 0,
+            source,
+        })?;
+        let attached = Attached {
+            region_bytes: Arena::region_bytes(self),
+            word_offset: self.word_offset(index),
+            words_bytes: self.words_bytes(),
+        };
+        Ok(Shared { memory: Mappable::Files { region, words }, attached })
+    }
+
+    fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::scrub(self, region)
+    }
+
+    fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
+        Arena::verify_zero(self, region)
+    }
+
+    fn prefault(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::prefault(self, region)
+    }
+
+    fn locked_count(&self) -> u32 {
+        Arena::locked_count(self)
+    }
+}

@@ -1,0 +1,383 @@
+//! Sealing takes long, because bytes move: what goes on meanwhile. The memory here is an arena that stops in the
+//! middle of moving bytes until it is told to go on.
+
+use farpool_lease::ticket::{node_id, secret_digest, sign};
+use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
+use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
+use farpool_transport::{
+    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared, Task,
+    Transport, WriteOp,
+};
+use farpool_wire::control::*;
+use farpool_wire::data::Span;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::*;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const NODE: &str = "n";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an arena does when it is to move bytes.
+enum Move {
+    /// Says so, and waits for the word to go on.
+    Stop { begun: Sender<()>, go: Receiver<()> },
+    /// The host has no memory.
+    Fail,
+}
+
+/// An arena that does the next of these each time it is to move bytes, and then what arenas do.
+struct Moving {
+    arena: Arena,
+    moves: Mutex<Vec<Move>>,
+}
+
+impl Memory for Moving {
+    type Entered<'a> = Entered<'a>;
+
+    fn region_bytes(&self) -> u64 {
+        self.arena.region_bytes()
+    }
+
+    fn region_count(&self) -> u32 {
+        self.arena.region_count()
+    }
+
+    fn enter(&self, region: RegionIndex) -> Result<Entered<'_>, Refusal> {
+        self.arena.enter(region)
+    }
+
+    fn open(
+        &self,
+        region: RegionIndex,
+        epoch: Epoch,
+        write: Option<Handle>,
+        read: Option<Handle>,
+    ) -> Result<(), RegionError> {
+        self.arena.open(region, epoch, write, read)
+    }
+
+    fn suspend(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.suspend(region)
+    }
+
+    fn resume(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.resume(region)
+    }
+
+    fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError> {
+        self.arena.close(region, next_epoch)
+    }
+
+    fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.share(region)
+    }
+
+    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let next = self.moves.lock().expect("moves").pop();
+        match next {
+            Some(Move::Stop { begun, go }) => {
+                begun.send(()).expect("somebody waits");
+                go.recv_timeout(PATIENCE).expect("told to go on");
+            }
+            Some(Move::Fail) => {
+                let (what, source) = ("have memory", io::ErrorKind::OutOfMemory.into());
+                return Err(RegionError::System { what, bytes: REGION_BYTES_MIN, source });
+            }
+            None => {}
+        }
+        self.arena.reseat(region)
+    }
+
+    fn is_shared(&self, region: RegionIndex) -> Option<bool> {
+        self.arena.is_shared(region)
+    }
+
+    fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError> {
+        Memory::hand_out(&self.arena, region, access)
+    }
+
+    fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.scrub(region)
+    }
+
+    fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
+        self.arena.verify_zero(region)
+    }
+
+    fn prefault(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.prefault(region)
+    }
+
+    fn locked_count(&self) -> u32 {
+        self.arena.locked_count()
+    }
+}
+
+/// A broker whose rulings the test gives.
+struct Ruled {
+    inventories: Sender<Inventory>,
+    rulings: Receiver<Ruling>,
+}
+
+impl Link for Ruled {
+    fn transport(&self) -> Transport {
+        Transport::Sim
+    }
+
+    fn call(&mut self, request: &Request, _deadline: MonoNs) -> Result<Reply, LinkError> {
+        let left = |_| LinkError::Cut(io::ErrorKind::BrokenPipe.into());
+        match request {
+            Request::Offer(_) => Ok(Reply::Offer(Offered {
+                term: Term(1),
+                lease_ttl_ms: 60_000,
+                grace_ms: 1_000,
+                heartbeat_ms: 10,
+            })),
+            Request::Inventory(inventory) => {
+                self.inventories.send(inventory.clone()).map_err(|_| left(()))?;
+                self.rulings.recv().map(Reply::Inventory).map_err(|_| left(()))
+            }
+            other => panic!("a node does not ask a broker for {other:?}"),
+        }
+    }
+
+    fn read(&mut self, _ops: &mut [ReadOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        panic!("a broker has no bytes")
+    }
+
+    fn write(&mut self, _ops: &[WriteOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        panic!("a broker has no bytes")
+    }
+}
+
+/// This machine, with that broker.
+struct WithBroker {
+    machine: Arc<dyn Host>,
+    broker: Mutex<Option<Ruled>>,
+}
+
+impl Host for WithBroker {
+    fn now(&self) -> MonoNs {
+        self.machine.now()
+    }
+
+    fn wall_seconds(&self) -> u64 {
+        self.machine.wall_seconds()
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.machine.boot_id()
+    }
+
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        self.machine.random(into)
+    }
+
+    fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        match self.broker.lock().expect("a broker").take() {
+            Some(broker) => Ok(Box::new(broker)),
+            None => Err(LinkError::TimedOut),
+        }
+    }
+
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.machine.wait(bell, heard, until);
+    }
+
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.machine.temporary_file(folder)
+    }
+
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        self.machine.spawn(name, run)
+    }
+}
+
+/// A node of two regions with one session, which has written to both.
+struct Pool {
+    node: Arc<NodeService<Moving>>,
+    inventories: Receiver<Inventory>,
+    rulings: Sender<Ruling>,
+    threads: Vec<JoinHandle<()>>,
+    grants: Vec<Grant>,
+}
+
+const SESSION: SessionId = SessionId(9);
+const SECRET: Secret = Secret(8);
+
+impl Pool {
+    fn start(moves: Vec<Move>) -> Pool {
+        let arena =
+            ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 2, huge_pages: false, lock: false };
+        let arena = Arena::new(&arena).expect("an arena");
+        let memory = Moving { arena, moves: Mutex::new(moves) };
+        let (shown, inventories) = channel();
+        let (rulings, ruled) = channel();
+        let broker = Mutex::new(Some(Ruled { inventories: shown, rulings: ruled }));
+        let host: Arc<dyn Host> = Arc::new(WithBroker { machine: Machine::host(Reach::default()), broker });
+        let (node, Life { incarnation, ticket_key }) =
+            NodeService::begin(host, memory, node_id(NODE)).expect("a node");
+        let node = Arc::new(node);
+        let name = Name::new(NODE).expect("a name");
+        let info = NodeInfo {
+            node: node_id(NODE),
+            name: name.clone(),
+            incarnation,
+            address: Text::default(),
+            shm_socket: Text::default(),
+            host_boot: 0,
+            host_label: name,
+            region_bytes: REGION_BYTES_MIN,
+        };
+        let house = Arc::clone(&node);
+        let reporter = Arc::clone(&node);
+        let threads = vec![
+            std::thread::spawn(move || keep_house(&house, false, TICK_MS)),
+            std::thread::spawn(move || report(&reporter, &info, ticket_key, "broker")),
+        ];
+        let mut ticket = Ticket {
+            id: TicketId(1),
+            term: Term(1),
+            session: SESSION,
+            secret_digest: secret_digest(SECRET),
+            node: node_id(NODE),
+            incarnation,
+            region_count: 2,
+            class: FileClass::Pinned,
+            tenant: Name::new("red").expect("a name"),
+            not_after_ms: 1 << 40,
+            mac: [0; 32],
+        };
+        sign(&mut ticket, &ticket_key);
+        let leased = node.call(&Peer::default(), Request::Lease(Lease { ticket, shared: false }));
+        let Ok(Reply::Lease(leased)) = leased else { panic!("{leased:?}") };
+        let grants = leased.grants.into_vec();
+        let pool = Pool { node, inventories, rulings, threads, grants };
+        for grant in &pool.grants {
+            pool.node.write(&span(grant), &[7; 16]).expect("written");
+        }
+        pool
+    }
+
+    fn seal(&self) -> JoinHandle<Result<Vec<Grant>, Refusal>> {
+        let (node, request) = (Arc::clone(&self.node), self.seal_request());
+        std::thread::spawn(move || match node.call(&Peer::default(), request)? {
+            Reply::Seal(sealed) => Ok(sealed.regions.into_vec()),
+            other => panic!("a seal is answered by {other:?}"),
+        })
+    }
+
+    fn seal_request(&self) -> Request {
+        let at = self.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch });
+        let regions = List::new(at.collect()).expect("two");
+        Request::Seal(Seal { session: SESSION, secret: SECRET, regions })
+    }
+
+    /// Answers reports until one is as wanted, with what the ruling says on it.
+    fn rule_until(&self, is_wanted: impl Fn(&Inventory) -> bool, drop: &[RegionAt]) -> Inventory {
+        loop {
+            let inventory = self.inventories.recv_timeout(PATIENCE).expect("a report");
+            let wanted = is_wanted(&inventory);
+            let drop = if wanted { drop.to_vec() } else { Vec::new() };
+            let drop = List::new(drop).expect("few");
+            let (term, adopt) = (Term(1), List::default());
+            let ruling = Ruling { term, broker_now_ms: 1, adopt, drop, drain: false, stop: false };
+            self.rulings.send(ruling).expect("the node waits");
+            if wanted {
+                return inventory;
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.node.stop();
+        self.rulings = channel().0;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn span(grant: &Grant) -> Span {
+    Span { region: grant.region, bytes: 16, offset: 0, epoch: grant.epoch, handle: grant.handle }
+}
+
+fn read(node: &NodeService<Moving>, grant: &Grant) -> Result<[u8; 16], Code> {
+    let mut found = [0; 16];
+    node.read(&span(grant), &mut found).map_err(|refusal| refusal.code)?;
+    Ok(found)
+}
+
+fn stop() -> (Move, Receiver<()>, Sender<()>) {
+    let ((begun, has_begun), (go_on, go)) = (channel(), channel());
+    (Move::Stop { begun, go }, has_begun, go_on)
+}
+
+/// Renewals of everybody waited until all bytes of a seal had moved: some 50 ms for each 64 MiB.
+#[test]
+fn renewal_is_answered_while_bytes_are_moved_to_be_sealed() {
+    let (first, has_begun, go_on) = stop();
+    let pool = Pool::start(vec![first]);
+    let sealing = pool.seal();
+    has_begun.recv_timeout(PATIENCE).expect("begun");
+    let proof = SessionProof { session: SESSION, secret: SECRET };
+    let renewed = pool.node.call(&Peer::default(), Request::Renew(proof));
+    assert!(matches!(renewed, Ok(Reply::Renew(Renewed { regions: 0, .. }))), "{renewed:?}");
+    assert_eq!(read(&pool.node, &pool.grants[0]), Err(Code::StaleEpoch), "nobody is let in meanwhile");
+    go_on.send(()).expect("it waits");
+    let sealed = sealing.join().expect("no panic").expect("sealed");
+    assert!(sealed.iter().all(|grant| read(&pool.node, grant) == Ok([7; 16])));
+}
+
+#[test]
+fn seal_repeated_while_the_first_is_under_way_gets_the_same_grants_when_they_can_be_read() {
+    let (first, has_begun, go_on) = stop();
+    let pool = Pool::start(vec![first]);
+    let sealing = pool.seal();
+    has_begun.recv_timeout(PATIENCE).expect("begun");
+    let again = pool.seal();
+    go_on.send(()).expect("it waits");
+    let answers = [sealing, again].map(|sealing| sealing.join().expect("no panic").expect("sealed"));
+    assert_eq!(answers[0], answers[1]);
+    assert!(answers[1].iter().all(|grant| read(&pool.node, grant) == Ok([7; 16])));
+    let late = pool.seal().join().expect("no panic").expect("sealed");
+    assert_eq!(late, answers[0]);
+}
+
+#[test]
+fn seal_that_found_no_memory_is_done_when_it_is_asked_again() {
+    let pool = Pool::start(vec![Move::Fail]);
+    let refused = pool.seal().join().expect("no panic");
+    assert_eq!(refused, Err(Refusal::new(Code::OutOfMemory, REGION_BYTES_MIN)));
+    let sealed = pool.seal().join().expect("no panic").expect("sealed");
+    assert!(sealed.iter().all(|grant| read(&pool.node, grant) == Ok([7; 16])));
+}
+
+/// What is dropped while its bytes move must not be wiped and granted anew under the hands of who moves it.
+#[test]
+fn region_dropped_while_its_bytes_are_moved_is_wiped_afterwards_and_its_seal_refused() {
+    let (first, has_begun, go_on) = stop();
+    let pool = Pool::start(vec![first]);
+    let sealing = pool.seal();
+    has_begun.recv_timeout(PATIENCE).expect("begun");
+    let sealed = |inventory: &Inventory| inventory.counts.named == 2;
+    let inventory = pool.rule_until(sealed, &[]);
+    let at = |owned: &OwnedRegion| RegionAt { region: owned.region, epoch: owned.epoch };
+    let all: Vec<RegionAt> = inventory.owned.iter().map(at).collect();
+    pool.rule_until(sealed, &all[1..]);
+    // Taken back, and whoever wipes waits: the region whose bytes move is another, but of the same seal.
+    let waiting = pool.rule_until(|inventory| inventory.counts.named == 1, &[]);
+    assert_eq!((waiting.counts.cleaning, waiting.counts.free), (1, 0));
+    go_on.send(()).expect("it waits");
+    let answer = sealing.join().expect("no panic");
+    assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::StaleEpoch));
+    pool.rule_until(|inventory| inventory.counts.free == 1, &[]);
+    assert_eq!(pool.node.memory().verify_zero(all[1].region).map_err(|error| error.to_string()), Ok(true));
+}
