@@ -18,15 +18,17 @@ pub enum ErrorKind {
     Closed,
     /// The file is published: it can be read, not written.
     ReadOnly,
-    /// Not enough free memory in the pool.
+    /// Not enough free memory in the pool, or the quota of its tenant leaves not enough.
     Exhausted,
     /// A node that held these bytes is gone, and so are they.
     Lost,
     /// A write to this range failed before: it must be written anew.
     Poisoned,
+    /// A node answered with other bytes than were written to a sealed file, and no other copy is left.
+    Tampered,
     /// Broker or node cannot be reached, or does not answer in time.
     Unreachable,
-    /// A peer refused, or broke the protocol.
+    /// A peer refused, broke the protocol, or could not be trusted.
     Refused,
     /// The pool belongs to the process this one was forked from.
     Forked,
@@ -63,26 +65,38 @@ impl Error {
         Error { kind: ErrorKind::Lost, message, node: Some(node.to_owned()), refusal: None }
     }
 
+    /// What a function given to [`crate::Pool::rebuild_with`] answers if it cannot build a file anew, and why:
+    /// its bytes stay lost.
+    pub fn not_rebuilt(why: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Lost, why)
+    }
+
     pub(crate) fn of_link(peer: &str, error: &LinkError) -> Error {
         match error {
             LinkError::Refused { refusal, .. } => Error::of_refusal(peer, *refusal),
             LinkError::TimedOut | LinkError::Cut(_) => {
                 Error::new(ErrorKind::Unreachable, format!("{peer}: {error}"))
             }
-            LinkError::Protocol(_) => Error::new(ErrorKind::Refused, format!("{peer}: {error}")),
+            LinkError::Protocol(_) | LinkError::Untrusted(_) => {
+                Error::new(ErrorKind::Refused, format!("{peer}: {error}"))
+            }
         }
     }
 
     pub(crate) fn of_refusal(peer: &str, refusal: Refusal) -> Error {
         let kind = match refusal.code {
-            Code::Exhausted | Code::OutOfMemory | Code::NoNodes | Code::LimitReached => ErrorKind::Exhausted,
+            Code::Exhausted | Code::OverQuota | Code::OutOfMemory | Code::NoNodes | Code::LimitReached => {
+                ErrorKind::Exhausted
+            }
             Code::NameTaken => ErrorKind::Exists,
             Code::NoSuchName => ErrorKind::NotFound,
+            // A node that does not know the session has freed what it held.
             Code::FileLost
             | Code::StaleEpoch
             | Code::WrongHandle
             | Code::WrongIncarnation
-            | Code::LeaseExpired => ErrorKind::Lost,
+            | Code::LeaseExpired
+            | Code::UnknownSession => ErrorKind::Lost,
             Code::Sealed => ErrorKind::ReadOnly,
             _ => ErrorKind::Refused,
         };
@@ -98,6 +112,14 @@ impl Error {
     /// The same error, with what was being done in front.
     pub(crate) fn during(mut self, what: impl fmt::Display) -> Error {
         self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// The same error, with why there was no help for it; a refusal says only that.
+    pub(crate) fn and(mut self, other: &Error) -> Error {
+        if other.refusal.is_none() {
+            self.message = format!("{}; {other}", self.message);
+        }
         self
     }
 
@@ -120,7 +142,7 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self.kind {
             ErrorKind::Exhausted | ErrorKind::Unreachable => Retry::Later,
-            ErrorKind::Lost | ErrorKind::Poisoned => Retry::AfterRewrite,
+            ErrorKind::Lost | ErrorKind::Poisoned | ErrorKind::Tampered => Retry::AfterRewrite,
             _ => Retry::Never,
         }
     }

@@ -1,21 +1,22 @@
-//! Far files: bytes at offsets, striped over the regions of a session or of a published name.
+//! Far files: bytes at offsets, over the regions of a session or of a published name.
 //!
-//! Two locks with two meanings. `map` is held to plan (which extents, what is unwritten) and while the file
-//! grows. `bytes` is held shared while bytes move and exclusively by what recycles extents (truncate, delete, publish), so that no
-//! copy ever runs into an extent that has become another file's.
+//! One lock, held to plan and never while bytes move. What may move at the same time is for
+//! [`Flights`](crate::plan::Flights) to say: an operation is planned and begun in one step, and whatever
+//! recycles extents (truncate, delete, publish, repair) waits until nothing runs in them.
 
+use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::plan::{EXTENT_BYTES_MAX, FileMap, Group, Piece, ReadPlan};
-use crate::session::{Session, answer_of};
+use crate::node_links::LeasedRegion;
+use crate::options::Protection;
+use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
+use crate::session::Session;
 use crate::stats::add;
-use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
-use farpool_wire::control::{NamedExtent, Publish};
-use farpool_wire::data::Span;
-use farpool_wire::{Code, FileClass, List, Name, Reply, Request};
-use std::collections::BTreeMap;
+use farpool_transport::Bell;
+use farpool_wire::control::NamedExtent;
+use farpool_wire::{FileClass, FileId, mutant};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes to read at an offset.
 #[derive(Debug)]
@@ -35,22 +36,49 @@ pub struct WriteRange<'a> {
     pub from: &'a [u8],
 }
 
+/// Where a file is in its life.
 #[derive(Clone, Debug, PartialEq)]
-enum State {
+pub(crate) enum Phase {
     Writable,
-    /// No more writing; not yet (or not successfully) given to a name.
+    /// No more writing: its regions are being sealed, one after another.
+    Sealing,
+    /// Sealed; not yet (or not successfully) given to a name.
     Sealed(Vec<NamedExtent>),
-    Published,
+    /// Belongs to its name.
+    Published(FileId),
     Deleted,
 }
 
+pub(crate) struct FileState {
+    pub(crate) phase: Phase,
+    pub(crate) map: FileMap<Arc<LeasedRegion>>,
+    flights: Flights,
+    /// Places of dropped copies that operations begun before may still read or write.
+    leaving: Vec<Leaving>,
+    /// Operations that wait for others to end.
+    waiting: u32,
+}
+
+/// A place that is used again once everything begun before the copy there was dropped has ended.
+struct Leaving {
+    copy: CopyId,
+    cut: Cut<Arc<LeasedRegion>>,
+    since: FlightId,
+}
+
 pub(crate) struct FileInner {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     name: Mutex<String>,
     class: FileClass,
-    group: Group,
-    map: Mutex<FileMap<Arc<LeasedRegion>>>,
-    bytes: RwLock<State>,
+    pub(crate) group: Group,
+    pub(crate) protection: Protection,
+    /// If its bytes leave this process only sealed: the key.
+    pub(crate) key: Option<Arc<PageKey>>,
+    /// With local protection: the copy on the local disk.
+    pub(crate) disk: Option<Arc<DiskCopy>>,
+    state: Mutex<FileState>,
+    /// Rings when an operation ends that others wait for.
+    ended: Bell,
 }
 
 /// A handle on a far file. Handles are cheap, may be cloned and used from many threads at once.
@@ -61,24 +89,46 @@ pub struct FarFile {
 
 /// The most a file may grow to: offsets beyond are taken for mistakes.
 const FILE_BYTES_MAX: u64 = 1 << 50;
+/// Waiters look again after this long, should nobody call them.
+const WAIT_MS: u64 = 1_000;
 
 impl FarFile {
-    pub(crate) fn create(session: Arc<Session>, name: String, class: FileClass, number: u64) -> FarFile {
+    pub(crate) fn create(
+        session: Arc<Session>,
+        name: String,
+        class: FileClass,
+        number: u64,
+        protection: Protection,
+        key: Option<Arc<PageKey>>,
+    ) -> Result<FarFile, Error> {
         // A file that may be published has regions of its own: sealing takes whole regions.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
-        let (map, bytes) = (Mutex::default(), RwLock::new(State::Writable));
-        FarFile { inner: Arc::new(FileInner { session, name: Mutex::new(name), class, group, map, bytes }) }
+        let disk = match protection {
+            Protection::Local => {
+                Some(Arc::new(DiskCopy::create(&*session.host, &session.options.local_folder)?))
+            }
+            _ => None,
+        };
+        let file = FileInner {
+            group,
+            protection,
+            key,
+            disk,
+            ..FileInner::new(session, name, class, Phase::Writable, FileMap::default())
+        };
+        let file = FarFile { inner: Arc::new(file) };
+        file.inner.session.keep_protected(&file.inner);
+        Ok(file)
     }
 
     pub(crate) fn published(
         session: Arc<Session>,
         name: String,
         class: FileClass,
+        file: FileId,
         map: FileMap<Arc<LeasedRegion>>,
     ) -> FarFile {
-        let group = Group::Class(class);
-        let (map, bytes) = (Mutex::new(map), RwLock::new(State::Published));
-        FarFile { inner: Arc::new(FileInner { session, name: Mutex::new(name), class, group, map, bytes }) }
+        FarFile { inner: Arc::new(FileInner::new(session, name, class, Phase::Published(file), map)) }
     }
 
     pub(crate) fn same_file(&self, other: &FarFile) -> bool {
@@ -87,7 +137,7 @@ impl FarFile {
 
     /// Its name.
     pub fn name(&self) -> String {
-        self.inner.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.name()
     }
 
     pub(crate) fn set_name(&self, name: String) {
@@ -99,16 +149,26 @@ impl FarFile {
         self.inner.class
     }
 
+    /// Whether its bytes leave this process only sealed: donors can neither read nor alter them unnoticed.
+    pub fn is_sealed(&self) -> bool {
+        self.inner.key.is_some()
+    }
+
+    /// What keeps it readable when a node is lost.
+    pub fn protection(&self) -> Protection {
+        self.inner.protection
+    }
+
     /// Its length in bytes.
     pub fn length(&self) -> u64 {
-        self.inner.map().length()
+        self.inner.state().map.length()
     }
 
     /// Reads at `offset` until the buffer is full or the file ends. Returns the bytes read; those never
     /// written are zero.
     ///
-    /// Errors: [`ErrorKind::Lost`] if a node that held some of them is gone, [`ErrorKind::Poisoned`] if the
-    /// last write to some of them failed, [`ErrorKind::Closed`], [`ErrorKind::Unreachable`].
+    /// Errors: [`ErrorKind::Lost`] if no copy of some of them is left, [`ErrorKind::Poisoned`] if the last
+    /// write to some of them failed, [`ErrorKind::Closed`], [`ErrorKind::Unreachable`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
         let left = self.length().saturating_sub(offset);
         let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -167,77 +227,66 @@ impl FarFile {
     pub fn truncate(&self, length: u64) -> Result<(), Error> {
         check_end(length)?;
         let inner = &*self.inner;
-        let state = inner.bytes.write().unwrap_or_else(PoisonError::into_inner);
-        inner.check_writable(&state)?;
-        let freed = inner.map().set_length(length);
+        let _flight = inner.begin_change(0..u64::MAX);
+        let freed = {
+            let mut state = inner.state();
+            inner.check_writable(&state.phase)?;
+            state.map.set_length(length)
+        };
         inner.session.give_back(freed);
+        if let Some(disk) = &inner.disk {
+            // Before anybody may write there again.
+            disk.truncate(length);
+        }
         Ok(())
     }
 
     /// Frees its memory. Every handle answers [`ErrorKind::Closed`] from now on.
     pub(crate) fn delete(&self) {
         let inner = &*self.inner;
-        let mut state = inner.bytes.write().unwrap_or_else(PoisonError::into_inner);
-        let freed = inner.map().clear();
-        if *state == State::Writable {
-            inner.session.give_back(freed);
+        let phase = inner.change(0..u64::MAX, |state| {
+            let freed = state.map.clear();
+            let phase = std::mem::replace(&mut state.phase, Phase::Deleted);
+            Ok((phase, freed))
+        });
+        match phase {
+            // Readers of other sessions may have it open, and its name has it in any case.
+            Ok((Phase::Published(_) | Phase::Deleted, _)) | Err(_) => {}
+            Ok((Phase::Writable, freed)) => inner.session.give_back(freed),
+            Ok((Phase::Sealing | Phase::Sealed(_), freed)) => {
+                // No name has it, and now none will.
+                let (sealed, leased): (Vec<_>, Vec<_>) =
+                    freed.into_iter().partition(|cut| !cut.region.is_leased);
+                inner.session.give_back(leased);
+                let regions: Vec<_> = sealed.into_iter().map(|cut| cut.region).collect();
+                inner.session.release(&regions, inner.session.options.request_timeout_ms);
+            }
         }
-        *state = State::Deleted;
+        if let Some(disk) = &inner.disk {
+            inner.session.behind.forget(disk);
+            disk.truncate(0);
+        }
     }
 
     pub(crate) fn is_published(&self) -> bool {
-        matches!(*self.inner.bytes.read().unwrap_or_else(PoisonError::into_inner), State::Published)
+        matches!(self.inner.state().phase, Phase::Published(_))
     }
 
     pub(crate) fn group(&self) -> Group {
         self.inner.group
     }
 
-    /// Seals the file and gives it to its name: one transaction of the broker's catalog. Any number of
-    /// clients may then open and read it; it outlives this session.
+    /// See [`crate::Pool::publish`].
     pub(crate) fn publish(&self, replace: bool) -> Result<(), Error> {
-        let inner = &*self.inner;
-        let shown = self.name();
-        let name =
-            Name::new(shown.clone()).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        if inner.class != FileClass::Pinned {
-            let message =
-                format!("far file {shown:?} is of class {}; only pinned files are published", inner.class);
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let mut state = inner.bytes.write().unwrap_or_else(PoisonError::into_inner);
-        let extents = match &*state {
-            State::Writable => inner.seal()?,
-            State::Sealed(extents) => extents.clone(),
-            State::Published => {
-                return Err(Error::new(ErrorKind::ReadOnly, format!("{shown:?} is published")));
-            }
-            State::Deleted => return Err(closed()),
-        };
-        // From here on the bytes are sealed, whatever the broker says; the transaction may be tried again.
-        *state = State::Sealed(extents.clone());
-        let extents = List::new(extents)
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("too fragmented to publish: {error}")))?;
-        let proof = inner.session.proof();
-        let publish = Publish {
-            session: proof.session,
-            secret: proof.secret,
-            name,
-            class: inner.class,
-            replace,
-            extents,
-        };
-        answer_of!(inner.session.ask(&Request::Publish(publish))?, Publish)?;
-        *state = State::Published;
-        Ok(())
+        self.inner.publish(self.inner.class, replace)
     }
 }
 
-fn closed() -> Error {
+pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the far file was deleted")
 }
 
-fn check_end(end: u64) -> Result<(), Error> {
+pub(crate) fn check_end(end: u64) -> Result<(), Error> {
     if end > FILE_BYTES_MAX {
         let message = format!("a far file would reach byte {end}; {FILE_BYTES_MAX} is the most permitted");
         return Err(Error::new(ErrorKind::Invalid, message));
@@ -253,305 +302,160 @@ fn describe(ranges: impl Iterator<Item = (u64, usize)>) -> String {
     }
 }
 
-/// Whether a write that failed so may still be carried out in this region later.
-fn may_arrive_late(error: &Error, region: &LeasedRegion) -> bool {
-    error.kind() == ErrorKind::Unreachable && error.node() == Some(&*region.node.info.name)
+/// From the first byte of any of the ranges to the last.
+pub(crate) fn hull(ranges: impl Iterator<Item = (u64, usize)>) -> Range<u64> {
+    let (start, end) = ranges.fold((u64::MAX, 0), |(start, end), (offset, bytes)| {
+        (offset.min(start), offset.saturating_add(bytes as u64).max(end))
+    });
+    start.min(end)..end
+}
+
+/// An operation under way; it ends when this is dropped.
+pub(crate) struct Flight<'f> {
+    file: &'f FileInner,
+    id: FlightId,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.file.state();
+        state.flights.end(self.id);
+        let left = state.left();
+        if state.waiting > 0 {
+            self.file.ended.ring();
+        }
+        drop(state);
+        if !left.is_empty() {
+            self.file.session.give_back(left);
+        }
+    }
+}
+
+impl FileState {
+    /// Notes that a copy is not in the map any more. Its place is used again once nothing can be on its way
+    /// there.
+    pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
+        let since = if mutant!(PlaceReusedAtOnce) { FlightId::default() } else { self.flights.mark() };
+        self.leaving.push(Leaving { copy: copy.id, cut: copy.cut, since });
+    }
+
+    /// Keeps the places of these copies out of use for good: a write may still arrive there.
+    pub(crate) fn keep_from_use(&mut self, copies: &BTreeSet<CopyId>) {
+        self.leaving.retain(|leaving| !copies.contains(&leaving.copy));
+    }
+
+    /// Takes the places that can be used again.
+    fn left(&mut self) -> Vec<Cut<Arc<LeasedRegion>>> {
+        let flights = &self.flights;
+        let (leaving, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|leaving| flights.has_older(leaving.since));
+        self.leaving = leaving;
+        left.into_iter().map(|leaving| leaving.cut).collect()
+    }
 }
 
 impl FileInner {
-    fn map(&self) -> MutexGuard<'_, FileMap<Arc<LeasedRegion>>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A file without protection.
+    fn new(
+        session: Arc<Session>,
+        name: String,
+        class: FileClass,
+        phase: Phase,
+        map: FileMap<Arc<LeasedRegion>>,
+    ) -> FileInner {
+        FileInner {
+            session,
+            name: Mutex::new(name),
+            class,
+            group: Group::Class(class),
+            protection: Protection::None,
+            key: None,
+            disk: None,
+            state: Mutex::new(FileState {
+                phase,
+                map,
+                flights: Flights::default(),
+                leaving: Vec::new(),
+                waiting: 0,
+            }),
+            ended: Bell::default(),
+        }
     }
 
-    fn check_writable(&self, state: &State) -> Result<(), Error> {
+    pub(crate) fn name(&self) -> String {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn check_writable(&self, phase: &Phase) -> Result<(), Error> {
         self.session.check_open()?;
-        match state {
-            State::Writable => Ok(()),
-            State::Sealed(_) | State::Published => {
+        match phase {
+            Phase::Writable => Ok(()),
+            Phase::Sealing | Phase::Sealed(_) | Phase::Published(_) => {
                 Err(Error::new(ErrorKind::ReadOnly, "the file is published: it can only be read"))
             }
-            State::Deleted => Err(closed()),
+            Phase::Deleted => Err(closed()),
         }
     }
 
-    fn enter(&self) -> Result<RwLockReadGuard<'_, State>, Error> {
+    pub(crate) fn check_readable(&self, phase: &Phase) -> Result<(), Error> {
         self.session.check_open()?;
-        let state = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
-        if *state == State::Deleted {
-            return Err(closed());
-        }
-        Ok(state)
+        if *phase == Phase::Deleted { Err(closed()) } else { Ok(()) }
     }
 
-    fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
-        let _state = self.enter()?;
-        // Nothing is read anywhere, also behind the end.
-        let mut ranges: Vec<&mut ReadRange<'_>> =
-            ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
-        let mut plans = Vec::with_capacity(ranges.len());
-        {
-            let map = self.map();
-            for range in ranges.iter() {
-                let file = range.offset..range.offset.saturating_add(range.into.len() as u64);
-                if file.end > map.length() {
-                    let message = format!("the range ends at {}, the file at {}", file.end, map.length());
-                    return Err(Error::new(ErrorKind::Invalid, message));
-                }
-                match map.plan_read(file) {
-                    ReadPlan::Poisoned(part) => {
-                        let message =
-                            format!("bytes {} to {} were last written without success", part.start, part.end);
-                        return Err(Error::new(ErrorKind::Poisoned, message));
-                    }
-                    ReadPlan::Fetch(pieces) => plans.push(pieces),
-                }
+    /// Waits until some operation has ended since `heard`.
+    fn wait(&self, mut state: MutexGuard<'_, FileState>, heard: u64) {
+        state.waiting += 1;
+        drop(state);
+        self.session.host.wait(&self.ended, heard, self.session.deadline(WAIT_MS));
+        self.state().waiting -= 1;
+    }
+
+    /// Begins an operation as soon as nothing is in its way, and plans it in the same step. If the plan fails, it
+    /// has not begun.
+    pub(crate) fn begin<T>(
+        &self,
+        kind: FlightKind,
+        range: &Range<u64>,
+        plan: impl FnOnce(&mut FileState) -> Result<T, Error>,
+    ) -> Result<(Flight<'_>, T), Error> {
+        loop {
+            let heard = self.ended.heard();
+            let mut state = self.state();
+            if let Some(id) = state.flights.begin(kind, range.clone()) {
+                let planned = plan(&mut state);
+                drop(state);
+                let flight = Flight { file: self, id };
+                return Ok((flight, planned?));
             }
+            self.wait(state, heard);
         }
-        let mut by_node = ByNode::default();
-        for (range, pieces) in ranges.iter_mut().zip(&plans) {
-            let mut rest = &mut *range.into;
-            let mut at = range.offset;
-            for piece in pieces {
-                // What lies between the pieces was never written.
-                let (gap, behind) = rest.split_at_mut((piece.file.start - at) as usize);
-                gap.fill(0);
-                let (into, behind) = behind.split_at_mut((piece.file.end - piece.file.start) as usize);
-                rest = behind;
-                at = piece.file.end;
-                by_node.add(&piece.region, ReadOp { span: span(piece), into });
+    }
+
+    /// Waits until nothing runs in a range, and keeps everything else out of it until the flight ends.
+    pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<'_> {
+        let flight = Flight { file: self, id: self.state().flights.request_change(range) };
+        loop {
+            let heard = self.ended.heard();
+            let mut state = self.state();
+            if state.flights.begin_change(flight.id) {
+                return flight;
             }
-            rest.fill(0);
-        }
-        by_node.each(&self.session, Repeat::Harmless, |link, ops, deadline| link.read(ops, deadline))
-    }
-
-    fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
-        let state = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
-        self.check_writable(&state)?;
-        // Writing nothing behind the end does not move it.
-        let ranges: Vec<&WriteRange<'_>> = ranges.iter().filter(|range| !range.from.is_empty()).collect();
-        let mut plans = Vec::with_capacity(ranges.len());
-        {
-            let mut map = self.map();
-            for range in &ranges {
-                let file = range.offset..range.offset.saturating_add(range.from.len() as u64);
-                check_end(file.end)?;
-                if map.is_quarantined(file.clone()) {
-                    let message = "an earlier write there broke off and may still arrive: write a new file";
-                    return Err(Error::new(ErrorKind::Poisoned, message));
-                }
-                let missing = file.end.saturating_sub(map.allocated());
-                if missing > EXTENT_BYTES_MAX {
-                    self.session.make_room(self.group, missing)?;
-                }
-                while let Some(bytes) = map.next_extent_bytes(file.end) {
-                    map.push(self.session.cut(self.group, bytes)?);
-                }
-                plans.push(map.pieces(file));
-            }
-        }
-        let mut by_node = ByNode::default();
-        for (range, pieces) in ranges.iter().zip(&plans) {
-            for piece in pieces {
-                let from =
-                    (piece.file.start - range.offset) as usize..(piece.file.end - range.offset) as usize;
-                by_node.add(&piece.region, WriteOp { span: span(piece), from: &range.from[from] });
-            }
-        }
-        let result =
-            by_node.each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
-        let mut map = self.map();
-        for range in &ranges {
-            let file = range.offset..range.offset + range.from.len() as u64;
-            match &result {
-                Ok(()) => map.wrote(file),
-                Err(error) => map.poison(file, |region| may_arrive_late(error, region)),
-            }
-        }
-        result
-    }
-
-    /// Writes what was never written, seals every region, and describes the file by its sealed extents.
-    fn seal(&self) -> Result<Vec<NamedExtent>, Error> {
-        let (holes, length, poisoned) = {
-            let map = self.map();
-            (map.holes(), map.length(), map.is_poisoned())
-        };
-        if poisoned || length == 0 {
-            let why = if poisoned { "a write to it failed" } else { "it is empty" };
-            return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
-        }
-        if holes.iter().any(|hole| self.map().is_quarantined(hole.clone())) {
-            let message =
-                "the file cannot be published: an earlier write to it broke off and may still arrive";
-            return Err(Error::new(ErrorKind::Poisoned, message));
-        }
-        self.fill_holes(&holes)?;
-        let sealed = self.session.seal(self.group)?;
-        let mut map = self.map();
-        let mut cuts = Vec::new();
-        for cut in map.cuts() {
-            let Some(region) = sealed.get(&cut.region.id) else {
-                return Err(Error::lost(&cut.region.node.info.name, "it was lost while the file was sealed"));
-            };
-            cuts.push(crate::plan::Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes });
-        }
-        let mut extents = Vec::with_capacity(cuts.len());
-        let mut left = length;
-        for cut in &cuts {
-            let bytes = left.min(cut.bytes.into());
-            left -= bytes;
-            if bytes > 0 {
-                extents.push(NamedExtent {
-                    node: cut.region.node.info.node,
-                    incarnation: cut.region.node.info.incarnation,
-                    region: cut.region.region,
-                    epoch: cut.region.epoch,
-                    handle: cut.region.handle,
-                    region_offset: cut.offset,
-                    bytes,
-                });
-            }
-        }
-        *map = FileMap::sealed(cuts);
-        map.set_length(length);
-        Ok(extents)
-    }
-
-    fn fill_holes(&self, holes: &[Range<u64>]) -> Result<(), Error> {
-        let zeros = vec![0; EXTENT_BYTES_MAX as usize];
-        for hole in holes {
-            let mut at = hole.start;
-            while at < hole.end {
-                let count = (hole.end - at).min(zeros.len() as u64);
-                let mut map = self.map();
-                while let Some(bytes) = map.next_extent_bytes(at + count) {
-                    map.push(self.session.cut(self.group, bytes)?);
-                }
-                let pieces = map.pieces(at..at + count);
-                drop(map);
-                let mut by_node = ByNode::default();
-                for piece in &pieces {
-                    let bytes = (piece.file.end - piece.file.start) as usize;
-                    by_node.add(&piece.region, WriteOp { span: span(piece), from: &zeros[..bytes] });
-                }
-                let filled = by_node
-                    .each(&self.session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline));
-                if let Err(error) = filled {
-                    self.map().poison(at..at + count, |region| may_arrive_late(&error, region));
-                    return Err(error);
-                }
-                self.map().wrote(at..at + count);
-                at += count;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn span(piece: &Piece<Arc<LeasedRegion>>) -> Span {
-    Span {
-        region: piece.region.region,
-        // An extent, and so a piece of one, is at most EXTENT_BYTES_MAX long.
-        bytes: (piece.file.end - piece.file.start) as u32,
-        offset: piece.offset,
-        epoch: piece.region.epoch,
-        handle: piece.region.handle,
-    }
-}
-
-/// Operations sorted by the node they go to, in order within each.
-struct ByNode<'r, Op> {
-    nodes: Vec<(&'r Arc<LeasedRegion>, Vec<Op>)>,
-}
-
-impl<Op> Default for ByNode<'_, Op> {
-    fn default() -> Self {
-        ByNode { nodes: Vec::new() }
-    }
-}
-
-impl<'r, Op> ByNode<'r, Op> {
-    fn add(&mut self, region: &'r Arc<LeasedRegion>, op: Op) {
-        match self.nodes.iter_mut().find(|(of, _)| Arc::ptr_eq(&of.node, &region.node)) {
-            Some((_, ops)) => ops.push(op),
-            None => self.nodes.push((region, vec![op])),
+            self.wait(state, heard);
         }
     }
 
-    /// Has one conversation with each node, under leases that were checked to hold.
-    fn each(
-        self,
-        session: &Session,
-        repeat: Repeat,
-        talk: impl Fn(&mut dyn Link, &mut [Op], farpool_wire::MonoNs) -> Result<(), LinkError>,
-    ) -> Result<(), Error> {
-        for (region, mut ops) in self.nodes {
-            session.check_lease(region)?;
-            let deadline = NodeLinks::deadline(session.options.request_timeout_ms);
-            let talked =
-                region.node.converse(deadline, repeat, |link| match talk(link, &mut ops, deadline) {
-                    // In its grace the lease has lost nothing yet: renew it over this very link and go on.
-                    Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
-                        link.call(&Request::Renew(session.proof()), deadline)?;
-                        talk(link, &mut ops, deadline)
-                    }
-                    other => other,
-                });
-            talked.map_err(|error| {
-                if error.kind() == ErrorKind::Lost && region.is_leased {
-                    // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
-                    let _ = session.renew(&region.node);
-                }
-                if region.node.is_lost() {
-                    session.lose_regions(&region.node);
-                }
-                // What went while we talked is better named as lost than as a refusal or a broken connection.
-                region.check_usable().err().unwrap_or(error)
-            })?;
-        }
-        Ok(())
+    /// Changes something while nothing runs in a range.
+    pub(crate) fn change<T>(
+        &self,
+        range: Range<u64>,
+        change: impl FnOnce(&mut FileState) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _flight = self.begin_change(range);
+        change(&mut self.state())
     }
-}
-
-/// Builds the map of a published file.
-pub(crate) fn sealed_map(
-    session: &Session,
-    opened: &farpool_wire::control::Opened,
-) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
-    let mut cuts = Vec::with_capacity(opened.extents.len());
-    let mut regions: BTreeMap<(u64, u32), Arc<LeasedRegion>> = BTreeMap::new();
-    let mut length = 0;
-    for extent in opened.extents.iter() {
-        let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                "the broker named an extent on a node it did not name",
-            ));
-        };
-        let node = session.links(info)?;
-        let region = regions.entry((extent.node.0, extent.region.0)).or_insert_with(|| {
-            Arc::new(LeasedRegion {
-                id: u64::MAX,
-                node,
-                region: extent.region,
-                epoch: extent.epoch,
-                handle: extent.handle,
-                is_leased: false,
-                is_taken: false.into(),
-            })
-        });
-        let bytes = u32::try_from(extent.bytes).map_err(|_| {
-            Error::new(ErrorKind::Refused, format!("the broker named an extent of {} bytes", extent.bytes))
-        })?;
-        cuts.push(crate::plan::Cut { region: Arc::clone(region), offset: extent.region_offset, bytes });
-        length += extent.bytes;
-    }
-    let mut map = FileMap::sealed(cuts);
-    map.set_length(length);
-    Ok(map)
-}
-
-pub(crate) fn opened(reply: Reply) -> Result<farpool_wire::control::Opened, Error> {
-    answer_of!(reply, OpenName)
 }

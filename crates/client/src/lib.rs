@@ -25,20 +25,30 @@
 //! beside a transport's link.
 #![forbid(unsafe_code)]
 
+mod by_node;
+mod disk_copy;
 mod error;
 mod file;
+mod keeping;
+mod leasing;
+mod mending;
 mod node_links;
 mod options;
 pub mod plan;
 mod pool;
+mod published;
+mod read;
+mod sealed_pages;
 mod session;
 mod stats;
+mod write;
 
 pub use error::{Error, ErrorKind, Retry};
+pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{NodeStatus, StatusReport};
 pub use file::{FarFile, ReadRange, WriteRange};
-pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, TransportChoice};
+pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, TransportChoice};
 pub use pool::{FileInfo, Pool};
 pub use stats::Stats;
 

@@ -2,31 +2,34 @@
 
 use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
-use crate::session::check_reach;
-use farpool_transport::shm::{ShmLink, ShmSpace};
-use farpool_transport::{Link, LinkError, Transport, clock, tcp};
+use farpool_transport::shm::ShmSpace;
+use farpool_transport::{Bell, Dial, Host, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 /// Connections kept for the next caller; more are closed after use.
 const IDLE_LINKS_MAX: usize = 16;
 
 /// See the module.
 pub(crate) struct NodeLinks {
+    host: Arc<dyn Host>,
     pub(crate) info: NodeInfo,
     transport: Transport,
     space: Arc<ShmSpace>,
     idle: Mutex<Vec<Box<dyn Link>>>,
-    /// Why this life of the node is over, once it is.
+    /// Why this life of the node is over for us, once it is.
     lost: OnceLock<String>,
+    /// Whether it is not to be used again, should it be there after all.
+    is_barred: AtomicBool,
     /// Until when our leases there may be used, on our own conservative clock.
     leased_until: AtomicU64,
-    /// Whether its last renewal failed.
+    /// Whether it did not answer in time when it was last asked.
     is_suspect: AtomicBool,
+    /// Whether it is being emptied.
+    is_draining: AtomicBool,
 }
 
 /// A region this process may use.
@@ -54,7 +57,12 @@ pub(crate) enum Repeat {
 
 impl NodeLinks {
     /// Decides how to reach a node.
-    pub(crate) fn new(info: NodeInfo, options: &PoolOptions, this_host: u128) -> Result<NodeLinks, Error> {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        info: NodeInfo,
+        options: &PoolOptions,
+        this_host: u128,
+    ) -> Result<NodeLinks, Error> {
         let is_here = this_host != 0 && info.host_boot == this_host && !info.shm_socket.is_empty();
         let space: Arc<ShmSpace> = Arc::default();
         let mut idle: Vec<Box<dyn Link>> = Vec::new();
@@ -63,10 +71,10 @@ impl NodeLinks {
             TransportChoice::Shm if is_here => Transport::Shm,
             // The same host may still be another container or another user: only trying tells.
             TransportChoice::Auto if is_here => {
-                let deadline = NodeLinks::deadline(options.request_timeout_ms);
-                match ShmLink::connect(&info.shm_socket, Arc::clone(&space), deadline) {
+                let deadline = host.now().plus_ms(options.request_timeout_ms);
+                match host.dial(Dial::Local { socket: &info.shm_socket, space: &space }, deadline) {
                     Ok(link) => {
-                        idle.push(Box::new(link));
+                        idle.push(link);
                         Transport::Shm
                     }
                     Err(_) => Transport::Tcp,
@@ -79,17 +87,17 @@ impl NodeLinks {
                 return Err(Error::new(Kind::Invalid, message));
             }
         };
-        if transport == Transport::Tcp {
-            check_reach(&format!("node {}", info.name), &info.address, options.plaintext)?;
-        }
         Ok(NodeLinks {
+            host,
             info,
             transport,
             space,
             idle: Mutex::new(idle),
             lost: OnceLock::new(),
+            is_barred: AtomicBool::new(false),
             leased_until: AtomicU64::new(0),
             is_suspect: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
         })
     }
 
@@ -101,10 +109,21 @@ impl NodeLinks {
         self.lost.get().is_some()
     }
 
-    /// Ends this life of the node in the eyes of this process. The first reason given stays.
+    /// What we had at this life of the node is gone in the eyes of this process. The first reason given stays.
+    /// If the node is there after all, it is begun anew with: see `Session::links`.
     pub(crate) fn mark_lost(&self, why: &str) {
         self.lost.get_or_init(|| why.to_owned());
         self.idle().clear();
+    }
+
+    /// Ends the use of this node for good: it cannot be trusted.
+    pub(crate) fn bar(&self, why: &str) {
+        self.is_barred.store(true, Ordering::Relaxed);
+        self.mark_lost(why);
+    }
+
+    pub(crate) fn is_barred(&self) -> bool {
+        self.is_barred.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_suspect(&self) -> bool {
@@ -113,6 +132,15 @@ impl NodeLinks {
 
     pub(crate) fn set_suspect(&self, suspect: bool) {
         self.is_suspect.store(suspect, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the node is being emptied. Whether that is new.
+    pub(crate) fn set_draining(&self, draining: bool) -> bool {
+        !self.is_draining.swap(draining, Ordering::Relaxed) && draining
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
@@ -131,6 +159,11 @@ impl NodeLinks {
     pub(crate) fn extend_lease(&self, asked: MonoNs, ttl_ms: u32) {
         let until = asked.plus_ms(u64::from(ttl_ms) * 99 / 100);
         self.leased_until.fetch_max(until.0, Ordering::AcqRel);
+    }
+
+    /// Our leases there are over.
+    pub(crate) fn end_lease(&self) {
+        self.leased_until.store(0, Ordering::Release);
     }
 
     /// Unmaps a region that is not ours any more.
@@ -152,7 +185,7 @@ impl NodeLinks {
                     if tries < TRIES && cause.kind() != ErrorKind::ConnectionRefused =>
                 {
                     tries += 1;
-                    std::thread::sleep(Duration::from_millis(1));
+                    self.host.wait(&Bell::default(), 0, self.host.now().plus_ms(1));
                 }
                 other => return other,
             }
@@ -160,12 +193,13 @@ impl NodeLinks {
     }
 
     fn connect_once(&self, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        Ok(match self.transport {
-            Transport::Shm => {
-                Box::new(ShmLink::connect(&self.info.shm_socket, Arc::clone(&self.space), deadline)?)
-            }
-            _ => Box::new(tcp::connect(&self.info.address, deadline)?),
-        })
+        self.host.dial(
+            match self.transport {
+                Transport::Shm => Dial::Local { socket: &self.info.shm_socket, space: &self.space },
+                _ => Dial::Node { address: &self.info.address, node: self.info.node },
+            },
+            deadline,
+        )
     }
 
     /// Has a conversation over a link of its own. A node whose address refuses connections is lost; one that
@@ -193,7 +227,7 @@ impl NodeLinks {
         }
         if result.as_ref().err().is_none_or(LinkError::link_survives) {
             let mut idle = self.idle();
-            if idle.len() < IDLE_LINKS_MAX && !self.is_lost() {
+            if idle.len() < IDLE_LINKS_MAX && !link.is_worn() && !self.is_lost() {
                 idle.push(link);
             }
         }
@@ -215,11 +249,6 @@ impl NodeLinks {
             }
         }
         self.error(&error)
-    }
-
-    /// Until when a conversation that begins now may last.
-    pub(crate) fn deadline(timeout_ms: u64) -> MonoNs {
-        clock::now().plus_ms(timeout_ms)
     }
 }
 

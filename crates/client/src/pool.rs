@@ -1,21 +1,22 @@
 //! A pool as its user sees it: files by name, and what the session holds.
 
 use crate::error::{Error, ErrorKind};
-use crate::file::{self, FarFile};
-use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions};
-use crate::plan::Group;
-use crate::session::{Session, answer_of};
+use crate::file::FarFile;
+use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection};
+use crate::plan::{Group, PageKey};
+use crate::published::{Rebuilder, sealed_map};
+use crate::session::{Session, answer_of, locked};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_wire::control::{ByName, ListNames, Rename, StatusReport};
+use farpool_transport::{Host, Machine, Reach, Task};
+use farpool_wire::control::{ByName, ListNames, NameInfo, Rename, StatusReport};
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What is told of a file in a listing.
@@ -44,7 +45,7 @@ struct Inner {
     session: Arc<Session>,
     files: Mutex<BTreeMap<String, FarFile>>,
     next_number: AtomicU64,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    keeper: Mutex<Option<Task>>,
     /// A pool inside this process ends behind its session.
     embedded: Mutex<Option<(Vec<Node>, Broker)>>,
     process: u32,
@@ -75,7 +76,12 @@ impl Pool {
 
     /// Opens a session with settings.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
-        Pool::begin(url, options, None)
+        Pool::begin(Machine::host(options.reach()), url, options, None)
+    }
+
+    /// Opens a session from another host than this machine: the simulator's.
+    pub fn connect_from(host: Arc<dyn Host>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
+        Pool::begin(host, url, options, None)
     }
 
     /// A pool inside this process: a broker and nodes that end with the session.
@@ -83,7 +89,8 @@ impl Pool {
         let region_bytes = options.region_bytes()?;
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
-        let broker = Broker::start(loopback, LeaseSettings::default(), Box::new(MemoryStore::default()))
+        let store = Box::new(MemoryStore::default());
+        let broker = Broker::start(loopback, &Reach::default(), LeaseSettings::default(), store)
             .map_err(|error| start(&error))?;
         let mut nodes = Vec::new();
         for index in 1..=options.node_count {
@@ -98,16 +105,21 @@ impl Pool {
             nodes.push(node);
         }
         let url = format!("{SCHEME}{}", broker.address());
-        Pool::begin(&url, options.pool, Some((nodes, broker)))
+        // It talks to itself on loopback, whatever else the options say.
+        Pool::begin(Machine::host(Reach::default()), &url, options.pool, Some((nodes, broker)))
     }
 
-    fn begin(url: &str, options: PoolOptions, embedded: Option<(Vec<Node>, Broker)>) -> Result<Pool, Error> {
+    fn begin(
+        host: Arc<dyn Host>,
+        url: &str,
+        options: PoolOptions,
+        embedded: Option<(Vec<Node>, Broker)>,
+    ) -> Result<Pool, Error> {
         let reserve_bytes = options.reserve_bytes;
-        let session = Arc::new(Session::open(broker_address(url)?, options)?);
+        let session = Arc::new(Session::open(Arc::clone(&host), broker_address(url)?, options)?);
         let kept = Arc::clone(&session);
-        let keeper = std::thread::Builder::new()
-            .name("farpool-keeper".into())
-            .spawn(move || while kept.keep_alive() {})
+        let keeper = host
+            .spawn("farpool-keeper", Box::new(move || while kept.keep_alive() {}))
             .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
         let pool = Pool {
             inner: Arc::new(Inner {
@@ -140,7 +152,11 @@ impl Pool {
             Error::new(ErrorKind::Invalid, message)
         })?;
         let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
-        let file = FarFile::create(Arc::clone(&self.inner.session), name.to_owned(), class, number);
+        let protection = self.inner.protection(class, options.protection)?;
+        let session = Arc::clone(&self.inner.session);
+        let key = self.inner.key(class, options.sealed)?;
+        let file = FarFile::create(session, name.to_owned(), class, number, protection, key)
+            .map_err(|error| error.during(format_args!("creating far file {name:?}")))?;
         {
             let mut files = self.inner.files();
             if files.contains_key(name) {
@@ -163,11 +179,59 @@ impl Pool {
         if let Some(file) = self.inner.files().get(name) {
             return Ok(file.clone());
         }
-        let by = ByName { name: self.published_name(name)? };
-        let opened = self.inner.session.ask(&Request::OpenName(by));
-        let opened = file::opened(opened.map_err(|error| error.during(format_args!("far file {name:?}")))?)?;
-        let map = file::sealed_map(&self.inner.session, &opened)?;
-        Ok(FarFile::published(Arc::clone(&self.inner.session), name.to_owned(), opened.class, map))
+        let named = self.published_name(name)?;
+        let session = &self.inner.session;
+        let (opened, _) = session
+            .open_or_rebuild(&named)
+            .map_err(|error| error.during(format_args!("far file {name:?}")))?;
+        let map = sealed_map(session, &opened)?;
+        Ok(FarFile::published(Arc::clone(session), name.to_owned(), opened.class, opened.file, map))
+    }
+
+    /// Says how published files whose names begin with `prefix` are built anew when a node has taken their
+    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with `replace`) a file of
+    /// that name with the very same bytes. It is called when such a file is opened, or read by a handle opened
+    /// before; whoever asked waits for it. Of two prefixes that fit, the one given last counts.
+    pub fn rebuild_with(
+        &self,
+        prefix: &str,
+        rebuild: impl Fn(&Pool, &str) -> Result<(), Error> + Send + Sync + 'static,
+    ) {
+        let pool = Arc::downgrade(&self.inner);
+        let rebuild = move |name: &str| match pool.upgrade() {
+            Some(inner) => rebuild(&Pool { inner }, name),
+            None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
+        };
+        let rebuilder = Rebuilder { prefix: prefix.to_owned(), rebuild: Arc::new(rebuild) };
+        locked(&self.inner.session.rebuilders).push(rebuilder);
+    }
+
+    /// Moves the published files off a node, which they leave under their names: what an administrator does
+    /// before it stops. Called with the name of each file and the bytes moved of it so far. How many bytes were
+    /// moved in all.
+    pub fn evacuate(&self, node: &str, mut progress: impl FnMut(&str, u64)) -> Result<u64, Error> {
+        self.inner.check()?;
+        let status = self.status()?;
+        let Some(from) = status.nodes.iter().find(|status| &*status.info.name == node) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("no node {node:?} in the pool")));
+        };
+        let mut bytes = 0;
+        for info in self.names("")? {
+            let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
+            let mut of_file = 0;
+            let moved = |count| {
+                of_file += count;
+                progress(&info.name, of_file);
+            };
+            let result = self.inner.session.move_file(&info, &from.info, number, moved);
+            match result {
+                Ok(moved) => bytes += moved,
+                // Somebody dropped it meanwhile, or it was lost before.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Lost) => {}
+                Err(error) => return Err(error.during(format_args!("moving far file {:?}", &*info.name))),
+            }
+        }
+        Ok(bytes)
     }
 
     fn published_name(&self, name: &str) -> Result<Name, Error> {
@@ -270,20 +334,27 @@ impl Pool {
     }
 
     fn list_published(&self, prefix: &str) -> Result<Vec<FileInfo>, Error> {
+        let names = self.names(prefix)?;
+        let describe = |info: NameInfo| FileInfo {
+            name: info.name.to_string(),
+            bytes: info.bytes,
+            class: info.class,
+            is_published: true,
+            is_lost: info.lost,
+        };
+        Ok(names.into_iter().map(describe).collect())
+    }
+
+    /// Every published name that begins so.
+    fn names(&self, prefix: &str) -> Result<Vec<NameInfo>, Error> {
         let text =
             |text: &str| Text::new(text).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()));
-        let mut found: Vec<FileInfo> = Vec::new();
+        let mut found: Vec<NameInfo> = Vec::new();
         loop {
-            let after = found.last().map_or("", |last| last.name.as_str());
+            let after = found.last().map_or("", |last| &*last.name);
             let request = Request::ListNames(ListNames { prefix: text(prefix)?, after: text(after)? });
             let page = answer_of!(self.inner.session.ask(&request)?, ListNames)?;
-            found.extend(page.names.iter().map(|info| FileInfo {
-                name: info.name.to_string(),
-                bytes: info.bytes,
-                class: info.class,
-                is_published: true,
-                is_lost: info.lost,
-            }));
+            found.extend(page.names.iter().cloned());
             if !page.more || page.names.is_empty() {
                 return Ok(found);
             }
@@ -301,7 +372,9 @@ impl Pool {
 
     /// What this session did and holds.
     pub fn stats(&self) -> Stats {
-        self.inner.session.counters.read()
+        let session = &self.inner.session;
+        session.counters.unprotected_bytes.store(session.unprotected_bytes(), Ordering::Relaxed);
+        session.counters.read()
     }
 
     /// The whole pool, as its broker sees it.
@@ -325,6 +398,46 @@ impl Inner {
         self.session.check_open()
     }
 
+    /// The key of a new file, if it is to be sealed.
+    fn key(&self, class: FileClass, asked: Option<bool>) -> Result<Option<Arc<PageKey>>, Error> {
+        match (class, asked) {
+            (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options.seal_scratch) => {
+                self.session.page_key().map(Some)
+            }
+            (FileClass::Scratch, _) | (_, None | Some(false)) => Ok(None),
+            (class, Some(true)) => {
+                let message = format!("a sealed file of class {class}; only scratch files can be sealed");
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+        }
+    }
+
+    /// How a new file is protected.
+    fn protection(&self, class: FileClass, asked: Option<Protection>) -> Result<Protection, Error> {
+        if class != FileClass::Scratch {
+            return match asked {
+                None | Some(Protection::None) => Ok(Protection::None),
+                Some(other) => {
+                    let message = format!(
+                        "protection {} for a file of class {class}; only scratch files are protected",
+                        other.word()
+                    );
+                    Err(Error::new(ErrorKind::Invalid, message))
+                }
+            };
+        }
+        if let Some(protection) = asked.or(self.session.options.protection) {
+            return Ok(protection);
+        }
+        let is_embedded = locked(&self.embedded).is_some();
+        Ok(match self.session.hosts() {
+            // Its nodes are this process: they end together with whoever would miss them.
+            _ if is_embedded => Protection::None,
+            0 | 1 => Protection::Local,
+            _ => Protection::Mirror,
+        })
+    }
+
     fn close(&self) {
         let mut embedded = self.embedded.lock().unwrap_or_else(PoisonError::into_inner);
         if self.process != std::process::id() {
@@ -340,7 +453,7 @@ impl Inner {
         }
         self.session.close();
         if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = keeper.join();
+            keeper.join();
         }
         drop(embedded.take());
     }

@@ -47,6 +47,17 @@ stats! {
     failed_ops,
     /// Nodes lost.
     nodes_lost,
+    /// Bytes of copies dropped because a write did not reach them, or their node was lost.
+    dropped_copy_bytes,
+    /// Bytes of protected files that could not survive the next loss now: their second copy is still to be
+    /// made, or the local disk has not taken them.
+    unprotected_bytes,
+    /// Bytes of copies made anew in the background.
+    repaired_bytes,
+    /// Bytes written to the local disk.
+    disk_bytes_written,
+    /// Bytes read from the local disk, because no node had them any more.
+    disk_bytes_read,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {

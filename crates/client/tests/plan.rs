@@ -1,7 +1,10 @@
 //! The session's decisions against models: what a file's map plans to read is what the file wrote, and no
 //! two extents ever share a byte.
 
-use farpool::plan::{Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, RangeSet, ReadPlan};
+use farpool::plan::{
+    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, FlightKind, Flights, Group, PageSeals,
+    RangeSet, ReadPlan,
+};
 use farpool_wire::{FileClass, NodeId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +49,7 @@ proptest! {
                 }
                 0..6 => {
                     let bytes = (EXTENT_BYTES_MIN << size) as u32;
-                    match allocator.cut(group, bytes) {
+                    match allocator.cut(group, bytes, |_| true) {
                         Some(cut) => {
                             prop_assert!(cut.offset % u64::from(bytes) == 0 && cut.offset + u64::from(bytes) <= region_bytes);
                             let apart = |other: &Cut<u32>| {
@@ -87,10 +90,10 @@ proptest! {
             match kind {
                 0..6 if count > 0 => {
                     while let Some(bytes) = map.next_extent_bytes(range.end) {
-                        map.push(Cut { region: next, offset: 0, bytes });
+                        map.push(bytes, vec![Cut { region: next, offset: 0, bytes }]);
                         next += 1;
                     }
-                    let pieces = map.pieces(range.clone());
+                    let pieces = map.copies_of(range.clone());
                     let mut at = range.start;
                     for piece in &pieces {
                         prop_assert_eq!(piece.file.start, at);
@@ -99,6 +102,7 @@ proptest! {
                     prop_assert_eq!(at, range.end);
                     if kind == 0 {
                         map.poison(range.clone(), |_| false);
+                        map.extend(range.end);
                         poisoned.insert(range.clone());
                         written.remove(range.clone());
                     } else {
@@ -118,12 +122,13 @@ proptest! {
             }
             prop_assert_eq!(map.length(), length);
             let asked = offset.min(length)..range.end.min(length);
-            match map.plan_read(asked.clone()) {
+            match map.plan_read(asked.clone(), |_| Some(0)) {
                 ReadPlan::Poisoned(part) => {
                     prop_assert!(poisoned.touches(asked.clone()));
                     prop_assert!(part.start >= asked.start && part.end <= asked.end);
                 }
-                ReadPlan::Fetch(pieces) => {
+                ReadPlan::Fetch { pieces, bare } => {
+                    prop_assert!(bare.is_empty());
                     prop_assert!(!poisoned.touches(asked.clone()));
                     let mut planned = RangeSet::default();
                     for piece in pieces {
@@ -149,7 +154,7 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
             map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes)
         };
         sizes.push(bytes >> 10);
-        map.push(Cut { region: 0, offset: 0, bytes });
+        map.push(bytes, vec![Cut { region: 0, offset: 0, bytes }]);
     }
     assert_eq!(sizes, [64, 64, 128, 256, 512, 1024, 1024, 1024]);
 }
@@ -158,12 +163,43 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
 fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
     let mut map: FileMap<u32> = FileMap::default();
     for region in 0..3 {
-        map.push(Cut { region, offset: 0, bytes: 65_536 });
+        map.push(65_536, vec![Cut { region, offset: 0, bytes: 65_536 }]);
     }
     map.wrote(0..3 * 65_536);
-    map.poison(60_000..70_100, |region| *region == 1);
+    let late = map.copies_of(65_536..65_537)[0].copy;
+    map.poison(60_000..70_100, |copy| copy == late);
     assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
-    assert!(matches!(map.plan_read(70_000..70_001), ReadPlan::Poisoned(_)));
+    assert!(matches!(map.plan_read(70_000..70_001, |_| Some(0)), ReadPlan::Poisoned(_)));
     let recycled: BTreeMap<u32, ()> = map.clear().into_iter().map(|cut| (cut.region, ())).collect();
     assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
+}
+
+/// A copy under way held the bytes of before a truncation, and was taken for one of the bytes written since: the
+/// new extent had been written as often as the old one.
+#[test]
+fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {
+    let cut = |region: u32| Cut { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };
+    let mut map = FileMap::default();
+    let write = |map: &mut FileMap<u32>| {
+        map.push(EXTENT_BYTES_MIN as u32, vec![cut(1)]);
+        map.begin_write(&(0..100));
+        map.wrote(0..100);
+    };
+    write(&mut map);
+    let snapshot = map.snapshot(0).expect("an extent");
+    assert_eq!(map.set_length(0), [cut(1)]);
+    write(&mut map);
+    assert_eq!(map.attach(&snapshot, cut(2), PageSeals::new(cut(2).bytes)), Err(cut(2)));
+}
+
+#[test]
+fn flight_is_older_than_a_moment_until_it_ends() {
+    let mut flights = Flights::default();
+    let before = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
+    let moment = flights.mark();
+    let after = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
+    assert!(flights.has_older(moment));
+    flights.end(before);
+    assert!(!flights.has_older(moment));
+    flights.end(after);
 }

@@ -110,14 +110,16 @@ impl<R: Copy + Ord> Allocator<R> {
         u64::from(used_units) * EXTENT_BYTES_MIN
     }
 
-    /// Cuts an extent, from the node whose turn it is; nothing if no region of the group has room.
-    pub fn cut(&mut self, group: Group, bytes: u32) -> Option<Cut<R>> {
+    /// Cuts an extent, from the node whose turn it is of those that fit; nothing if no region of the group has
+    /// room there.
+    pub fn cut(&mut self, group: Group, bytes: u32, fits: impl Fn(NodeId) -> bool) -> Option<Cut<R>> {
         let count = units(bytes);
         let last = self.last_node.get(&group).copied();
         // For each node the first region with room, then the first node behind the last one used.
         let mut places: BTreeMap<NodeId, (R, u32)> = BTreeMap::new();
         for (region, usage) in &self.regions {
             if usage.group == group
+                && fits(usage.node)
                 && usage.unit_count - usage.used_units >= count
                 && !places.contains_key(&usage.node)
                 && let Some(unit) = usage.find(count)

@@ -1,14 +1,25 @@
-//! `FileMap`: which extent holds which bytes of a file, and which bytes mean anything.
+//! `FileMap`: where the bytes of a file are, how many copies of them there are, and which mean anything.
 //!
 //! The idea: extents are recycled between the files of a session without being wiped, so an extent's bytes
 //! mean nothing until this file has written them. The map therefore keeps the ranges not yet written, which
 //! read as zeros, and those whose last write failed, which cannot be read at all until written anew.
 //!
-//! Invariant I3: no byte is ever planned to be read that this file did not write.
+//! An extent has up to two copies in far memory, and may have none when a local disk holds its bytes. Every
+//! copy that the map lists is *in sync*: a copy that missed a write is dropped from the map before that write
+//! is acknowledged, and never comes back. So any listed copy may answer a read.
+//!
+//! Invariants: I3 (no byte is ever planned to be read that this file did not write), I7 (only copies in sync
+//! are read).
 
+use super::page_seal::{PageSealed, PageSeals, SEAL_PAGE_BYTES};
 use super::range_set::RangeSet;
 use super::{Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
+use farpool_wire::mutant;
 use std::ops::Range;
+
+/// Names a copy of an extent for as long as its map lives; never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CopyId(u64);
 
 /// The map of one file over regions named by `R`.
 #[derive(Clone, Debug)]
@@ -17,26 +28,49 @@ pub struct FileMap<R> {
     length: u64,
     unwritten: RangeSet,
     poisoned: RangeSet,
+    next_copy: u64,
+    /// The version of the extent written last.
+    version: u64,
+}
+
+/// One copy of an extent.
+#[derive(Clone, Debug)]
+pub struct ExtentCopy<R> {
+    /// Its name.
+    pub id: CopyId,
+    /// Where it lies.
+    pub cut: Cut<R>,
+    /// A write whose fate is unknown may still arrive here: it is neither written nor recycled until the
+    /// region's lease ends.
+    pub is_quarantined: bool,
+    /// What opens its pages, in a sealed file.
+    pub seals: PageSeals,
 }
 
 #[derive(Clone, Debug)]
 struct Extent<R> {
     start: u64,
-    cut: Cut<R>,
-    /// A write whose fate is unknown may still arrive here: neither written nor recycled until the region's
-    /// lease ends.
-    quarantined: bool,
+    bytes: u32,
+    copies: Vec<ExtentCopy<R>>,
+    /// Another with each write begun, and never again one that an extent of this file has had.
+    version: u64,
 }
 
 impl<R> Extent<R> {
     fn end(&self) -> u64 {
-        self.start + u64::from(self.cut.bytes)
+        self.start + u64::from(self.bytes)
+    }
+
+    fn is_hit(&self, range: &Range<u64>) -> bool {
+        self.start < range.end && range.start < self.end()
     }
 }
 
-/// A run of file bytes inside one extent.
+/// A run of file bytes inside one copy of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<R> {
+    /// Which copy.
+    pub copy: CopyId,
     /// Which region.
     pub region: R,
     /// First byte in the region.
@@ -51,7 +85,24 @@ pub enum ReadPlan<R> {
     /// Part of it was last written without success: this part.
     Poisoned(Range<u64>),
     /// Fetch the pieces; every other byte of the range is zero.
-    Fetch(Vec<Piece<R>>),
+    Fetch {
+        /// One for each run of written bytes with a copy to read, in order.
+        pieces: Vec<Piece<R>>,
+        /// Written bytes that no far copy has, in order.
+        bare: Vec<Range<u64>>,
+    },
+}
+
+/// An extent as it was when a copy of it began to be made.
+#[derive(Clone, Debug)]
+pub struct Snapshot<R> {
+    /// Its bytes in the file.
+    pub range: Range<u64>,
+    /// Of these, what is written and can be read.
+    pub written: Vec<Range<u64>>,
+    /// Its copies.
+    pub copies: Vec<ExtentCopy<R>>,
+    version: u64,
 }
 
 impl<R: Clone> Default for FileMap<R> {
@@ -61,6 +112,8 @@ impl<R: Clone> Default for FileMap<R> {
             length: 0,
             unwritten: RangeSet::default(),
             poisoned: RangeSet::default(),
+            next_copy: 1,
+            version: 0,
         }
     }
 }
@@ -70,7 +123,7 @@ impl<R: Clone> FileMap<R> {
     pub fn sealed(cuts: Vec<Cut<R>>) -> Self {
         let mut map = FileMap::default();
         for cut in cuts {
-            map.push(cut);
+            map.push(cut.bytes, vec![cut]);
         }
         map.length = map.allocated();
         map.unwritten = RangeSet::default();
@@ -82,7 +135,7 @@ impl<R: Clone> FileMap<R> {
         self.length
     }
 
-    /// Bytes that extents are cut for; may be more or less than the length.
+    /// Bytes that have an extent; may be more or less than the length.
     pub fn allocated(&self) -> u64 {
         self.extents.last().map_or(0, Extent::end)
     }
@@ -98,47 +151,85 @@ impl<R: Clone> FileMap<R> {
         Some(wanted.clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32)
     }
 
-    /// Adds an extent at the end.
-    pub fn push(&mut self, cut: Cut<R>) {
+    /// Adds an extent at the end, with a copy at each cut; none, if a local disk is to hold it.
+    pub fn push(&mut self, bytes: u32, cuts: Vec<Cut<R>>) {
         let start = self.allocated();
-        let extent = Extent { start, cut, quarantined: false };
+        let copies = cuts.into_iter().map(|cut| self.copy(cut)).collect();
+        self.version += 1;
+        let extent = Extent { start, bytes, copies, version: self.version };
         self.unwritten.insert(start..extent.end());
         self.extents.push(extent);
     }
 
-    /// The pieces of an allocated range, in order.
-    pub fn pieces(&self, range: Range<u64>) -> Vec<Piece<R>> {
-        let first = self.extents.partition_point(|extent| extent.end() <= range.start);
-        let mut pieces = Vec::new();
-        for extent in &self.extents[first..] {
-            let file = range.start.max(extent.start)..range.end.min(extent.end());
-            if file.is_empty() {
-                break;
-            }
-            let offset = extent.cut.offset + (file.start - extent.start);
-            pieces.push(Piece { region: extent.cut.region.clone(), offset, file });
-        }
-        pieces
+    fn copy(&mut self, cut: Cut<R>) -> ExtentCopy<R> {
+        let id = CopyId(self.next_copy);
+        self.next_copy += 1;
+        let seals = PageSeals::new(cut.bytes);
+        ExtentCopy { id, cut, is_quarantined: false, seals }
     }
 
-    /// How to read a range that lies within the file's length.
-    pub fn plan_read(&self, range: Range<u64>) -> ReadPlan<R> {
+    fn hit(&self, range: &Range<u64>) -> &[Extent<R>] {
+        let first = self.extents.partition_point(|extent| extent.end() <= range.start);
+        let end = self.extents.partition_point(|extent| extent.start < range.end);
+        &self.extents[first..end.max(first)]
+    }
+
+    /// Every copy of an allocated range: where a write must go.
+    pub fn copies_of(&self, range: Range<u64>) -> Vec<Piece<R>> {
+        let hit = self.hit(&range).iter();
+        hit.flat_map(|extent| extent.copies.iter().map(|copy| piece(extent, copy, &range))).collect()
+    }
+
+    /// A write of this range begins: whoever is making a copy of what it touches has to look again.
+    pub fn begin_write(&mut self, range: &Range<u64>) {
+        self.version += 1;
+        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(range)) {
+            extent.version = self.version;
+        }
+    }
+
+    /// How to read a range that lies within the file's length. `rank` says how good a copy's region is to
+    /// read from, lower is better; nothing if it is not to be used.
+    pub fn plan_read(&self, range: Range<u64>, rank: impl Fn(&R) -> Option<u32>) -> ReadPlan<R> {
         if let Some(part) = self.poisoned.overlaps(range.clone()).next() {
             return ReadPlan::Poisoned(part);
         }
         let end = range.end.min(self.allocated());
+        let (mut pieces, mut bare) = (Vec::new(), Vec::new());
+        for written in self.written(range.start..end) {
+            for extent in self.hit(&written) {
+                // Copies that are equally good take turns, so that both nodes serve.
+                let turn = (extent.start / EXTENT_BYTES_MAX) as usize;
+                let best = (0..extent.copies.len())
+                    .map(|index| &extent.copies[(index + turn) % extent.copies.len()])
+                    .filter_map(|copy| Some((rank(&copy.cut.region)?, copy)))
+                    .min_by_key(|(rank, _)| *rank);
+                match best {
+                    Some((_, copy)) => pieces.push(piece(extent, copy, &written)),
+                    None => bare.push(clipped(extent, &written)),
+                }
+            }
+        }
+        ReadPlan::Fetch { pieces, bare }
+    }
+
+    /// The parts of an allocated range that were written.
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        if mutant!(UnwrittenRead) {
+            return if range.is_empty() { Vec::new() } else { vec![range] };
+        }
         let mut written = Vec::new();
         let mut at = range.start;
-        for hole in self.unwritten.overlaps(range.start..end.max(range.start)) {
+        for hole in self.unwritten.overlaps(range.start..range.end.max(range.start)) {
             if at < hole.start {
-                written.extend(self.pieces(at..hole.start));
+                written.push(at..hole.start);
             }
             at = hole.end;
         }
-        if at < end {
-            written.extend(self.pieces(at..end));
+        if at < range.end {
+            written.push(at..range.end);
         }
-        ReadPlan::Fetch(written)
+        written
     }
 
     /// A write of this range succeeded.
@@ -152,24 +243,125 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// A write of this range failed: nobody knows how much of it is there. Extents in whose region it may even
-    /// arrive later (the connection broke before the answer) are put out of use.
-    pub fn poison(&mut self, range: Range<u64>, may_arrive_late: impl Fn(&R) -> bool) {
-        self.length = self.length.max(range.end);
-        for extent in &mut self.extents {
-            let is_hit = extent.start < range.end && range.start < extent.end();
-            if is_hit && may_arrive_late(&extent.cut.region) {
-                extent.quarantined = true;
+    /// A write of this range failed: nobody knows how much of it is there. The length does not change (see
+    /// [`Self::extend`]). Copies where it may even arrive
+    /// later (the connection broke before the answer) are put out of use for writing.
+    pub fn poison(&mut self, range: Range<u64>, may_arrive_late: impl Fn(CopyId) -> bool) {
+        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&range)) {
+            for copy in &mut extent.copies {
+                copy.is_quarantined |= may_arrive_late(copy.id);
             }
+        }
+        if mutant!(NotPoisoned) {
+            self.unwritten.remove(range);
+            return;
         }
         self.poisoned.insert(range);
     }
 
-    /// Whether a write to this range would go to an extent that is out of use.
+    /// The file reaches at least to here.
+    pub fn extend(&mut self, end: u64) {
+        self.length = self.length.max(end);
+    }
+
+    /// Whether a write to this range would go to a copy that is out of use.
     pub fn is_quarantined(&self, range: Range<u64>) -> bool {
-        self.extents
-            .iter()
-            .any(|extent| extent.quarantined && extent.start < range.end && range.start < extent.end())
+        self.hit(&range).iter().any(|extent| extent.copies.iter().any(|copy| copy.is_quarantined))
+    }
+
+    /// Takes a copy that is not in sync, or not wanted, out of the map; nothing if it is not there any more.
+    pub fn drop_copy(&mut self, id: CopyId) -> Option<ExtentCopy<R>> {
+        let has = |extent: &&mut Extent<R>| extent.copies.iter().any(|copy| copy.id == id);
+        let extent = self.extents.iter_mut().find(has)?;
+        let index = extent.copies.iter().position(|copy| copy.id == id)?;
+        Some(extent.copies.remove(index))
+    }
+
+    /// Takes out every copy whose region is gone.
+    pub fn drop_lost(&mut self, is_lost: impl Fn(&R) -> bool) {
+        for extent in &mut self.extents {
+            extent.copies.retain(|copy| !is_lost(&copy.cut.region));
+        }
+    }
+
+    /// The first extent at or behind `from` whose copies are not as they should be: its start.
+    pub fn find_extent(&self, from: u64, needs_work: impl Fn(&[ExtentCopy<R>]) -> bool) -> Option<u64> {
+        let first = self.extents.partition_point(|extent| extent.start < from);
+        self.extents[first..].iter().find(|extent| needs_work(&extent.copies)).map(|extent| extent.start)
+    }
+
+    /// The extent that starts here, for making another copy of it; nothing if there is none any more.
+    pub fn snapshot(&self, start: u64) -> Option<Snapshot<R>> {
+        let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
+        let extent = &self.extents[index];
+        let range = extent.start..extent.end();
+        let mut readable = Vec::new();
+        for written in self.written(range.clone()) {
+            let mut at = written.start;
+            for poisoned in self.poisoned.overlaps(written.clone()) {
+                if at < poisoned.start {
+                    readable.push(at..poisoned.start);
+                }
+                at = poisoned.end;
+            }
+            if at < written.end {
+                readable.push(at..written.end);
+            }
+        }
+        Some(Snapshot { range, written: readable, copies: extent.copies.clone(), version: extent.version })
+    }
+
+    /// Takes in a copy made from a snapshot, unless the extent has been written or cut off since: then the cut
+    /// comes back.
+    pub fn attach(
+        &mut self,
+        snapshot: &Snapshot<R>,
+        cut: Cut<R>,
+        seals: PageSeals,
+    ) -> Result<CopyId, Cut<R>> {
+        let copy = ExtentCopy { seals, ..self.copy(cut) };
+        let same = |extent: &&mut Extent<R>| {
+            extent.start == snapshot.range.start
+                && extent.end() == snapshot.range.end
+                && (extent.version == snapshot.version || mutant!(StaleCopyTaken))
+        };
+        match self.extents.iter_mut().find(same) {
+            Some(extent) => {
+                let id = copy.id;
+                extent.copies.push(copy);
+                Ok(id)
+            }
+            None => Err(copy.cut),
+        }
+    }
+
+    /// Puts other regions in the place of those that have changed (their bytes are the same).
+    pub fn replace_regions(&mut self, replaced: impl Fn(&R) -> Option<R>) {
+        for copy in self.extents.iter_mut().flat_map(|extent| &mut extent.copies) {
+            if let Some(region) = replaced(&copy.cut.region) {
+                copy.cut.region = region;
+            }
+        }
+    }
+
+    /// What opens the pages of a piece, which begins and ends with a page; nothing if its copy is not in the
+    /// map any more.
+    pub fn load_seals(&self, piece: &Piece<R>) -> Option<Vec<Option<PageSealed>>> {
+        let extent = self.hit(&piece.file).first()?;
+        let copy = extent.copies.iter().find(|copy| copy.id == piece.copy)?;
+        let mut sealed = vec![None; (piece.file.end - piece.file.start) as usize / SEAL_PAGE_BYTES];
+        copy.seals.load(page_of(extent, piece), &mut sealed);
+        Some(sealed)
+    }
+
+    /// Keeps what opens the pages of a piece from now on.
+    pub fn store_seals(&mut self, piece: &Piece<R>, sealed: &[Option<PageSealed>]) {
+        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&piece.file)) {
+            let first = page_of(extent, piece);
+            if let Some(copy) = extent.copies.iter_mut().find(|copy| copy.id == piece.copy) {
+                copy.seals.store(first, sealed);
+            }
+        }
     }
 
     /// Ranges below the length that were never written.
@@ -192,27 +384,49 @@ impl<R: Clone> FileMap<R> {
         let mut freed = Vec::new();
         if length < self.length {
             while self.extents.last().is_some_and(|extent| extent.start >= length) {
-                freed
-                    .extend(self.extents.pop().filter(|extent| !extent.quarantined).map(|extent| extent.cut));
+                freed.extend(self.extents.pop().into_iter().flat_map(recyclable));
             }
             let allocated = self.allocated();
             self.unwritten.remove(allocated..u64::MAX);
             self.poisoned.remove(length..u64::MAX);
             // What stays of the last extent holds old bytes: growing again must not bring them back.
-            self.unwritten.insert(length.min(allocated)..allocated);
+            let rest = length.min(allocated)..allocated;
+            self.begin_write(&rest);
+            if !mutant!(CutOffBytesBack) {
+                self.unwritten.insert(rest);
+            }
         }
         self.length = length;
         freed
     }
 
-    /// Every extent in file order.
-    pub fn cuts(&self) -> impl Iterator<Item = &Cut<R>> {
-        self.extents.iter().map(|extent| &extent.cut)
+    /// The copies of every extent, in file order.
+    pub fn extents(&self) -> impl Iterator<Item = (Range<u64>, &[ExtentCopy<R>])> {
+        self.extents.iter().map(|extent| (extent.start..extent.end(), &extent.copies[..]))
     }
 
     /// Empties the map. Returns the extents that may be used again.
     pub fn clear(&mut self) -> Vec<Cut<R>> {
-        let extents = std::mem::take(self).extents;
-        extents.into_iter().filter(|extent| !extent.quarantined).map(|extent| extent.cut).collect()
+        std::mem::take(self).extents.into_iter().flat_map(recyclable).collect()
     }
+}
+
+/// The page of an extent with which a piece of it begins.
+fn page_of<R>(extent: &Extent<R>, piece: &Piece<R>) -> u32 {
+    ((piece.file.start - extent.start) / SEAL_PAGE_BYTES as u64) as u32
+}
+
+/// What of an extent other files may use.
+fn recyclable<R>(extent: Extent<R>) -> impl Iterator<Item = Cut<R>> {
+    extent.copies.into_iter().filter(|copy| !copy.is_quarantined).map(|copy| copy.cut)
+}
+
+fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
+    range.start.max(extent.start)..range.end.min(extent.end())
+}
+
+fn piece<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Piece<R> {
+    let file = clipped(extent, range);
+    let offset = copy.cut.offset + (file.start - extent.start);
+    Piece { copy: copy.id, region: copy.cut.region.clone(), offset, file }
 }

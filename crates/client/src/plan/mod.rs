@@ -1,12 +1,20 @@
 //! What a session decides, without a socket or a clock: where extents are cut, which extents a range of a
-//! file lies in, and which of its bytes were never written. The simulator runs this very code.
+//! file lies in, which of its bytes were never written, and how pages are sealed against the node that holds
+//! them. The simulator runs this very code.
 
 mod allocator;
 mod file_map;
+mod flights;
+mod page_seal;
 mod range_set;
 
 pub use allocator::{Allocator, Cut, Group};
-pub use file_map::{FileMap, Piece, ReadPlan};
+pub use file_map::{CopyId, ExtentCopy, FileMap, Piece, ReadPlan, Snapshot};
+pub use flights::{FlightId, FlightKind, Flights};
+pub use page_seal::{
+    PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, SEAL_PAGES_PER_KEY_MAX,
+    pages_around,
+};
 pub use range_set::RangeSet;
 
 /// Smallest extent: what a file of one byte takes.

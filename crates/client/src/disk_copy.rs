@@ -1,0 +1,210 @@
+//! The local copy of a scratch file, written behind: a write is handed over as soon as its bytes are in a
+//! bounded buffer of this process, and reaches the disk later.
+//!
+//! The idea: one queue for the session, first in, first out, and whoever takes from it holds the turn to
+//! write. So the writes of a file reach its disk file in their order, whoever carries them out: the thread
+//! behind, a writer that finds the buffer full, or a reader that needs what still waits.
+
+use crate::error::{Error, ErrorKind};
+use crate::plan::RangeSet;
+use crate::stats::{Counters, add};
+use farpool_transport::{Bell, DiskFile, Host, Turn};
+use farpool_wire::mutant;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A file's bytes on the local disk, at the same offsets.
+pub(crate) struct DiskCopy {
+    file: Box<dyn DiskFile>,
+    folder: String,
+    /// Writes of this file that wait or are being carried out.
+    behind: AtomicU64,
+    /// What the disk did not take, and why it did not the last time.
+    failed: Mutex<(RangeSet, Option<String>)>,
+}
+
+struct Job {
+    copy: Arc<DiskCopy>,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    bytes: u64,
+}
+
+/// What waits for the disk, for all files of a session.
+#[derive(Default)]
+pub(crate) struct WriteBehind {
+    queue: Mutex<Queue>,
+    writing: Turn<()>,
+    filled: Bell,
+    is_running: AtomicBool,
+}
+
+impl DiskCopy {
+    pub(crate) fn create(host: &dyn Host, folder: &Path) -> Result<DiskCopy, Error> {
+        let shown = folder.display().to_string();
+        let file = host.temporary_file(folder).map_err(|error| {
+            let message =
+                format!("local protection needs a file in {shown}: {error}; set another local folder");
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        Ok(DiskCopy { file, folder: shown, behind: AtomicU64::new(0), failed: Mutex::default() })
+    }
+
+    fn failed(&self) -> MutexGuard<'_, (RangeSet, Option<String>)> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the disk is known to lack some of a range.
+    pub(crate) fn lacks(&self, range: Range<u64>) -> bool {
+        self.failed().0.touches(range)
+    }
+
+    fn write(&self, counters: &Counters, offset: u64, from: &[u8]) {
+        let range = offset..offset + from.len() as u64;
+        let result = self.file.write_at(offset, from);
+        let mut failed = self.failed();
+        match result {
+            Ok(()) => {
+                failed.0.remove(range);
+                add(&counters.disk_bytes_written, from.len() as u64);
+            }
+            Err(error) => {
+                failed.0.insert(range);
+                failed.1 = Some(error.to_string());
+            }
+        }
+    }
+
+    fn error(&self, error: Option<io::Error>) -> Error {
+        let why = error.map(|error| error.to_string()).or_else(|| self.failed().1.clone());
+        let why = why.unwrap_or_else(|| "it was not written".to_owned());
+        Error::new(ErrorKind::Lost, format!("the local copy in {} has not got it either: {why}", self.folder))
+    }
+
+    /// Frees what lies behind a length.
+    pub(crate) fn truncate(&self, bytes: u64) {
+        self.failed().0.remove(bytes..u64::MAX);
+        // What stays too long is never read: the file's map knows what was written.
+        let _ = self.file.set_length(bytes);
+    }
+}
+
+impl WriteBehind {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes bytes over. If more than `limit` wait already, the caller writes some itself.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        host: &Arc<dyn Host>,
+        counters: &Arc<Counters>,
+        limit: u64,
+        (copy, offset, from): (&Arc<DiskCopy>, u64, &[u8]),
+    ) {
+        while self.queue().bytes.saturating_add(from.len() as u64) > limit && self.step(&**host, counters) {}
+        copy.behind.fetch_add(1, Ordering::AcqRel);
+        {
+            let mut queue = self.queue();
+            queue.bytes += from.len() as u64;
+            queue.jobs.push_back(Job { copy: Arc::clone(copy), offset, bytes: from.to_vec() });
+        }
+        self.filled.ring();
+        if !self.is_running.swap(true, Ordering::AcqRel) {
+            let (behind, its_host, counters) = (Arc::clone(self), Arc::clone(host), Arc::clone(counters));
+            let run = move || behind.run(&*its_host, &counters);
+            if host.spawn("farpool-behind", Box::new(run)).is_err() {
+                // Without a thread, writers and readers write what waits.
+                self.is_running.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Writes what waits, and ends when nothing has come for a while.
+    fn run(&self, host: &dyn Host, counters: &Counters) {
+        const IDLE_MS: u64 = 1_000;
+        loop {
+            let heard = self.filled.heard();
+            if self.step(host, counters) {
+                continue;
+            }
+            host.wait(&self.filled, heard, host.now().plus_ms(IDLE_MS));
+            if self.filled.heard() == heard {
+                self.is_running.store(false, Ordering::Release);
+                // Something may have come between the look and the word.
+                if self.queue().jobs.is_empty() || self.is_running.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Carries out the next write. Whether there was one.
+    fn step(&self, host: &dyn Host, counters: &Counters) -> bool {
+        let _writing = self.writing.take(host);
+        let next = |queue: &mut Queue| match mutant!(DiskOutOfOrder) {
+            true => queue.jobs.pop_back(),
+            false => queue.jobs.pop_front(),
+        };
+        let Some(job) = next(&mut self.queue()) else { return false };
+        job.copy.write(counters, job.offset, &job.bytes);
+        self.queue().bytes -= job.bytes.len() as u64;
+        job.copy.behind.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Waits until a file has nothing waiting.
+    fn flush(&self, host: &dyn Host, counters: &Counters, copy: &DiskCopy) {
+        while copy.behind.load(Ordering::Acquire) > 0 && self.step(host, counters) {}
+        // The last one may be in another's hands.
+        drop(self.writing.take(host));
+    }
+
+    /// Forgets what waits for a file that nobody needs any more.
+    pub(crate) fn forget(&self, copy: &Arc<DiskCopy>) {
+        let mut queue = self.queue();
+        let (gone, kept): (VecDeque<Job>, VecDeque<Job>) =
+            std::mem::take(&mut queue.jobs).into_iter().partition(|job| Arc::ptr_eq(&job.copy, copy));
+        queue.jobs = kept;
+        for job in gone {
+            queue.bytes -= job.bytes.len() as u64;
+            job.copy.behind.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes sure that a range has reached the disk.
+    pub(crate) fn confirm(
+        &self,
+        host: &dyn Host,
+        counters: &Counters,
+        copy: &DiskCopy,
+        range: Range<u64>,
+    ) -> Result<(), Error> {
+        self.flush(host, counters, copy);
+        if copy.lacks(range) { Err(copy.error(None)) } else { Ok(()) }
+    }
+
+    /// Reads what was written at an offset.
+    pub(crate) fn read(
+        &self,
+        host: &dyn Host,
+        counters: &Counters,
+        copy: &DiskCopy,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
+        self.confirm(host, counters, copy, offset..offset + into.len() as u64)?;
+        copy.file.read_at(offset, into).map_err(|error| copy.error(Some(error)))?;
+        add(&counters.disk_bytes_read, into.len() as u64);
+        Ok(())
+    }
+}

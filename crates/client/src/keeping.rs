@@ -1,0 +1,199 @@
+//! Keeping what the session holds, sealing what is to outlive it, and giving back what it does not need.
+
+use crate::error::{Error, ErrorKind};
+use crate::leasing::STEP_BYTES;
+use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::plan::Group;
+use crate::session::{Session, answer_of, locked};
+use crate::stats::add;
+use farpool_wire::control::*;
+use farpool_wire::limits::LEASE_REGIONS_MAX;
+use farpool_wire::{FileClass, Incarnation, List, NodeId, Reply, Request};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A region that holds nothing for this many renewals goes back.
+const IDLE_RENEWALS: u32 = 4;
+impl Session {
+    /// What the background thread does until the session ends: renew, notice losses, give idle regions back.
+    ///
+    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time
+    /// only, nodes that answered last time come first, and the broker last.
+    pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
+        let period = (u64::from(self.lease_ttl_ms) / 3).clamp(20, self.options.renew_ms_max);
+        if self.pause(period).is_err() {
+            return false;
+        }
+        let mut nodes: Vec<Arc<NodeLinks>> = locked(&self.nodes).values().cloned().collect();
+        nodes.sort_by_key(|links| links.is_suspect());
+        let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.options.request_timeout_ms);
+        let suspects_until = self.host.now().plus_ms(2 * share_ms);
+        for links in nodes {
+            let holds = locked(&self.held).regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
+            // Also where nothing is held but something may be sealed, on its way to a name.
+            // And where nobody answered the last time: when it does, it is of use again.
+            let renews = holds || links.leased_until().0 > 0 || links.is_suspect();
+            if renews && !links.is_lost() && (!links.is_suspect() || self.host.now() < suspects_until) {
+                let failed_before = links.is_suspect();
+                let fails = self.renew_within(&links, share_ms).is_err();
+                links.set_suspect(fails);
+                // A node that does not answer keeps our bytes until the lease is over on its clock as well. If
+                // it is one failure only, it was this process that let the time pass.
+                let lease_ms = u64::from(self.lease_ttl_ms) + u64::from(self.grace_ms);
+                let over = links.leased_until().plus_ms(lease_ms);
+                if fails && failed_before && links.leased_until().0 > 0 && self.host.now() > over {
+                    // What it held of ours is gone. The node may only be out of reach, and come back.
+                    links.end_lease();
+                    if holds {
+                        add(&self.counters.nodes_lost, 1);
+                        self.lose_regions(&links);
+                    }
+                }
+            }
+            if links.is_lost() && holds {
+                self.lose_regions(&links);
+            }
+        }
+        // The broker only lists us by this. If somebody is asking it something, it hears of us anyway.
+        if let Some(mut broker) = self.broker.try_take() {
+            let keep = Request::KeepSession(self.proof.clone());
+            if let Ok(Reply::KeepSession(kept)) = self.ask_over(&mut broker, &keep, share_ms)
+                && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
+            {
+                // What found no second place may find one now.
+                self.needs_repair();
+            }
+        }
+        self.release_idle(share_ms);
+        self.mend();
+        true
+    }
+
+    fn release_idle(&self, timeout_ms: u64) {
+        // What a node did not hear is said again once it answers.
+        let (unheard, mut leaving): (Vec<_>, Vec<_>) = std::mem::take(&mut *locked(&self.unheard))
+            .into_iter()
+            .partition(|region| region.node.is_suspect());
+        locked(&self.unheard).extend(unheard);
+        {
+            let mut held = locked(&self.held);
+            let mut groups: Vec<Group> = held.allocator.regions().map(|(_, _, group)| group).collect();
+            groups.sort_unstable();
+            groups.dedup();
+            for group in groups {
+                let is_scratch = group == Group::Class(FileClass::Scratch);
+                let floor = if is_scratch { self.floor_bytes.load(Ordering::Relaxed) } else { 0 };
+                let (mut all, _) = held.allocator.held(group);
+                for id in held.allocator.idle(group) {
+                    let Some(region) = held.regions.get(&id).cloned() else { continue };
+                    let region_bytes = region.node.info.region_bytes;
+                    let idle_for = held.idle_for.entry(id).or_default();
+                    *idle_for += 1;
+                    let is_leaving = region.node.is_draining();
+                    if is_leaving || *idle_for > IDLE_RENEWALS && all >= floor + region_bytes {
+                        all -= region_bytes;
+                        self.forget_region(&mut held, &region);
+                        leaving.push(region);
+                    }
+                }
+            }
+        }
+        self.release(&leaving, timeout_ms);
+    }
+
+    /// Tells the nodes of regions that this session does not use any more.
+    pub(crate) fn release(&self, regions: &[Arc<LeasedRegion>], timeout_ms: u64) {
+        let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<&Arc<LeasedRegion>>> = BTreeMap::new();
+        for region in regions {
+            by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
+        }
+        for regions in by_node.values().flat_map(|regions| regions.chunks(LEASE_REGIONS_MAX)) {
+            let Some(first) = regions.first() else { continue };
+            let at = regions.iter().map(|region| RegionAt { region: region.region, epoch: region.epoch });
+            let release = Request::Release(Release {
+                session: self.proof.session,
+                secret: self.proof.secret,
+                whole: false,
+                regions: List::new(at.collect()).unwrap_or_default(),
+            });
+            let deadline = self.deadline(timeout_ms);
+            let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
+            // Our renewals would keep them for nobody until the session ends.
+            if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
+                locked(&self.unheard).extend(regions.iter().map(|region| Arc::clone(region)));
+            }
+        }
+    }
+
+    /// Ends writing to every region of a file's group, and hands each over as it is afterwards, by the number it
+    /// had. If it fails, it can be done again: what was sealed stays so.
+    pub(crate) fn seal(
+        &self,
+        group: Group,
+        mut sealed: impl FnMut(BTreeMap<u64, Arc<LeasedRegion>>),
+    ) -> Result<(), Error> {
+        let (regions, idle): (Vec<Arc<LeasedRegion>>, Vec<Arc<LeasedRegion>>) = {
+            let mut held = locked(&self.held);
+            let idle: BTreeSet<u64> = held.allocator.idle(group).into_iter().collect();
+            let ids = held.allocator.regions().filter(|(_, _, of)| *of == group).map(|(id, _, _)| id);
+            let regions: Vec<_> = ids.filter_map(|id| held.regions.get(&id).cloned()).collect();
+            let (idle, used): (Vec<_>, Vec<_>) =
+                regions.into_iter().partition(|region| idle.contains(&region.id));
+            idle.iter().for_each(|region| self.forget_region(&mut held, region));
+            (used, idle)
+        };
+        // What holds nothing of the file need not outlive the session.
+        self.release(&idle, self.options.request_timeout_ms);
+        let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
+        for region in regions {
+            self.check_lease(&region)?;
+            by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
+        }
+        for regions in by_node.into_values() {
+            let step = regions.first().map_or(1, |region| STEP_BYTES / region.node.info.region_bytes).max(1);
+            for regions in regions.chunks(step as usize) {
+                sealed(self.seal_step(regions)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals some regions of one node.
+    fn seal_step(&self, regions: &[Arc<LeasedRegion>]) -> Result<BTreeMap<u64, Arc<LeasedRegion>>, Error> {
+        let Some(links) = regions.first().map(|region| Arc::clone(&region.node)) else {
+            return Ok(BTreeMap::new());
+        };
+        let at = regions.iter().map(|region| RegionAt { region: region.region, epoch: region.epoch });
+        let request = Request::Seal(Seal {
+            session: self.proof.session,
+            secret: self.proof.secret,
+            regions: List::new(at.collect()).map_err(|error| {
+                Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
+            })?,
+        });
+        let deadline = self.deadline(self.options.request_timeout_ms);
+        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
+        let grants = answer_of!(reply, Seal)?;
+        if grants.regions.len() != regions.len() {
+            let message = "a node sealed another number of regions than asked";
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+        let mut sealed = BTreeMap::new();
+        let mut held = locked(&self.held);
+        for (before, grant) in regions.iter().zip(grants.regions.iter()) {
+            self.forget_region(&mut held, before);
+            let after = LeasedRegion {
+                id: before.id,
+                node: Arc::clone(&links),
+                region: grant.region,
+                epoch: grant.epoch,
+                handle: grant.handle,
+                is_leased: false,
+                is_taken: AtomicBool::new(false),
+            };
+            sealed.insert(before.id, Arc::new(after));
+        }
+        Ok(sealed)
+    }
+}

@@ -1,0 +1,290 @@
+//! Getting memory: extents from what the session holds, regions from the pool when that is not enough.
+//!
+//! The idea: tickets from the broker, leases at the nodes, ahead of need and without taking everything. Nodes
+//! that are lost, being emptied or not answering are left out.
+
+use crate::error::{Error, ErrorKind};
+use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::plan::{Cut, Group};
+use crate::session::{Session, answer_of, locked};
+use crate::stats::{add, subtract};
+use farpool_wire::control::*;
+use farpool_wire::{Code, FileClass, Incarnation, List, Name, NodeId, Refusal, Request, mutant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Regions are leased ahead by a quarter of what is held, within these bounds: few questions to the broker,
+/// little taken in vain.
+const AHEAD_BYTES_MIN: u64 = 128 << 20;
+const AHEAD_BYTES_MAX: u64 = 1 << 30;
+/// A node may be wiping what was just released: a full pool is asked again this often.
+const FULL_TRIES: u32 = 5;
+
+/// How hard to try to get memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Wait for a broker that restarts and for nodes that are wiping.
+    Full,
+    /// There is another way: ask once, and not again for a while if the answer was no.
+    Brief,
+}
+
+/// After a brief no, this long passes before the broker is asked again.
+const BRIEF_PAUSE_MS: u64 = 1_000;
+/// A lease this large is made ready, and a seal this large is carried out, well within a request's time.
+pub(crate) const STEP_BYTES: u64 = 512 << 20;
+
+impl Session {
+    /// Cuts an extent on a node of none of the failure domains in `apart`, leasing more regions if need be.
+    pub(crate) fn cut(
+        &self,
+        group: Group,
+        bytes: u32,
+        apart: &[Name],
+        patience: Patience,
+    ) -> Result<Cut<Arc<LeasedRegion>>, Error> {
+        let apart = if mutant!(MirrorOnOneHost) { &[] } else { apart };
+        let is_good = |node: &NodeLinks| !node.is_suspect() && !apart.contains(&node.info.host_label);
+        if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
+            return Ok(cut);
+        }
+        let _growing = self.growing.take(&*self.host);
+        loop {
+            // Another thread may have leased what both wanted.
+            if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
+                return Ok(cut);
+            }
+            if patience == Patience::Brief && self.host.now() < locked(&self.held).brief_until {
+                return Err(Error::new(ErrorKind::Exhausted, "there was no memory a moment ago"));
+            }
+            let (held, _) = locked(&self.held).allocator.held(group);
+            let ahead = match group {
+                Group::Class(_) => (held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX),
+                Group::File(_) => 0,
+            };
+            if let Err(error) =
+                self.lease_more(group, u64::from(bytes), ahead.max(bytes.into()), apart, patience)
+            {
+                if patience == Patience::Brief {
+                    locked(&self.held).brief_until = self.deadline(BRIEF_PAUSE_MS);
+                    return Err(error);
+                }
+                // A node that did not answer a moment ago is better than none.
+                let is_apart = |node: &NodeLinks| !apart.contains(&node.info.host_label);
+                return self.cut_from_held(group, bytes, is_apart).ok_or(error);
+            }
+        }
+    }
+
+    fn cut_from_held(
+        &self,
+        group: Group,
+        bytes: u32,
+        is_good: impl Fn(&NodeLinks) -> bool,
+    ) -> Option<Cut<Arc<LeasedRegion>>> {
+        let mut held = locked(&self.held);
+        loop {
+            let unfit: BTreeSet<NodeId> = locked(&self.nodes)
+                .values()
+                .filter(|node| !node.is_lost() && (node.is_draining() || !is_good(node)))
+                .map(|node| node.info.node)
+                .collect();
+            let cut = held.allocator.cut(group, bytes, |node| !unfit.contains(&node))?;
+            add(&self.counters.used_bytes, bytes.into());
+            let region = Arc::clone(held.regions.get(&cut.region)?);
+            if region.node.is_lost() {
+                // Noticed by another operation a moment ago: nothing new goes there.
+                self.forget_region(&mut held, &region);
+                continue;
+            }
+            held.idle_for.remove(&cut.region);
+            return Some(Cut { region, offset: cut.offset, bytes: cut.bytes });
+        }
+    }
+
+    /// Gives extents back to the session.
+    pub(crate) fn give_back(&self, cuts: Vec<Cut<Arc<LeasedRegion>>>) {
+        let mut held = locked(&self.held);
+        for cut in cuts {
+            if held.regions.contains_key(&cut.region.id) {
+                subtract(&self.counters.used_bytes, cut.bytes.into());
+                held.allocator.give_back(Cut { region: cut.region.id, offset: cut.offset, bytes: cut.bytes });
+            }
+        }
+    }
+
+    /// Leases so much that a group holds at least `bytes` not cut yet, or nothing if the pool has not that
+    /// much: a write far behind a file's end must not take the pool and then fail.
+    pub(crate) fn make_room(&self, group: Group, bytes: u64) -> Result<(), Error> {
+        if locked(&self.held).allocator.held(group).1 >= bytes {
+            return Ok(());
+        }
+        let _growing = self.growing.take(&*self.host);
+        let (_, free) = locked(&self.held).allocator.held(group);
+        if free >= bytes {
+            return Ok(());
+        }
+        self.lease_more(group, bytes - free, bytes - free, &[], Patience::Full)
+    }
+
+    /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
+    /// leased while the session lives.
+    pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
+        let _growing = self.growing.take(&*self.host);
+        loop {
+            let (all, free) = locked(&self.held).allocator.held(group);
+            if free >= bytes {
+                if group == Group::Class(FileClass::Scratch) {
+                    self.floor_bytes.fetch_max(all, Ordering::Relaxed);
+                }
+                return Ok(());
+            }
+            let next = (bytes - free).min(STEP_BYTES);
+            self.lease_more(group, next, next, &[], Patience::Full)?;
+        }
+    }
+
+    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`.
+    fn lease_more(
+        &self,
+        group: Group,
+        needed: u64,
+        wanted: u64,
+        apart: &[Name],
+        patience: Patience,
+    ) -> Result<(), Error> {
+        let mut avoid: Vec<Incarnation> = Vec::new();
+        let mut bytes = wanted;
+        let mut tries = 0;
+        loop {
+            let error = match self.lease_once(group, bytes, apart, patience, &mut avoid) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Exhausted => error,
+                Err(error) => return Err(error),
+            };
+            let is_full = |refusal: &Refusal| matches!(refusal.code, Code::Exhausted | Code::OverQuota);
+            let full = error.refusal().filter(is_full);
+            if bytes > needed && full.is_some_and(|refusal| refusal.detail >= needed) {
+                bytes = needed;
+                continue;
+            }
+            tries += 1;
+            if tries == FULL_TRIES || patience == Patience::Brief {
+                let held = self.counters.read();
+                return Err(error.during(format!(
+                    "leasing {needed} more bytes (this session holds {}, {} in use{})",
+                    held.leased_bytes,
+                    held.used_bytes,
+                    self.lost_nodes()
+                )));
+            }
+            avoid.clear();
+            self.pause(20 << tries)?;
+        }
+    }
+
+    /// What to say of nodes this session has lost: why there may be less memory than there was.
+    fn lost_nodes(&self) -> String {
+        let nodes = locked(&self.nodes);
+        let lost: Vec<&str> =
+            nodes.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
+        if lost.is_empty() { String::new() } else { format!("; it lost {}", lost.join(", ")) }
+    }
+
+    /// One round: tickets, then leases at each node. Nodes that fail are added to `avoid`; it is an error if
+    /// nothing came of it.
+    fn lease_once(
+        &self,
+        group: Group,
+        bytes: u64,
+        apart: &[Name],
+        patience: Patience,
+        avoid: &mut Vec<Incarnation>,
+    ) -> Result<(), Error> {
+        self.check_open()?;
+        let class = match group {
+            Group::Class(class) => class,
+            Group::File(_) => FileClass::Pinned,
+        };
+        // A lost one is not among them: if the broker knows it in that life, it was out of reach and is back.
+        let is_unfit = |links: &&Arc<NodeLinks>| {
+            links.is_barred() || !links.is_lost() && (links.is_suspect() || links.is_draining())
+        };
+        avoid.extend(locked(&self.nodes).values().filter(is_unfit).map(|links| links.info.incarnation));
+        avoid.sort_unstable();
+        avoid.dedup();
+        let request = RequestTickets {
+            session: self.proof.session,
+            secret: self.proof.secret,
+            bytes,
+            class,
+            near: self.this_host,
+            avoid: List::new(avoid.clone()).unwrap_or_default(),
+            apart: List::new(apart.to_vec()).unwrap_or_default(),
+        };
+        let patience_ms = match patience {
+            Patience::Full => self.options.broker_patience_ms,
+            Patience::Brief => 0,
+        };
+        let answer = self.ask_for(&Request::RequestTickets(request), patience_ms)?;
+        let tickets = answer_of!(answer, RequestTickets)?;
+        let mut failed = None;
+        let mut leased = 0;
+        for offer in tickets.tickets.iter() {
+            match self.redeem(group, offer) {
+                Ok(count) => leased += count,
+                Err(error) => {
+                    avoid.push(offer.node.incarnation);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            // Too little is something: the caller asks again for the rest.
+            _ if leased > 0 => Ok(()),
+            Some(error) => Err(Error::new(ErrorKind::Exhausted, error.to_string())),
+            None => Err(Error::new(ErrorKind::Exhausted, "the broker granted nothing")),
+        }
+    }
+
+    fn redeem(&self, group: Group, offer: &TicketOffer) -> Result<u64, Error> {
+        let links = self.links(&offer.node)?;
+        // After a pause longer than a lease, what we held there may be gone: learn that before a new lease
+        // makes the old ones look alive.
+        if links.leased_until().0 > 0 && self.host.now() >= links.leased_until() {
+            self.renew(&links)?;
+        }
+        let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
+        let asked = self.host.now();
+        let deadline = self.deadline(self.options.request_timeout_ms);
+        // If the first try's answer was lost, the second is refused as spent; the regions of the first are
+        // this session's all the same and go back when it ends.
+        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
+        let leased = answer_of!(reply, Lease)?;
+        links.extend_lease(asked, leased.lease_ttl_ms);
+        let region_bytes = offer.node.region_bytes;
+        let mut held = locked(&self.held);
+        for grant in leased.grants.iter() {
+            let id = held.next_id;
+            held.next_id += 1;
+            held.allocator.add(id, links.info.node, group, region_bytes);
+            held.regions.insert(
+                id,
+                Arc::new(LeasedRegion {
+                    id,
+                    node: Arc::clone(&links),
+                    region: grant.region,
+                    epoch: grant.epoch,
+                    handle: grant.handle,
+                    is_leased: true,
+                    is_taken: AtomicBool::new(false),
+                }),
+            );
+        }
+        let bytes = leased.grants.len() as u64 * region_bytes;
+        add(&self.counters.leased_bytes, bytes);
+        add(&self.counters.leased_bytes_total, bytes);
+        Ok(leased.grants.len() as u64)
+    }
+}

@@ -1,0 +1,307 @@
+//! Mending: making lost copies anew, and leaving nodes that are being emptied. In the background, at a bounded
+//! rate, file by file and extent by extent.
+//!
+//! The idea: a copy is made while the file is used on. Its extent's version is noted first; the copy is taken
+//! into the file only if no write has begun since, in one step that nothing runs beside. If writes keep coming,
+//! the last try holds them off for as long as one extent (1 MiB) takes to copy. No writer waits for a slow
+//! node otherwise.
+
+use crate::by_node::{ByNode, failure, may_arrive_late, span};
+use crate::error::{Error, ErrorKind};
+use crate::file::{FileInner, FileState, Phase};
+use crate::leasing::Patience;
+use crate::node_links::LeasedRegion;
+use crate::options::Protection;
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
+use crate::session::{Session, locked};
+use crate::stats::add;
+use farpool_transport::{ReadOp, WriteOp};
+use farpool_wire::Name;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Tries to copy an extent that is being written before its writers are held off.
+const FREE_TRIES: u32 = 2;
+/// Pause between two rounds while something could not be mended.
+const RETRY_MS: u64 = 500;
+
+/// What there is to mend, and whether somebody is at it.
+#[derive(Default)]
+pub(crate) struct Mending {
+    files: Mutex<Vec<Weak<FileInner>>>,
+    is_needed: AtomicBool,
+    is_running: AtomicBool,
+}
+
+/// How a round over a file went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mended {
+    /// Everything is as it should be.
+    All,
+    /// Something is not, and could not be helped now.
+    Part,
+}
+
+impl Session {
+    /// Takes a file into care.
+    pub(crate) fn keep_protected(&self, file: &Arc<FileInner>) {
+        let mut files = locked(&self.mending.files);
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    /// Bytes of protected files whose next loss would be for good.
+    pub(crate) fn unprotected_bytes(&self) -> u64 {
+        let files: Vec<Weak<FileInner>> = locked(&self.mending.files).clone();
+        files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()
+    }
+
+    /// Notes that some file may not be as it should be.
+    pub(crate) fn needs_repair(&self) {
+        self.mending.is_needed.store(true, Ordering::Release);
+    }
+
+    /// Begins to mend if there is something to, and nobody does.
+    pub(crate) fn mend(self: &Arc<Self>) {
+        let mending = &self.mending;
+        if !mending.is_needed.load(Ordering::Acquire) || mending.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let session = Arc::clone(self);
+        let run = move || {
+            while session.mending.is_needed.swap(false, Ordering::AcqRel) {
+                let files: Vec<Weak<FileInner>> = locked(&session.mending.files).clone();
+                let open = || session.check_open().is_ok();
+                let mut mended = Mended::All;
+                for file in files.iter().filter_map(Weak::upgrade).take_while(|_| open()) {
+                    if file.mend() == Mended::Part {
+                        mended = Mended::Part;
+                    }
+                }
+                if mended == Mended::Part {
+                    session.needs_repair();
+                    if session.pause(RETRY_MS).is_err() {
+                        break;
+                    }
+                }
+                if !open() {
+                    break;
+                }
+            }
+            session.mending.is_running.store(false, Ordering::Release);
+        };
+        if self.host.spawn("farpool-mending", Box::new(run)).is_err() {
+            // The next renewal tries again.
+            mending.is_running.store(false, Ordering::Release);
+        }
+    }
+
+    /// Copies bytes from a place to another, on whichever nodes.
+    pub(crate) fn copy_bytes(
+        &self,
+        from: &Piece<Arc<LeasedRegion>>,
+        to: &Piece<Arc<LeasedRegion>>,
+    ) -> Result<(), Error> {
+        let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
+        let mut read = ByNode::default();
+        read.add(&from.region, ReadOp { span: span(from), into: &mut bytes });
+        if let Some(error) = failure(&read.read(self), &from.region) {
+            return Err(error.clone());
+        }
+        self.write_bytes(to, &bytes)
+    }
+
+    fn write_bytes(&self, to: &Piece<Arc<LeasedRegion>>, bytes: &[u8]) -> Result<(), Error> {
+        let mut write = ByNode::default();
+        write.add(&to.region, WriteOp { span: span(to), from: bytes });
+        match failure(&write.write(self), &to.region) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets as much time pass as so many bytes may take.
+    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<(), Error> {
+        add(&self.counters.repaired_bytes, bytes);
+        self.pause(bytes * 1_000 / self.options.repair_bytes_per_second)
+    }
+}
+
+/// A copy made anew, not yet part of its file.
+struct Fresh {
+    cut: Cut<Arc<LeasedRegion>>,
+    seals: PageSeals,
+}
+
+/// A copy that can stay where it is.
+fn is_sound(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
+    copy.cut.region.check_usable().is_ok() && !copy.is_quarantined && !copy.cut.region.node.is_draining()
+}
+
+impl FileInner {
+    /// How many copies an extent should have now.
+    fn copies_wanted(&self) -> usize {
+        match self.protection {
+            Protection::Mirror if self.session.hosts() >= 2 => 2,
+            _ => 1,
+        }
+    }
+
+    fn unprotected_bytes(&self) -> u64 {
+        let state = self.state();
+        if self.protection == Protection::None || state.phase != Phase::Writable {
+            return 0;
+        }
+        let is_bare = |file: &std::ops::Range<u64>, copies: &[ExtentCopy<Arc<LeasedRegion>>]| match &self.disk
+        {
+            Some(disk) => disk.lacks(file.clone()),
+            None => copies.iter().filter(|copy| is_sound(copy)).count() < 2,
+        };
+        let bare = state.map.extents().filter(|(file, copies)| is_bare(file, copies));
+        bare.map(|(file, _)| file.end.min(state.map.length()).saturating_sub(file.start)).sum()
+    }
+
+    /// Whether there is something to do for an extent that can be done.
+    fn needs_work(&self, copies: &[ExtentCopy<Arc<LeasedRegion>>]) -> bool {
+        let sound = copies.iter().filter(|copy| is_sound(copy)).count();
+        let is_short = sound < self.copies_wanted();
+        let has_source =
+            self.disk.is_some() || copies.iter().any(|copy| copy.cut.region.check_usable().is_ok());
+        (is_short && has_source) || (sound > 0 && sound < copies.len())
+    }
+
+    fn mend(&self) -> Mended {
+        let mut mended = Mended::All;
+        let mut from = 0;
+        loop {
+            let start = {
+                let state = self.state();
+                if state.phase != Phase::Writable {
+                    return Mended::All;
+                }
+                match state.map.find_extent(from, |copies| self.needs_work(copies)) {
+                    Some(start) => start,
+                    None => return mended,
+                }
+            };
+            from = start + 1;
+            match self.mend_extent(start) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Closed => return Mended::Part,
+                Err(_) => mended = Mended::Part,
+            }
+        }
+    }
+
+    /// Gives the extent that starts here the copies it should have, and takes those away that it should not.
+    fn mend_extent(&self, start: u64) -> Result<(), Error> {
+        let around = start..start + EXTENT_BYTES_MAX;
+        for _ in 0..FREE_TRIES {
+            // Nothing is being written while the snapshot is taken, so what it lists is in sync.
+            let look = |state: &mut FileState| Ok(state.map.snapshot(start));
+            let (flight, snapshot) = self.begin(FlightKind::ReadWhole, &around, look)?;
+            let Some(snapshot) = snapshot else { return Ok(()) };
+            // A page that is sealed anew while it is copied could not be opened, and its node would be accused.
+            let held_off = self.key.is_some().then_some(flight);
+            let fresh = self.copy_extent(&snapshot)?;
+            drop(held_off);
+            let _flight = self.begin_change(snapshot.range.clone());
+            if self.take_in(&snapshot, fresh) {
+                return self.keep_pace(&snapshot);
+            }
+        }
+        let flight = self.begin_change(around);
+        let Some(snapshot) = self.state().map.snapshot(start) else { return Ok(()) };
+        let fresh = self.copy_extent(&snapshot)?;
+        let is_taken_in = self.take_in(&snapshot, fresh);
+        drop(flight);
+        debug_assert!(is_taken_in, "nothing was written since");
+        self.keep_pace(&snapshot)
+    }
+
+    fn keep_pace(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<(), Error> {
+        self.session.keep_pace(snapshot.written.iter().map(|written| written.end - written.start).sum())
+    }
+
+    /// Makes a copy of a snapshot on a node apart from its sound copies, unless there are enough of those.
+    fn copy_extent(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<Option<Fresh>, Error> {
+        let session = &*self.session;
+        if snapshot.copies.iter().filter(|copy| is_sound(copy)).count() >= self.copies_wanted() {
+            return Ok(None);
+        }
+        let label = |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.cut.region.node.info.host_label.clone();
+        let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_sound(copy)).map(label).collect();
+        let bytes = (snapshot.range.end - snapshot.range.start) as u32;
+        let cut = session.cut(self.group, bytes, &apart, Patience::Brief)?;
+        let copied = self.copy_written(snapshot, &cut);
+        if let Err(error) = &copied
+            && !may_arrive_late(error, &cut.region)
+        {
+            session.give_back(vec![cut.clone()]);
+        }
+        copied.map(|seals| Some(Fresh { cut, seals }))
+    }
+
+    fn copy_written(
+        &self,
+        snapshot: &Snapshot<Arc<LeasedRegion>>,
+        cut: &Cut<Arc<LeasedRegion>>,
+    ) -> Result<PageSeals, Error> {
+        let session = &*self.session;
+        let usable = snapshot.copies.iter().filter(|copy| copy.cut.region.check_usable().is_ok());
+        let source = usable.min_by_key(|copy| (copy.cut.region.node.is_suspect(), !is_sound(copy)));
+        if let Some(key) = &self.key {
+            return self.copy_sealed(key, snapshot, source, cut);
+        }
+        for written in &snapshot.written {
+            let at = |copy: &ExtentCopy<Arc<LeasedRegion>>, cut: &Cut<Arc<LeasedRegion>>| Piece {
+                copy: copy.id,
+                region: Arc::clone(&cut.region),
+                offset: cut.offset + (written.start - snapshot.range.start),
+                file: written.clone(),
+            };
+            match (source, &self.disk) {
+                (Some(copy), _) => session.copy_bytes(&at(copy, &copy.cut), &at(copy, cut))?,
+                (None, Some(disk)) => {
+                    let mut bytes = vec![0; (written.end - written.start) as usize];
+                    let (host, counters) = (&*session.host, &session.counters);
+                    session.behind.read(host, counters, disk, written.start, &mut bytes)?;
+                    let to = Piece {
+                        copy: CopyId::default(),
+                        region: Arc::clone(&cut.region),
+                        offset: cut.offset + (written.start - snapshot.range.start),
+                        file: written.clone(),
+                    };
+                    session.write_bytes(&to, &bytes)?;
+                }
+                (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),
+            }
+        }
+        Ok(PageSeals::new(cut.bytes))
+    }
+
+    /// Takes a fresh copy into the file, and its unsound ones out. Called while nothing runs in the extent.
+    /// Whether the snapshot still held.
+    fn take_in(&self, snapshot: &Snapshot<Arc<LeasedRegion>>, fresh: Option<Fresh>) -> bool {
+        let mut freed = Vec::new();
+        let mut state = self.state();
+        let attached = match fresh {
+            Some(fresh) if state.phase != Phase::Writable => Err(fresh.cut),
+            Some(fresh) => state.map.attach(snapshot, fresh.cut, fresh.seals).map(drop),
+            None => Ok(()),
+        };
+        let is_taken_in = attached.is_ok();
+        freed.extend(attached.err());
+        let now = state.map.snapshot(snapshot.range.start).map_or(Vec::new(), |now| now.copies);
+        if state.phase == Phase::Writable && now.iter().any(is_sound) {
+            for copy in now.iter().filter(|copy| !is_sound(copy)) {
+                let dropped = state.map.drop_copy(copy.id);
+                freed.extend(dropped.filter(|copy| !copy.is_quarantined).map(|copy| copy.cut));
+            }
+        }
+        let is_over = state.phase != Phase::Writable;
+        drop(state);
+        self.session.give_back(freed);
+        is_taken_in || is_over
+    }
+}

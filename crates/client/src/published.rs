@@ -1,0 +1,304 @@
+//! Published files: sealing and naming them, finding them again when their bytes have moved, building them anew
+//! when a node took them away, and moving them off a node that is being emptied.
+
+use crate::by_node::span;
+use crate::error::{Error, ErrorKind};
+use crate::file::{FileInner, Phase, closed};
+use crate::leasing::Patience;
+use crate::node_links::LeasedRegion;
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
+use crate::session::{Session, answer_of, locked};
+use farpool_wire::control::*;
+use farpool_wire::limits::NAMED_EXTENTS_MAX;
+use farpool_wire::{Code, FileClass, FileId, List, Name, Request};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Publishes a file of this name again.
+type Rebuild = dyn Fn(&str) -> Result<(), Error> + Send + Sync;
+
+/// Builds files anew whose names begin with a prefix.
+#[derive(Clone)]
+pub(crate) struct Rebuilder {
+    pub(crate) prefix: String,
+    pub(crate) rebuild: Arc<Rebuild>,
+}
+
+impl FileInner {
+    /// Seals the file and gives it to its name: one transaction of the broker's catalog. Any number of
+    /// clients may then open and read it; it outlives this session.
+    pub(crate) fn publish(&self, class: FileClass, replace: bool) -> Result<(), Error> {
+        let shown = self.name();
+        let name =
+            Name::new(shown.clone()).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        if class != FileClass::Pinned {
+            let message = format!("far file {shown:?} is of class {class}; only pinned files are published");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let extents = self.sealed_extents()?;
+        let proof = self.session.proof();
+        let publish = Publish {
+            session: proof.session,
+            secret: proof.secret,
+            name,
+            class,
+            replace,
+            moved: FileId(0),
+            extents: list(extents)?,
+        };
+        let published = answer_of!(self.session.ask(&Request::Publish(publish))?, Publish)?;
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Sealed(_)) {
+            state.phase = Phase::Published(published.file);
+        }
+        Ok(())
+    }
+
+    /// Seals the file, if that is not done yet, and describes it by its sealed extents. From here on its bytes
+    /// stay as they are, whatever becomes of the publication, which may be tried again.
+    fn sealed_extents(&self) -> Result<Vec<NamedExtent>, Error> {
+        loop {
+            let holes = {
+                let state = self.state();
+                match &state.phase {
+                    Phase::Sealed(extents) => return Ok(extents.clone()),
+                    Phase::Published(_) => {
+                        return Err(Error::new(ErrorKind::ReadOnly, "it is published already"));
+                    }
+                    Phase::Deleted => return Err(closed()),
+                    Phase::Writable | Phase::Sealing => state.map.holes(),
+                }
+            };
+            self.fill_holes(&holes)?;
+            let _flight = self.begin_change(0..u64::MAX);
+            if self.begin_sealing()? {
+                self.session.seal(self.group, |sealed| {
+                    let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
+                    self.state().map.replace_regions(replaced);
+                })?;
+                return self.end_sealing();
+            }
+        }
+    }
+
+    /// Ends writing, if there is nothing left to write.
+    fn begin_sealing(&self) -> Result<bool, Error> {
+        let mut state = self.state();
+        match state.phase {
+            Phase::Writable => {}
+            Phase::Sealing => return Ok(true),
+            _ => return Ok(false),
+        }
+        let map = &state.map;
+        if map.is_poisoned() || map.length() == 0 {
+            let why = if map.is_poisoned() { "a write to it failed" } else { "it is empty" };
+            return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
+        }
+        let extents = map.extents().filter(|(file, _)| file.start < map.length()).count();
+        if extents > NAMED_EXTENTS_MAX {
+            let message = format!(
+                "the file cannot be published: it has {extents} extents; up to {NAMED_EXTENTS_MAX} are permitted"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if !map.holes().is_empty() {
+            return Ok(false);
+        }
+        state.phase = Phase::Sealing;
+        Ok(true)
+    }
+
+    fn end_sealing(&self) -> Result<Vec<NamedExtent>, Error> {
+        let mut state = self.state();
+        let length = state.map.length();
+        let mut extents = Vec::new();
+        for (file, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
+            let lost = |copy: &crate::plan::ExtentCopy<Arc<LeasedRegion>>| {
+                let why = "it was lost while the file was sealed";
+                Error::lost(&copy.cut.region.node.info.name, why)
+            };
+            match copies {
+                [copy, ..] if !copy.cut.region.is_leased => {
+                    extents.push(named(&copy.cut, length.min(file.end) - file.start));
+                }
+                [copy, ..] => return Err(lost(copy)),
+                [] => return Err(Error::new(ErrorKind::Lost, "some of it has no copy left")),
+            }
+        }
+        state.phase = Phase::Sealed(extents.clone());
+        Ok(extents)
+    }
+
+    /// Looks the file up again after its bytes were found gone: they may have moved, and a file that was lost
+    /// may be built anew. The error stays what it was if neither is so.
+    pub(crate) fn reopen(&self, gone: &Error) -> Result<(), Error> {
+        let name = self.name();
+        let Ok(named) = Name::new(name.clone()) else { return Err(gone.clone()) };
+        let (opened, is_rebuilt) =
+            self.session.open_or_rebuild(&named).map_err(|error| gone.clone().and(&error))?;
+        let map = sealed_map(&self.session, &opened)?;
+        self.change(0..u64::MAX, |state| match state.phase {
+            // Another file of this name has other bytes, unless its builder says that they are the same.
+            Phase::Published(file) if file == opened.file || is_rebuilt => {
+                state.phase = Phase::Published(opened.file);
+                state.map = map;
+                Ok(())
+            }
+            _ => Err(gone.clone()),
+        })
+    }
+}
+
+fn list(extents: Vec<NamedExtent>) -> Result<List<NamedExtent, NAMED_EXTENTS_MAX>, Error> {
+    List::new(extents)
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("too fragmented to publish: {error}")))
+}
+
+fn named(cut: &Cut<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
+    let region = &cut.region;
+    NamedExtent {
+        node: region.node.info.node,
+        incarnation: region.node.info.incarnation,
+        region: region.region,
+        epoch: region.epoch,
+        handle: region.handle,
+        region_offset: cut.offset,
+        bytes,
+    }
+}
+
+impl Session {
+    /// Where the bytes of a name are; if they are lost and somebody knows how, after building them anew. Also
+    /// whether there is somebody who knows how.
+    pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(Opened, bool), Error> {
+        let open = || {
+            let reply = self.ask(&Request::OpenName(ByName { name: name.clone() }))?;
+            answer_of!(reply, OpenName)
+        };
+        let rebuilder =
+            locked(&self.rebuilders).iter().rev().find(|known| name.starts_with(&*known.prefix)).cloned();
+        match (open(), rebuilder) {
+            (Err(error), Some(rebuilder))
+                if error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost) =>
+            {
+                (rebuilder.rebuild)(name)
+                    .map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
+                Ok((open()?, true))
+            }
+            (opened, rebuilder) => Ok((opened?, rebuilder.is_some())),
+        }
+    }
+
+    /// Moves what a published file has on a node to others, under its name. How many bytes that were.
+    pub(crate) fn move_file(
+        self: &Arc<Self>,
+        info: &NameInfo,
+        from: &NodeInfo,
+        number: u64,
+        mut moved: impl FnMut(u64),
+    ) -> Result<u64, Error> {
+        let reply = self.ask(&Request::OpenName(ByName { name: info.name.clone() }))?;
+        let opened = answer_of!(reply, OpenName)?;
+        let group = Group::File(number);
+        let source = sealed_map(self, &opened)?;
+        // What is moved, by its place among the extents, and where to.
+        let mut cuts: Vec<(usize, Cut<Arc<LeasedRegion>>)> = Vec::new();
+        let mut bytes_moved = 0;
+        let pieces: Vec<(Range<u64>, Cut<Arc<LeasedRegion>>)> =
+            source.extents().filter_map(|(file, copies)| Some((file, copies.first()?.cut.clone()))).collect();
+        for (index, (file, cut)) in pieces.iter().enumerate() {
+            if cut.region.node.info.node != from.node {
+                continue;
+            }
+            let bytes = file.end - file.start;
+            let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
+            let target = self.cut(group, wanted, &[], Patience::Full)?;
+            let at = |cut: &Cut<Arc<LeasedRegion>>| Piece {
+                copy: CopyId::default(),
+                region: Arc::clone(&cut.region),
+                offset: cut.offset,
+                file: file.clone(),
+            };
+            debug_assert_eq!(span(&at(cut)).bytes as u64, bytes);
+            self.copy_bytes(&at(cut), &at(&target))?;
+            self.keep_pace(bytes)?;
+            bytes_moved += bytes;
+            moved(bytes);
+            cuts.push((index, target));
+        }
+        if cuts.is_empty() {
+            return Ok(0);
+        }
+        let mut all: BTreeMap<u64, Arc<LeasedRegion>> = BTreeMap::new();
+        self.seal(group, |sealed| all.extend(sealed))?;
+        let mut extents = opened.extents.to_vec();
+        for (index, cut) in cuts {
+            let Some(region) = all.get(&cut.region.id) else {
+                return Err(Error::lost(&cut.region.node.info.name, "it was lost while the file was moved"));
+            };
+            let sealed = Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes };
+            extents[index] = named(&sealed, extents[index].bytes);
+        }
+        let proof = self.proof();
+        let publish = Publish {
+            session: proof.session,
+            secret: proof.secret,
+            name: info.name.clone(),
+            class: opened.class,
+            replace: true,
+            moved: opened.file,
+            extents: list(extents)?,
+        };
+        let published = self.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
+        if let Err(error) = published {
+            // It was dropped or replaced meanwhile: then there is nothing to move either.
+            self.release(&all.into_values().collect::<Vec<_>>(), self.options.request_timeout_ms);
+            return match error.kind() {
+                ErrorKind::NotFound => Ok(0),
+                _ => Err(error),
+            };
+        }
+        Ok(bytes_moved)
+    }
+}
+
+/// Builds the map of a published file.
+pub(crate) fn sealed_map(session: &Session, opened: &Opened) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
+    let mut cuts = Vec::with_capacity(opened.extents.len());
+    let mut regions: BTreeMap<(u64, u32), Arc<LeasedRegion>> = BTreeMap::new();
+    for extent in opened.extents.iter() {
+        let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                "the broker named an extent on a node it did not name",
+            ));
+        };
+        let node = session.links(info)?;
+        let region = regions.entry((extent.node.0, extent.region.0)).or_insert_with(|| {
+            Arc::new(LeasedRegion {
+                id: u64::MAX,
+                node,
+                region: extent.region,
+                epoch: extent.epoch,
+                handle: extent.handle,
+                is_leased: false,
+                is_taken: AtomicBool::new(false),
+            })
+        });
+        let bytes = u32::try_from(extent.bytes).ok().filter(|bytes| u64::from(*bytes) <= EXTENT_BYTES_MAX);
+        let bytes = bytes.ok_or_else(|| {
+            let message = format!(
+                "the broker named an extent of {} bytes; up to {EXTENT_BYTES_MAX} are permitted",
+                extent.bytes
+            );
+            Error::new(ErrorKind::Refused, message)
+        })?;
+        cuts.push(Cut { region: Arc::clone(region), offset: extent.region_offset, bytes });
+    }
+    let length = opened.extents.iter().map(|extent| extent.bytes).sum();
+    let mut map = FileMap::sealed(cuts);
+    map.set_length(length);
+    Ok(map)
+}

@@ -1,0 +1,200 @@
+//! Reading a far file: from whichever copy answers.
+//!
+//! Invariant I7: a read answers with bytes that the file holds, from a copy in sync, or with an error.
+
+use crate::by_node::{ByNode, failure, span};
+use crate::error::{Error, ErrorKind};
+use crate::file::{FileInner, FileState, Phase, ReadRange, hull};
+use crate::node_links::LeasedRegion;
+use crate::plan::{FileMap, FlightKind, Piece, ReadPlan, pages_around};
+use farpool_transport::ReadOp;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A read of a published file whose bytes have moved looks them up again at most so often.
+const REOPENS_MAX: u32 = 3;
+
+/// A region that did not answer with its bytes, and why.
+pub(crate) type Missed = (Arc<LeasedRegion>, Error);
+
+/// Whether a failure is the node's alone, so that another copy may do better.
+fn is_worth_another_copy(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Tampered)
+}
+
+/// Pieces to fetch, and what only the local disk has.
+type Plan = (Vec<Piece<Arc<LeasedRegion>>>, Vec<Range<u64>>);
+
+impl FileInner {
+    pub(crate) fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
+        // Nothing is read anywhere, also behind the end.
+        let mut ranges: Vec<&mut ReadRange<'_>> =
+            ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
+        let hull = hull(ranges.iter().map(|range| (range.offset, range.into.len())));
+        let check = |state: &mut FileState| {
+            self.check_readable(&state.phase)?;
+            if hull.end > state.map.length() && hull.start < hull.end {
+                let message = format!("the range ends at {}, the file at {}", hull.end, state.map.length());
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            Ok(matches!(state.phase, Phase::Published(_)))
+        };
+        // A page can be opened only as it was sealed last, so nobody may seal it anew meanwhile.
+        let (kind, around) = match self.key {
+            Some(_) => (FlightKind::ReadWhole, pages_around(hull.clone())),
+            None => (FlightKind::Read, hull.clone()),
+        };
+        let (mut flight, is_published) = self.begin(kind, &around, check)?;
+        let mut reopened = 0;
+        loop {
+            match self.fetch(&mut ranges) {
+                Err(error) if is_published && error.kind() == ErrorKind::Lost && reopened < REOPENS_MAX => {
+                    // Its bytes may have moved to other nodes, or been built anew, under the same name.
+                    reopened += 1;
+                    drop(flight);
+                    self.reopen(&error)?;
+                    (flight, _) = self.begin(kind, &around, check)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads from whichever copies answer.
+    pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>]) -> Result<(), Error> {
+        let mut failed: Vec<(Arc<LeasedRegion>, Error)> = Vec::new();
+        // Where there is a disk, nobody waits for a node that did not answer the last time.
+        let mut asks_suspects = self.disk.is_none();
+        loop {
+            let plans = self.plan_reads(ranges, &failed, asks_suspects)?;
+            let mut from_nodes: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
+            let mut from_disk: Vec<(u64, &mut [u8])> = Vec::new();
+            for (range, (pieces, bare)) in ranges.iter_mut().zip(&plans) {
+                let mut rest = &mut *range.into;
+                let mut at = range.offset;
+                let mut pieces = pieces.iter().peekable();
+                let mut bare = bare.iter().peekable();
+                loop {
+                    let next_piece = pieces.peek().map_or(u64::MAX, |piece| piece.file.start);
+                    let next_bare = bare.peek().map_or(u64::MAX, |bare| bare.start);
+                    let next = if next_piece < next_bare {
+                        pieces.next().map(|piece| (piece.file.clone(), Some(piece)))
+                    } else {
+                        bare.next().map(|bare| (bare.clone(), None))
+                    };
+                    let Some((file, piece)) = next else { break };
+                    // What lies between was never written.
+                    let (gap, behind) = rest.split_at_mut((file.start - at) as usize);
+                    gap.fill(0);
+                    let (into, behind) = behind.split_at_mut((file.end - file.start) as usize);
+                    rest = behind;
+                    at = file.end;
+                    match piece {
+                        Some(piece) => from_nodes.push((piece, into)),
+                        None => from_disk.push((file.start, into)),
+                    }
+                }
+                rest.fill(0);
+            }
+            let missed = match &self.key {
+                Some(key) => self.fetch_sealed(key, from_nodes)?,
+                None => self.fetch_plain(from_nodes),
+            };
+            if let Some((_, error)) = missed.iter().find(|(_, error)| !is_worth_another_copy(error)) {
+                return Err(error.clone());
+            }
+            if missed.is_empty() {
+                match self.fetch_from_disk(from_disk) {
+                    // The disk has not taken it, but such a node may have it.
+                    Err(_) if !asks_suspects => asks_suspects = true,
+                    other => return other,
+                }
+            }
+            failed.extend(missed);
+        }
+    }
+
+    /// Reads pieces; which of them did not come, and why.
+    fn fetch_plain(&self, pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
+        let mut by_node = ByNode::default();
+        let mut asked = Vec::with_capacity(pieces.len());
+        for (piece, into) in pieces {
+            asked.push(&piece.region);
+            by_node.add(&piece.region, ReadOp { span: span(piece), into });
+        }
+        let outcomes = by_node.read(&self.session);
+        let missed =
+            |region: &Arc<LeasedRegion>| Some((Arc::clone(region), failure(&outcomes, region)?.clone()));
+        asked.into_iter().filter_map(missed).collect()
+    }
+
+    fn fetch_from_disk(&self, ranges: Vec<(u64, &mut [u8])>) -> Result<(), Error> {
+        let session = &*self.session;
+        for (offset, into) in ranges {
+            // There is something for the disk only if there is a disk.
+            if let Some(disk) = &self.disk {
+                session.behind.read(&*session.host, &session.counters, disk, offset, into)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which pieces to fetch for each range, and what of it only the disk has; an error if nobody has some of
+    /// it. Nodes that failed this read are not asked again.
+    fn plan_reads(
+        &self,
+        ranges: &[&mut ReadRange<'_>],
+        failed: &[(Arc<LeasedRegion>, Error)],
+        asks_suspects: bool,
+    ) -> Result<Vec<Plan>, Error> {
+        let rank = |region: &Arc<LeasedRegion>| {
+            let has_failed = failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &region.node));
+            let is_suspect = region.node.is_suspect();
+            let is_asked = !has_failed && region.check_usable().is_ok() && (asks_suspects || !is_suspect);
+            is_asked.then_some(u32::from(is_suspect))
+        };
+        let state = self.state();
+        let mut plans = Vec::with_capacity(ranges.len());
+        for range in ranges.iter() {
+            let file = range.offset..range.offset.saturating_add(range.into.len() as u64);
+            match state.map.plan_read(file, rank) {
+                ReadPlan::Poisoned(part) => {
+                    let message =
+                        format!("bytes {} to {} were last written without success", part.start, part.end);
+                    return Err(Error::new(ErrorKind::Poisoned, message));
+                }
+                ReadPlan::Fetch { pieces, bare } => {
+                    if let (Some(missing), None) = (bare.first(), &self.disk) {
+                        return Err(self.nobody_has(&state.map, missing.clone(), failed));
+                    }
+                    plans.push((pieces, bare));
+                }
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Why a range cannot be read: what became of its copies.
+    fn nobody_has(
+        &self,
+        map: &FileMap<Arc<LeasedRegion>>,
+        range: Range<u64>,
+        failed: &[(Arc<LeasedRegion>, Error)],
+    ) -> Error {
+        let copies = map.copies_of(range.clone());
+        let answered = |piece: &&Piece<Arc<LeasedRegion>>| {
+            failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &piece.region.node))
+        };
+        if let Some(piece) = copies.iter().find(answered)
+            && let Some((_, error)) =
+                failed.iter().find(|(other, _)| Arc::ptr_eq(&other.node, &piece.region.node))
+        {
+            return error.clone();
+        }
+        let lost = copies.iter().find_map(|piece| piece.region.check_usable().err());
+        lost.unwrap_or_else(|| {
+            let message = format!("no copy of bytes {} to {} is left", range.start, range.end);
+            Error::new(ErrorKind::Lost, message)
+        })
+    }
+}

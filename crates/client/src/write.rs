@@ -1,0 +1,258 @@
+//! Writing a far file: to every copy, or the copy that missed it is not part of the file any more.
+//!
+//! The idea: a write is acknowledged when every copy that the map still lists has it. A copy whose node did
+//! not take it is dropped from the map first, for good: no later read can come upon its old bytes, and a node
+//! that stalls costs its writers one timeout, not the query.
+
+use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
+use crate::error::{Error, ErrorKind};
+use crate::file::{FileInner, FileState, Phase, WriteRange, check_end, hull};
+use crate::leasing::Patience;
+use crate::node_links::LeasedRegion;
+use crate::options::Protection;
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, FlightKind, Piece, RangeSet, pages_around};
+use crate::stats::add;
+use farpool_transport::WriteOp;
+use farpool_wire::mutant;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl FileInner {
+    pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
+        // Writing nothing behind the end does not move it.
+        let ranges: Vec<&WriteRange<'_>> = ranges.iter().filter(|range| !range.from.is_empty()).collect();
+        let hull = hull(ranges.iter().map(|range| (range.offset, range.from.len())));
+        let of = |range: &&WriteRange<'_>| range.offset..range.offset + range.from.len() as u64;
+        if ranges.is_empty() {
+            return self.check_writable(&self.state().phase);
+        }
+        check_end(hull.end)?;
+        if self.key.is_some() && ranges.len() > 1 {
+            // Two may meet in a page, and then the second needs what the first made of it.
+            return ranges.into_iter().try_for_each(|range| self.write_ranges(std::slice::from_ref(range)));
+        }
+        // A sealed file is written in whole pages.
+        let whole = |range: Range<u64>| if self.key.is_some() { pages_around(range) } else { range };
+        let of = |range: &&WriteRange<'_>| whole(of(range));
+        let hull = whole(hull);
+        let (flight, pieces) = loop {
+            self.grow(hull.end)?;
+            let begun = self.begin(FlightKind::Write, &hull, |state| {
+                self.check_writable(&state.phase)?;
+                if ranges.iter().any(|range| state.map.is_quarantined(of(range))) {
+                    let message = "an earlier write there broke off and may still arrive: write a new file";
+                    return Err(Error::new(ErrorKind::Poisoned, message));
+                }
+                if state.map.allocated() < hull.end {
+                    // Somebody cut off what was grown a moment ago.
+                    return Ok(None);
+                }
+                // In one step with the beginning, so that a copy being made of these extents is not taken in.
+                ranges.iter().for_each(|range| state.map.begin_write(&of(range)));
+                Ok(Some(ranges.iter().map(|range| state.map.copies_of(of(range))).collect::<Vec<_>>()))
+            })?;
+            if let (flight, Some(pieces)) = begun {
+                break (flight, pieces);
+            }
+        };
+        // Decided once: a node may come back to life while this write is under way.
+        let skipped: BTreeSet<CopyId> = pieces
+            .iter()
+            .flat_map(|pieces| pieces.iter().filter(|piece| self.is_better_dropped(piece, pieces)))
+            .map(|piece| piece.copy)
+            .collect();
+        let sent: Vec<_> = pieces
+            .iter()
+            .map(|pieces| pieces.iter().filter(|piece| !skipped.contains(&piece.copy)).collect::<Vec<_>>())
+            .collect();
+        let mut by_node = ByNode::default();
+        let sealed = match (&self.key, &ranges[..], &sent[..]) {
+            (Some(key), [range], [sent]) => self.seal_pages(key, range, &hull, sent)?,
+            _ => Vec::new(),
+        };
+        if self.key.is_some() {
+            for piece in &sealed {
+                by_node.add(&piece.piece.region, WriteOp { span: span(piece.piece), from: &piece.bytes });
+            }
+        } else {
+            for (range, sent) in ranges.iter().zip(&sent) {
+                for piece in sent {
+                    let (start, end) = (piece.file.start - range.offset, piece.file.end - range.offset);
+                    let from = &range.from[start as usize..end as usize];
+                    by_node.add(&piece.region, WriteOp { span: span(piece), from });
+                }
+            }
+        }
+        let outcomes = by_node.write(&self.session);
+        {
+            let mut state = self.state();
+            sealed.iter().for_each(|sealed| state.map.store_seals(sealed.piece, &sealed.seals));
+        }
+        let session = &self.session;
+        if let Some(disk) = &self.disk {
+            for range in &ranges {
+                let limit = session.options.write_behind_bytes;
+                let job = (disk, range.offset, range.from);
+                session.behind.put(&session.host, &session.counters, limit, job);
+            }
+        }
+        let mut result = Ok(());
+        for (range, pieces) in ranges.iter().zip(&pieces) {
+            result = result.and(self.settle(of(range), pieces, &skipped, &outcomes));
+        }
+        let is_late = |piece: &&Piece<Arc<LeasedRegion>>| {
+            failure(&outcomes, &piece.region).is_some_and(|error| may_arrive_late(error, &piece.region))
+        };
+        let late: BTreeSet<CopyId> =
+            pieces.iter().flatten().filter(is_late).map(|piece| piece.copy).collect();
+        let mut state = self.state();
+        // Another write may have dropped them while this one was on its way there.
+        state.keep_from_use(&late);
+        for range in &ranges {
+            let end = range.offset + range.from.len() as u64;
+            match &result {
+                // Of the pages around it, only this is written: the rest is as it was, or zeros.
+                Ok(()) => state.map.wrote(range.offset..end),
+                Err(_) => {
+                    state.map.poison(of(range), |id| late.contains(&id));
+                    state.map.extend(end);
+                }
+            }
+        }
+        drop(state);
+        drop(flight);
+        result
+    }
+
+    /// Whether to give a copy up without trying: its node did not answer the last time, and another copy can
+    /// do without it. Otherwise every write would wait for it again.
+    fn is_better_dropped(
+        &self,
+        piece: &Piece<Arc<LeasedRegion>>,
+        among: &[Piece<Arc<LeasedRegion>>],
+    ) -> bool {
+        let is_bad = |region: &LeasedRegion| region.node.is_suspect() || region.check_usable().is_err();
+        let has_other = among.iter().any(|other| other.file == piece.file && !is_bad(&other.region));
+        is_bad(&piece.region) && (has_other || self.disk.is_some())
+    }
+
+    /// Decides what became of a written range: a copy that missed the write leaves the file, as long as
+    /// another has it; if none has, the write has failed.
+    fn settle(
+        &self,
+        range: Range<u64>,
+        pieces: &[Piece<Arc<LeasedRegion>>],
+        skipped: &BTreeSet<CopyId>,
+        outcomes: &[Outcome],
+    ) -> Result<(), Error> {
+        let untried = Error::new(ErrorKind::Lost, "its node did not answer");
+        let mut written = RangeSet::default();
+        let mut missed: Vec<(&Piece<Arc<LeasedRegion>>, &Error)> = Vec::new();
+        // In one step with the dropping, so that two writes never drop each other's last copy.
+        let mut state = self.state();
+        let listed: BTreeSet<CopyId> =
+            state.map.copies_of(range.clone()).iter().map(|piece| piece.copy).collect();
+        for piece in pieces {
+            match failure(outcomes, &piece.region) {
+                _ if skipped.contains(&piece.copy) => missed.push((piece, &untried)),
+                Some(error) => missed.push((piece, error)),
+                None if listed.contains(&piece.copy) => written.insert(piece.file.clone()),
+                None => {}
+            }
+        }
+        let written_bytes: u64 = written.overlaps(range.clone()).map(|part| part.end - part.start).sum();
+        if written_bytes < range.end - range.start {
+            let Some(disk) = &self.disk else {
+                return Err(missed.first().map_or(untried.clone(), |(_, error)| (*error).clone()));
+            };
+            drop(state);
+            let session = &*self.session;
+            session.behind.confirm(&*session.host, &session.counters, disk, range)?;
+            state = self.state();
+        }
+        for (piece, error) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
+            self.drop_copy(&mut state, piece.copy, may_arrive_late(error, &piece.region));
+        }
+        Ok(())
+    }
+
+    /// Takes a copy out of the file for good. Its place is used again unless a write may still arrive there,
+    /// and not before all that is under way has ended: it may be on its way there.
+    fn drop_copy(&self, state: &mut FileState, id: CopyId, may_arrive_late: bool) {
+        let Some(copy) = state.map.drop_copy(id) else { return };
+        add(&self.session.counters.dropped_copy_bytes, copy.cut.bytes.into());
+        if !may_arrive_late && !copy.is_quarantined {
+            state.leave(copy);
+        }
+        self.session.needs_repair();
+    }
+
+    /// Gives every byte before `end` a place.
+    fn grow(&self, end: u64) -> Result<(), Error> {
+        let missing = end.saturating_sub(self.state().map.allocated());
+        if missing > EXTENT_BYTES_MAX && self.protection == Protection::None {
+            self.check_writable(&self.state().phase)?;
+            self.session.make_room(self.group, missing)?;
+        }
+        loop {
+            let (at, bytes) = {
+                let state = self.state();
+                self.check_writable(&state.phase)?;
+                let Some(bytes) = state.map.next_extent_bytes(end) else { return Ok(()) };
+                (state.map.allocated(), bytes)
+            };
+            let cuts = self.cut_copies(bytes)?;
+            let mut state = self.state();
+            if state.phase == Phase::Writable && state.map.allocated() == at {
+                state.map.push(bytes, cuts);
+            } else {
+                drop(state);
+                self.session.give_back(cuts);
+            }
+        }
+    }
+
+    /// As many places for an extent as its protection asks for, or as there are.
+    fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
+        let session = &*self.session;
+        match self.protection {
+            Protection::None => Ok(vec![session.cut(self.group, bytes, &[], Patience::Full)?]),
+            Protection::Mirror => {
+                let first = session.cut(self.group, bytes, &[], Patience::Full)?;
+                let label = first.region.node.info.host_label.clone();
+                match session.cut(self.group, bytes, &[label], Patience::Brief) {
+                    Ok(second) => Ok(vec![first, second]),
+                    // Better one copy than none; the second is made when there is room for it.
+                    Err(_) => {
+                        session.needs_repair();
+                        Ok(vec![first])
+                    }
+                }
+            }
+            Protection::Local => match session.cut(self.group, bytes, &[], Patience::Brief) {
+                Ok(cut) => Ok(vec![cut]),
+                Err(error) if error.kind() == ErrorKind::Closed => Err(error),
+                // The disk takes what the pool cannot.
+                Err(_) => {
+                    session.needs_repair();
+                    Ok(Vec::new())
+                }
+            },
+        }
+    }
+
+    /// Writes zeros where nothing was written, so that all bytes of the file exist.
+    pub(crate) fn fill_holes(&self, holes: &[Range<u64>]) -> Result<(), Error> {
+        let zeros = vec![0; EXTENT_BYTES_MAX as usize];
+        for hole in holes {
+            let mut at = hole.start;
+            while at < hole.end {
+                let count = (hole.end - at).min(EXTENT_BYTES_MAX) as usize;
+                self.write_ranges(&[WriteRange { offset: at, from: &zeros[..count] }])?;
+                at += count as u64;
+            }
+        }
+        Ok(())
+    }
+}
