@@ -3,13 +3,18 @@
 //! Broker and node are processes of their own. Every byte read is compared with what was written, outside the
 //! timed part. Loopback is not a network: the figures bound what the code costs, not what a wire adds.
 
+use crate::certs::Authority;
 use crate::exit::Failure;
 use crate::units::show_bytes;
-use crate::{Outcome, table, units};
-use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, ReadRange, TransportChoice, WriteRange};
+use crate::{Outcome, bench_leases, table, units};
+use farpool::{
+    CreateOptions, FarFile, FileClass, Identity, Pool, PoolOptions, Protection, ReadRange, Tls, TlsFiles,
+    TransportChoice, WriteRange,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +23,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Command {
     /// Far reads and writes over each transport, beside memcpy.
     Io(IoArgs),
+    /// Tickets a second, and the time to set up a lease.
+    Leases(bench_leases::LeaseArgs),
 }
 
 #[derive(clap::Args)]
@@ -32,6 +39,12 @@ pub(crate) struct IoArgs {
     /// Rounds; the median of each point is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Measure TCP with TLS as well, under certificates that are made for this run and never written to a disk
+    #[arg(long)]
+    tls: bool,
+    /// Measure sealed files as well: encrypted and authenticated page by page before they leave the client
+    #[arg(long)]
+    sealed: bool,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -42,7 +55,10 @@ const LARGE: usize = 512 << 10;
 const DEPTH: usize = 64;
 
 pub(crate) fn run(command: &Command) -> Outcome {
-    let Command::Io(args) = command;
+    let args = match command {
+        Command::Io(args) => args,
+        Command::Leases(args) => return bench_leases::run(args),
+    };
     if args.size < (LARGE * 4) as u64 || args.size > 64 << 30 {
         return Err(Failure::Usage(format!("--size {}: 2MiB to 64GiB are permitted", show_bytes(args.size))));
     }
@@ -181,7 +197,7 @@ fn fill_all(target: &mut dyn Target, size: u64) -> Result<Point, Failure> {
 }
 
 /// A process of this binary that ends with this value.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -190,7 +206,7 @@ impl Drop for Server {
     }
 }
 
-fn start(args: &[&str]) -> Result<(Server, String), Failure> {
+pub(crate) fn start(args: &[&str]) -> Result<(Server, String), Failure> {
     let own = std::env::current_exe()?;
     let mut child = Server(Process::new(own).args(args).stdout(Stdio::piped()).spawn()?);
     let out = child.0.stdout.take().ok_or_else(|| Failure::failed("no output of a child"))?;
@@ -219,36 +235,130 @@ fn measure_all(
     Ok([point(SMALL, 1, true)?, point(SMALL, DEPTH, true)?, point(LARGE, 1, false)?, written])
 }
 
+/// PEM text in memory, under a path that the processes of this user can open for as long as we run.
+struct MemoryFile {
+    file: std::fs::File,
+}
+
+impl MemoryFile {
+    fn new(text: &str) -> Result<MemoryFile, Failure> {
+        let fd = rustix::fs::memfd_create("farpool-bench", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut file = std::fs::File::from(fd.map_err(Failure::failed)?);
+        file.write_all(text.as_bytes())?;
+        Ok(MemoryFile { file })
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+/// A certificate that lasts as long as its user, as flags of our own commands.
+struct Certificate {
+    files: [MemoryFile; 3],
+}
+
+impl Certificate {
+    fn issue(authority: &Authority, identity: &Identity) -> Result<Certificate, Failure> {
+        let issued = authority.issue(identity, 1)?;
+        let files = [&authority.pem, &issued.cert, &issued.key];
+        let [ca, cert, key] = files.map(|text| MemoryFile::new(text));
+        Ok(Certificate { files: [ca?, cert?, key?] })
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let named = ["--tls-ca", "--tls-cert", "--tls-key"].into_iter().zip(&self.files);
+        named.flat_map(|(flag, file)| [flag.to_owned(), file.path()]).collect()
+    }
+
+    fn load(&self) -> Result<Tls, Failure> {
+        let [ca, cert, key] = &self.files;
+        let files = TlsFiles { ca: ca.path().into(), cert: cert.path().into(), key: key.path().into() };
+        Tls::load(&files).map_err(Failure::failed)
+    }
+}
+
+/// A broker and a node, started for the measurement. The node goes first.
+struct Cluster {
+    _node: Server,
+    _broker: Server,
+    url: String,
+    tls: Option<Tls>,
+}
+
+impl Cluster {
+    fn start(args: &IoArgs, with_tls: bool) -> Result<Cluster, Failure> {
+        const NODE: &str = "bench";
+        let certificates = if with_tls {
+            let authority = Authority::new(1)?;
+            let node = Identity::Node(farpool_node::node_id(NODE));
+            let issue = |identity: &Identity| Certificate::issue(&authority, identity);
+            Some((issue(&Identity::Broker)?, issue(&node)?, issue(&Identity::Admin)?))
+        } else {
+            None
+        };
+        let start = |flags: &[&str], certificate: Option<&Certificate>| {
+            let more = certificate.map(Certificate::flags).unwrap_or_default();
+            let all: Vec<&str> = flags.iter().copied().chain(more.iter().map(String::as_str)).collect();
+            start(&all)
+        };
+        let certificate = certificates.as_ref();
+        let (broker, url) =
+            start(&["broker", "--listen", "127.0.0.1:0"], certificate.map(|(broker, ..)| broker))?;
+        // Room for one file at a time, and for what is being wiped behind it.
+        let memory = format!("{}", (args.size * 2).next_multiple_of(64 << 20) + (256 << 20));
+        let node = ["node", "--name", NODE, "--memory", &memory, "--broker", &url];
+        let (node, _) = start(&node, certificate.map(|(_, node, _)| node))?;
+        let tls = certificate.map(|(.., admin)| admin.load()).transpose()?;
+        Ok(Cluster { _node: node, _broker: broker, url, tls })
+    }
+}
+
 fn bench_io(args: &IoArgs) -> Outcome {
-    let (_broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
-    // Room for one file at a time, and for what is being wiped behind it.
-    let memory = format!("{}", (args.size * 2).next_multiple_of(64 << 20) + (256 << 20));
-    let (_node, _) = start(&["node", "--name", "bench", "--memory", &memory, "--broker", &url])?;
-    let bar = ProgressBar::new((args.rounds * 9) as u64);
+    let plain = Cluster::start(args, false)?;
+    let secured = if args.tls { Some(Cluster::start(args, true)?) } else { None };
+    let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
+    let mut targets = vec![("shm", shm, &plain, false), ("tcp", tcp, &plain, false)];
+    targets.extend(secured.iter().map(|secured| ("tcp+tls", tcp, secured, false)));
+    if args.sealed {
+        targets.extend([("shm, sealed", shm, &plain, true), ("tcp, sealed", tcp, &plain, true)]);
+        targets.extend(secured.iter().map(|secured| ("tcp+tls, sealed", tcp, secured, true)));
+    }
+    let names: Vec<&str> = ["memcpy"].into_iter().chain(targets.iter().map(|(name, ..)| *name)).collect();
+    let bar = ProgressBar::new((args.rounds * names.len() * 3) as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}") {
         bar.set_style(style);
     }
-    let names = ["memcpy", "shm", "tcp"];
-    let mut rounds: Vec<[[Point; 4]; 3]> = Vec::new();
+    let mut rounds: Vec<Vec<[Point; 4]>> = Vec::new();
     let mut local = Local(vec![0; args.size as usize]);
     fill_all(&mut local, args.size)?;
     for _ in 0..args.rounds {
         bar.set_message("memcpy");
         let written = fill_all(&mut local, args.size)?;
-        let base = measure_all(&mut local, written, args, &bar)?;
-        let mut far = [base; 2];
-        for (index, transport) in [TransportChoice::Shm, TransportChoice::Tcp].into_iter().enumerate() {
-            bar.set_message(names[index + 1]);
-            let options =
-                PoolOptions { transport, label: Some("farpool bench".into()), ..PoolOptions::default() };
-            let pool = connect(&url, &options, args.size)?;
-            let mut file =
-                pool.create("bench", FileClass::Scratch, CreateOptions { size_hint: args.size })?;
+        let mut round = vec![measure_all(&mut local, written, args, &bar)?];
+        for (name, transport, cluster, sealed) in &targets {
+            bar.set_message(*name);
+            let options = PoolOptions {
+                transport: *transport,
+                tls: cluster.tls.clone(),
+                label: Some("farpool bench".into()),
+                ..PoolOptions::default()
+            };
+            let pool = connect(&cluster.url, &options, args.size)?;
+            let mut file = pool.create(
+                "bench",
+                FileClass::Scratch,
+                CreateOptions {
+                    size_hint: args.size,
+                    protection: Some(Protection::None),
+                    sealed: Some(*sealed),
+                },
+            )?;
             let written = fill_all(&mut file, args.size)?;
-            far[index] = measure_all(&mut file, written, args, &bar)?;
+            round.push(measure_all(&mut file, written, args, &bar)?);
             pool.close();
         }
-        rounds.push([base, far[0], far[1]]);
+        rounds.push(round);
     }
     bar.finish_and_clear();
     let median = |target: usize, point: usize, field: fn(&Point) -> f64| {
@@ -297,6 +407,12 @@ fn bench_io(args: &IoArgs) -> Outcome {
             args.rounds
         )?;
         writeln!(out, "tcp is loopback, not a network; at depth 64 the times are of a whole batch.")?;
+        if args.sealed {
+            writeln!(out, "Sealed is AES-256-GCM by the client, in pages of 4 KiB.")?;
+        }
+        if args.tls {
+            writeln!(out, "tls is mutual TLS 1.3 with AES-128-GCM; shm never leaves the host and has none.")?;
+        }
     }
     Ok(())
 }
@@ -323,7 +439,7 @@ fn connect(url: &str, options: &PoolOptions, bytes: u64) -> Result<Pool, Failure
 }
 
 /// One line that says what was measured on.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown CPU");

@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_leases;
 mod broker;
+mod certs;
 mod demo;
+mod drain;
 mod exit;
-mod loopback;
 mod node;
+mod reach;
 mod signals;
 mod status;
 mod table;
@@ -34,8 +37,13 @@ enum Command {
     Broker(broker::Args),
     /// Run a memory node: donate RAM of this machine to a pool.
     Node(node::Args),
-    /// Show a pool: nodes, regions, sessions, files, traffic.
+    /// Show a pool: nodes, regions, sessions, tenants, files, traffic.
     Status(status::Args),
+    /// Empty a node: its holders move away, and its process ends once nothing is left.
+    Drain(drain::Args),
+    /// Make and look at the certificates of a pool.
+    #[command(subcommand)]
+    Certs(certs::Command),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -49,6 +57,8 @@ fn main() -> ExitCode {
         Command::Broker(args) => broker::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Certs(command) => certs::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Demo(args) => demo::run(&args),
     };

@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use crate::signals::Stop;
-use crate::{Outcome, loopback, units};
+use crate::{Outcome, reach, units};
 use farpool_node::{Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
@@ -45,9 +45,8 @@ pub(crate) struct Args {
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
-    /// Serve beyond this machine without encryption or authentication
-    #[arg(long)]
-    plaintext: bool,
+    #[command(flatten)]
+    reach: reach::Args,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -57,14 +56,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
             Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted"))
         })
     };
-    let broker = loopback::broker_of("--broker", &args.broker)?;
-    loopback::resolve("--broker", &broker, args.plaintext)?;
+    let reach = args.reach.reach(&format!("node-{}", args.name))?;
+    let broker = reach::broker_of("--broker", &args.broker)?;
+    reach::resolve("--broker", &broker, &reach)?;
     let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, broker);
     options.region_bytes = args.region_size;
-    options.listen = loopback::resolve("--listen", &args.listen, args.plaintext)?;
+    options.listen = reach::resolve("--listen", &args.listen, &reach)?;
     if let Some(address) = &args.advertise {
-        loopback::resolve("--advertise", address, args.plaintext)?;
+        reach::resolve("--advertise", address, &reach)?;
     }
+    options.reach = reach;
     options.advertise = args.advertise.clone();
     options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
     options.huge_pages = !args.no_huge_pages;
@@ -80,6 +81,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     }
     writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
-    stop.wait();
+    while !stop.has_come() {
+        if node.wait_drained(Duration::from_millis(100)) {
+            writeln!(std::io::stdout(), "drained {}", args.name)?;
+            break;
+        }
+    }
     Ok(())
 }

@@ -3,13 +3,13 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::show_bytes;
-use crate::{Outcome, table, units};
+use crate::{Outcome, reach, table, units};
 use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// Show a pool: nodes, regions, sessions, files, traffic.
+/// Show a pool: nodes, regions, sessions, tenants, files, traffic.
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool status --pool farpool://127.0.0.1:7700 --watch")]
 pub(crate) struct Args {
@@ -25,9 +25,8 @@ pub(crate) struct Args {
     /// For machines: one JSON object a look
     #[arg(long)]
     json: bool,
-    /// Reach a pool beyond this machine, without encryption or authentication
-    #[arg(long)]
-    plaintext: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
     /// Published files to list at the most
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     files: usize,
@@ -35,9 +34,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
+    let reach = args.reach.reach()?;
     let options = PoolOptions {
         label: Some("farpool status".into()),
-        plaintext: args.plaintext,
+        tls: reach.tls,
+        plaintext: reach.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.pool, options)?;
@@ -96,6 +97,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
             "host_label": &*node.info.host_label,
             "incarnation": format!("{:016x}", node.info.incarnation.0),
             "alive": node.alive,
+            "draining": node.draining,
             "heard_ms_ago": node.heard_ms_ago,
             "region_bytes": node.info.region_bytes,
             "regions": {
@@ -113,6 +115,12 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
     let files = files.iter().map(|file| {
         json!({ "name": file.name, "bytes": file.bytes, "class": file.class.word(), "lost": file.is_lost })
     });
+    let tenants = report.tenants.iter().map(|has| {
+        json!({
+            "tenant": &*has.tenant, "held_bytes": has.held_bytes, "promised_bytes": has.promised_bytes,
+            "quota_bytes": (has.quota_bytes > 0).then_some(has.quota_bytes),
+        })
+    });
     json!({
         "term": report.term.0,
         "sessions": report.sessions,
@@ -120,6 +128,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
         "file_count": report.files,
         "file_bytes": report.file_bytes,
         "nodes": nodes.collect::<Vec<_>>(),
+        "tenants": tenants.collect::<Vec<_>>(),
         "files": files.collect::<Vec<_>>(),
     })
 }
@@ -149,7 +158,11 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
                 node.info.name.to_string(),
                 node.info.address.to_string(),
                 node.info.host_label.to_string(),
-                if node.alive { "up".into() } else { format!("silent for {} s", node.heard_ms_ago / 1000) },
+                match (node.alive, node.draining) {
+                    (true, false) => "up".into(),
+                    (true, true) => "draining".into(),
+                    (false, _) => format!("silent for {} s", node.heard_ms_ago / 1000),
+                },
                 size(node.counts.free),
                 size(node.counts.leased),
                 size(node.counts.named),
@@ -181,6 +194,23 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
         lines.push("No node has joined. Start one: farpool node --name n1 --memory 1GiB --broker …".into());
     } else {
         lines.extend(table::lines(&header, &rows));
+    }
+    if !report.tenants.is_empty() {
+        lines.push(String::new());
+        let rows: Vec<Vec<String>> = report
+            .tenants
+            .iter()
+            .map(|has| {
+                let quota = if has.quota_bytes > 0 { show_bytes(has.quota_bytes) } else { "none".into() };
+                vec![
+                    has.tenant.to_string(),
+                    show_bytes(has.held_bytes),
+                    show_bytes(has.promised_bytes),
+                    quota,
+                ]
+            })
+            .collect();
+        lines.extend(table::lines(&["tenant", "held", "promised", "quota"], &rows));
     }
     if !files.is_empty() {
         lines.push(String::new());
