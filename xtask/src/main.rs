@@ -8,7 +8,7 @@ mod metadata;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// What a check found: nothing, or sentences that each name the offender and the cure.
 type Findings = Result<Vec<String>, String>;
@@ -33,8 +33,15 @@ const CHECKS: [Check; 3] = [
     Check { name: "tidy", about: "house rules on files, names and the specification", run: tidy::run },
 ];
 
+/// The one check that is a program of its own, and what follows its name goes to it.
+const SIMULATOR: (&str, &str) =
+    ("sim", "whole pools under faults keep the invariants; --help for its options");
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|first| first == SIMULATOR.0) {
+        return simulate(&args[1..]);
+    }
     let [asked] = &args[..] else { return usage() };
     let Some(check) = CHECKS.iter().find(|check| check.name == asked) else { return usage() };
     match (check.run)(&root()) {
@@ -61,7 +68,26 @@ fn usage() -> ExitCode {
     for check in &CHECKS {
         eprintln!("  {:<10}{}", check.name, check.about);
     }
+    eprintln!("  {:<10}{}", SIMULATOR.0, SIMULATOR.1);
     ExitCode::FAILURE
+}
+
+/// Builds the simulator and runs it: this crate does not depend on what it would have to compile for that.
+fn simulate(args: &[String]) -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root())
+        .args(["run", "--release", "--quiet", "--package", "farpool-sim", "--"])
+        .args(args);
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask sim: starting cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// The repository's root: cargo names this crate's folder, which lies in it.

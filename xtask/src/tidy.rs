@@ -16,7 +16,7 @@ const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "m
 /// What `lib.rs` must say in its opening comment.
 const NEVER: &str = "Never in this crate";
 /// Files the bytes of the protocol are decided in, and the document that says the same without Rust.
-const PROTOCOL: [&str; 6] = ["codec", "control", "data", "frame", "limits", "refusal"];
+const PROTOCOL: [&str; 7] = ["catalog", "codec", "control", "data", "frame", "limits", "refusal"];
 const SPEC: &str = "spec/wire.md";
 /// Folders of one machine, in two halves so that this list does not find itself.
 const MACHINE_PATHS: [(&str, &str); 5] =

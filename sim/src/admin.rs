@@ -1,0 +1,121 @@
+//! The administrator: empties nodes, moves published files off them, and takes the nodes back into use.
+
+use crate::host::SimHost;
+use crate::kernel::{ProcessId, rest, world};
+use crate::parties::{BROKER, Phase};
+use crate::random::Random;
+use farpool::{ErrorKind, Pool, PoolOptions};
+use farpool_transport::{Dial, Host, LinkError};
+use farpool_wire::control::DrainNode;
+use farpool_wire::{Name, Reply, Request};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+
+struct Admin {
+    process: ProcessId,
+    random: Random,
+    pool: Option<Pool>,
+}
+
+/// Until the world ends. When the faults are over, every node is taken back into use.
+pub(crate) fn run(process: ProcessId) {
+    let random = world(|world| world.random.fork(u64::from(process.0)));
+    let mut admin = Admin { process, random, pool: None };
+    while world(|world| world.parties.phase) == Phase::Faulty {
+        if world(|world| world.plan.drains) {
+            admin.work();
+        }
+        admin.pause();
+    }
+    admin.pool = None;
+    loop {
+        let drained: Vec<usize> = world(|world| world.parties.drained.iter().copied().collect());
+        if drained.is_empty() {
+            break;
+        }
+        for node in drained {
+            if admin.order(node, false, false).is_ok() {
+                world(|world| world.parties.drained.remove(&node));
+            }
+        }
+        rest(200 * MS);
+    }
+    world(|world| world.parties.all_in_use = true);
+}
+
+impl Admin {
+    fn pause(&mut self) {
+        let life_ns = world(|world| world.plan.life_ns());
+        // In steps, so that the end of the faults is not missed.
+        for _ in 0..self.random.range(1, 12) {
+            if world(|world| world.parties.phase) == Phase::Faulty {
+                rest(life_ns / 3 + MS);
+            }
+        }
+    }
+
+    fn order(&mut self, node: usize, drain: bool, stop: bool) -> Result<(), LinkError> {
+        let host = SimHost(self.process);
+        let deadline = || host.now().plus_ms(world(|world| world.plan.request_timeout_ms));
+        let mut link = host.dial(Dial::Broker { address: BROKER }, deadline())?;
+        let name = Name::new(format!("node{node}")).expect("it is a name");
+        let reply = link.call(&Request::Drain(DrainNode { node: name, drain, stop }), deadline())?;
+        debug_assert!(matches!(reply, Reply::Drain(_)));
+        Ok(())
+    }
+
+    fn work(&mut self) {
+        let nodes = world(|world| world.plan.nodes) as u64;
+        let node = self.random.below(nodes) as usize;
+        let is_drained = world(|world| world.parties.drained.contains(&node));
+        if is_drained && self.random.one_in(2) {
+            if self.order(node, false, false).is_ok() {
+                world(|world| {
+                    world.parties.drained.remove(&node);
+                    world.tally.operation("take back into use", true);
+                });
+            }
+            return;
+        }
+        let stop = self.random.one_in(2);
+        // Noted first: the order may have arrived though no answer came.
+        world(|world| world.parties.drained.insert(node));
+        let ordered = self.order(node, true, stop).is_ok();
+        world(|world| {
+            world.tally.operation("drain", ordered);
+            world.note(self.process, "drains", [node as u64, u64::from(stop), u64::from(ordered)]);
+        });
+        if ordered && self.random.one_in(2) {
+            self.evacuate(node);
+        }
+    }
+
+    fn evacuate(&mut self, node: usize) {
+        if self.pool.is_none() {
+            let options = world(|world| PoolOptions {
+                request_timeout_ms: world.plan.request_timeout_ms,
+                broker_patience_ms: world.plan.broker_patience_ms,
+                renew_ms_max: world.plan.renew_ms_max,
+                plaintext: true,
+                label: Some("admin".into()),
+                ..PoolOptions::default()
+            });
+            let host = Arc::new(SimHost(self.process));
+            self.pool = Pool::connect_from(host, &format!("farpool://{BROKER}"), options).ok();
+        }
+        let Some(pool) = &self.pool else { return };
+        let result = pool.evacuate(&format!("node{node}"), |_, _| {});
+        world(|world| {
+            world.tally.operation("evacuate", result.is_ok());
+            if let Err(error) = &result {
+                *world.tally.errors.entry(format!("evacuate: {:?}", error.kind())).or_default() += 1;
+            }
+            let moved = *result.as_ref().unwrap_or(&0);
+            world.note(self.process, "evacuates", [node as u64, moved, u64::from(result.is_ok())]);
+        });
+        if result.is_err_and(|error| error.kind() == ErrorKind::Closed) || self.random.one_in(2) {
+            self.pool = None;
+        }
+    }
+}

@@ -1,0 +1,629 @@
+//! What goes wrong, and how it comes to an end.
+//!
+//! The idea: every fault is a thing that happens in machine rooms, done to the simulated one by a chore, and
+//! most of them leave a second chore in the queue that undoes them.
+
+use crate::clock::{Clock, RATE_TRUE};
+use crate::kernel::{MachineId, ProcessId, World, world};
+use crate::net::{CALLER, ConnId};
+use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
+use crate::profile::{Profile, Theme};
+use crate::store::Mishap;
+
+/// Something the world does by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Chore {
+    NextFault,
+    /// A process ends; its machine lives on.
+    Kill(ProcessId),
+    /// A broker whose store failed answers nothing more: somebody starts it again.
+    RestartFailedBroker(ProcessId),
+    StartBroker(MachineId),
+    StartNode(usize),
+    StartClient(usize),
+    StartAdmin,
+    Thaw(ProcessId),
+    Wake(MachineId),
+    Boot(MachineId),
+    /// The next directions to be opened again are known by their own times; this only counts.
+    DiskHasSpace,
+    LocalDiskWorks(MachineId),
+    /// The older of two brokers ends.
+    EndOlder(ProcessId),
+    /// A machine is led to the newer broker again.
+    Lead(MachineId),
+    /// No more faults from here on.
+    Heal,
+    /// The next phase begins.
+    Begin(Phase),
+}
+
+const MS: u64 = 1_000_000;
+
+/// Carries out a chore. Called without a borrow of the world.
+pub(crate) fn carry_out(chore: Chore) {
+    match chore {
+        Chore::NextFault => next_fault(),
+        Chore::Kill(process) => end_and_restart(process),
+        Chore::RestartFailedBroker(process) => restart_broker(process),
+        Chore::StartBroker(machine) => {
+            let may = world(|world| world.parties.brokers.is_empty() && world.machines[machine].is_up);
+            if may {
+                parties::start_broker(machine);
+            }
+        }
+        Chore::StartNode(index) => {
+            let may = world(|world| {
+                let place = &world.parties.nodes[index];
+                place.life.is_none() && world.machines[place.machine].is_up
+            });
+            if may {
+                parties::start_node(index);
+            }
+        }
+        Chore::StartClient(index) => {
+            let may = world(|world| {
+                let place = &world.parties.clients[index];
+                place.process.is_none() && !place.has_written && world.machines[place.machine].is_up
+            });
+            if may {
+                parties::start_client(index);
+            }
+        }
+        Chore::StartAdmin => {
+            let may = world(|world| {
+                world.parties.admin.is_none() && world.machines.last().is_some_and(|machine| machine.is_up)
+            });
+            if may {
+                parties::start_admin();
+            }
+        }
+        Chore::Thaw(process) => thaw(process),
+        Chore::Wake(machine) => wake(machine),
+        Chore::Boot(machine) => boot(machine),
+        Chore::DiskHasSpace => world(|world| world.parties.disk.set_full(false)),
+        Chore::LocalDiskWorks(machine) => world(|world| world.machines[machine].disk_is_broken = false),
+        Chore::EndOlder(process) => parties::end(process, true),
+        Chore::Lead(machine) => world(|world| world.net.misled.retain(|misled| *misled != machine)),
+        Chore::Heal => heal(),
+        Chore::Begin(phase) => world(|world| world.parties.phase = phase),
+    }
+}
+
+fn is_faulty() -> bool {
+    world(|world| world.parties.phase == Phase::Faulty)
+}
+
+fn thaw(process: ProcessId) {
+    world(|world| {
+        if world.is_alive(process) && world.process(process).is_frozen {
+            world.note(process, "goes on", [0; 3]);
+            tell_oracle_it_runs(world, process);
+            world.freeze(process, false);
+        }
+    });
+}
+
+fn tell_oracle_it_runs(world: &mut World, process: ProcessId) {
+    let clock = world.clock_of(process);
+    let lives = world.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+    if let Some(incarnation) =
+        lives.filter(|life| life.process == process).map(|life| life.incarnation).next()
+    {
+        world.oracle.node_runs_again(incarnation, clock);
+    }
+}
+
+fn wake(machine: MachineId) {
+    world(|world| {
+        if !std::mem::take(&mut world.machines[machine].is_asleep) {
+            return;
+        }
+        let now = world.now();
+        world.machines[machine].clock.set_stopped(now, false);
+        world.clock_changed(machine);
+        for process in world.alive_on(machine) {
+            tell_oracle_it_runs(world, process);
+            world.thawed(process);
+        }
+    });
+}
+
+fn boot(machine: MachineId) {
+    let starts = world(|world| {
+        if std::mem::replace(&mut world.machines[machine].is_up, true) {
+            return Vec::new();
+        }
+        let rate = if world.plan.drifting_clocks {
+            world.random.range(RATE_TRUE * 9 / 10, RATE_TRUE * 11 / 10)
+        } else {
+            RATE_TRUE
+        };
+        let shows = world.random.range(1_000_000_000, 20_000_000_000);
+        let (now, boot) = (world.now(), u128::from(world.random.draw().max(1)));
+        world.machines[machine].clock = Clock::new(now, shows, rate);
+        world.machines[machine].boot = boot;
+        starts_on(world, machine)
+    });
+    for start in starts {
+        carry_out(start);
+    }
+}
+
+fn starts_on(world: &World, machine: MachineId) -> Vec<Chore> {
+    let mut starts = Vec::new();
+    if machine == BROKER_MACHINE || machine == SPARE_MACHINE {
+        starts.push(Chore::StartBroker(machine));
+    }
+    if machine == world.machines.len() - 1 {
+        starts.push(Chore::StartAdmin);
+    }
+    let nodes = world.parties.nodes.iter().enumerate();
+    starts.extend(
+        nodes.filter(|(_, place)| place.machine == machine).map(|(index, _)| Chore::StartNode(index)),
+    );
+    let clients = world.parties.clients.iter().enumerate();
+    starts.extend(
+        clients.filter(|(_, place)| place.machine == machine).map(|(index, _)| Chore::StartClient(index)),
+    );
+    starts
+}
+
+/// What starts a process's successor.
+fn successor(world: &World, process: ProcessId) -> Option<Chore> {
+    if world.parties.brokers.last().is_some_and(|life| life.process == process) {
+        return Some(Chore::StartBroker(world.process(process).machine));
+    }
+    let is_it = |place: &parties::NodePlace| place.life.as_ref().is_some_and(|life| life.process == process);
+    if let Some(index) = world.parties.nodes.iter().position(is_it) {
+        return Some(Chore::StartNode(index));
+    }
+    let index = world.parties.clients.iter().position(|place| place.process == Some(process))?;
+    Some(Chore::StartClient(index))
+}
+
+fn end_and_restart(process: ProcessId) {
+    let next = world(|world| {
+        if !world.is_alive(process) {
+            return None;
+        }
+        let next = successor(world, process);
+        let life_ns = world.plan.life_ns();
+        next.map(|next| (next, world.random.skewed(20 * MS, 2 * life_ns)))
+    });
+    parties::end(process, true);
+    if let Some((next, after)) = next {
+        let after = if is_faulty() { after } else { after.min(100 * MS) };
+        world(|world| world.chore_in(after, next));
+    }
+}
+
+fn restart_broker(process: ProcessId) {
+    let machine = world(|world| {
+        let life = world.parties.brokers.iter().find(|life| life.process == process)?;
+        Some((life.machine, world.parties.brokers.len()))
+    });
+    let Some((machine, count)) = machine else { return };
+    parties::end(process, true);
+    if count == 1 {
+        parties::start_broker(machine);
+    }
+}
+
+/// Everything that is broken is put right, and nothing breaks from here on.
+fn heal() {
+    let (asleep, down, frozen, older) = world(|world| {
+        world.parties.phase = Phase::Mending;
+        world.net.clear_paths();
+        world.parties.disk.set_full(false);
+        world.parties.disk.plan(None);
+        let machines = world.machines.iter().enumerate();
+        let asleep: Vec<MachineId> =
+            machines.clone().filter(|(_, machine)| machine.is_asleep).map(|(index, _)| index).collect();
+        let down: Vec<MachineId> =
+            machines.filter(|(_, machine)| !machine.is_up).map(|(index, _)| index).collect();
+        let all: Vec<ProcessId> =
+            (0..world.machines.len()).flat_map(|machine| world.alive_on(machine)).collect();
+        let frozen: Vec<ProcessId> =
+            all.into_iter().filter(|process| world.process(*process).is_frozen).collect();
+        for machine in &mut world.machines {
+            machine.disk_is_broken = false;
+        }
+        for place in &world.parties.nodes {
+            if let Some(life) = &place.life {
+                life.service.memory().refuse(0);
+            }
+        }
+        let count = world.parties.brokers.len();
+        let older: Vec<ProcessId> =
+            world.parties.brokers.iter().take(count.saturating_sub(1)).map(|life| life.process).collect();
+        world.plan.interrupts_per_million = 0;
+        (asleep, down, frozen, older)
+    });
+    older.into_iter().for_each(|process| parties::end(process, true));
+    asleep.into_iter().for_each(wake);
+    down.into_iter().for_each(boot);
+    frozen.into_iter().for_each(thaw);
+    let (nodes, clients) = world(|world| (world.parties.nodes.len(), world.parties.clients.len()));
+    carry_out(Chore::StartBroker(BROKER_MACHINE));
+    carry_out(Chore::StartAdmin);
+    (0..nodes).for_each(|index| carry_out(Chore::StartNode(index)));
+    (0..clients).for_each(|index| carry_out(Chore::StartClient(index)));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    CutConnection,
+    StallConnection,
+    SwallowDirection,
+    BlockDirection,
+    BlockBoth,
+    Isolate,
+    SlowPath,
+    ClientDies,
+    NodeDies,
+    BrokerDies,
+    MachineDies,
+    ClientFreezes,
+    NodeFreezes,
+    BrokerFreezes,
+    MachineSleeps,
+    MachineStops,
+    ClockSteps,
+    ClockDrifts,
+    DiskFull,
+    CommitMishap,
+    MemoryRefused,
+    LocalDisk,
+    TwoHeads,
+}
+
+/// What befalls the broker or its disk, or more than one machine.
+fn is_for_everybody(fault: Fault) -> bool {
+    use Fault::*;
+    matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads)
+}
+
+/// How often each happens, beside the others.
+const WEIGHTS: [(Fault, u64); 23] = [
+    (Fault::CutConnection, 24),
+    (Fault::StallConnection, 20),
+    (Fault::SwallowDirection, 12),
+    (Fault::BlockDirection, 10),
+    (Fault::BlockBoth, 6),
+    (Fault::Isolate, 5),
+    (Fault::SlowPath, 6),
+    (Fault::ClientDies, 8),
+    (Fault::NodeDies, 5),
+    (Fault::BrokerDies, 6),
+    (Fault::MachineDies, 3),
+    (Fault::ClientFreezes, 12),
+    (Fault::NodeFreezes, 7),
+    (Fault::BrokerFreezes, 5),
+    (Fault::MachineSleeps, 4),
+    (Fault::MachineStops, 4),
+    (Fault::ClockSteps, 6),
+    (Fault::ClockDrifts, 3),
+    (Fault::DiskFull, 2),
+    (Fault::CommitMishap, 7),
+    (Fault::MemoryRefused, 5),
+    (Fault::LocalDisk, 2),
+    (Fault::TwoHeads, 4),
+];
+
+fn next_fault() {
+    if !is_faulty() {
+        return;
+    }
+    let fault = world(|world| {
+        let every = world.plan.fault_every_ns;
+        let next = world.random.below(2 * every) + MS;
+        world.chore_in(next, Chore::NextFault);
+        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        let mut drawn = world.random.below(total);
+        let found = WEIGHTS.iter().find(|(_, weight)| {
+            let is_it = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            is_it
+        });
+        found.map_or(Fault::CutConnection, |(fault, _)| *fault)
+    });
+    let is_elsewhere = world(|world| is_for_everybody(fault) && world.plan.theme != Theme::Everybody);
+    if !is_elsewhere {
+        happen(fault);
+    }
+}
+
+fn happen(fault: Fault) {
+    match fault {
+        Fault::CutConnection | Fault::StallConnection | Fault::SwallowDirection => {
+            world(|world| befall_connection(world, fault));
+        }
+        Fault::BlockDirection | Fault::BlockBoth | Fault::Isolate | Fault::SlowPath => {
+            world(|world| befall_path(world, fault));
+        }
+        Fault::ClientDies | Fault::NodeDies | Fault::BrokerDies => {
+            if let Some(process) = world(|world| any_process(world, fault)) {
+                world(|world| world.tally.fault(word(fault)));
+                end_and_restart(process);
+            }
+        }
+        Fault::ClientFreezes | Fault::NodeFreezes | Fault::BrokerFreezes => world(|world| {
+            if let Some(process) = any_process(world, fault).filter(|process| world.runs(*process)) {
+                let life_ns = world.plan.life_ns();
+                let ns = world.random.skewed(MS, 2 * life_ns);
+                world.tally.fault(word(fault));
+                world.note(process, "freezes", [ns / MS, 0, 0]);
+                world.freeze(process, true);
+                world.chore_in(ns, Chore::Thaw(process));
+            }
+        }),
+        Fault::MachineDies => machine_dies(),
+        Fault::MachineSleeps | Fault::MachineStops | Fault::ClockSteps | Fault::ClockDrifts => {
+            world(|world| befall_clock(world, fault));
+        }
+        Fault::DiskFull => world(|world| {
+            let life_ns = world.plan.life_ns();
+            let ns = world.random.skewed(100 * MS, life_ns);
+            world.tally.fault(word(fault));
+            world.parties.disk.set_full(true);
+            world.chore_in(ns, Chore::DiskHasSpace);
+        }),
+        Fault::CommitMishap => world(|world| {
+            let mishaps = [
+                Mishap::Fails,
+                Mishap::FailsTooLate,
+                Mishap::DiesBefore,
+                Mishap::DiesBehind,
+                Mishap::DiesBehind,
+            ];
+            let mishap = *world.random.pick(&mishaps);
+            world.parties.disk.plan(Some(mishap));
+        }),
+        Fault::MemoryRefused => world(|world| {
+            let times = world.random.range(1, 3);
+            if let Some(process) = any_process(world, Fault::NodeDies) {
+                let lives = world.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+                lives
+                    .filter(|life| life.process == process)
+                    .for_each(|life| life.service.memory().refuse(times));
+            }
+        }),
+        Fault::LocalDisk => world(|world| {
+            let machine = any_machine(world);
+            let life_ns = world.plan.life_ns();
+            let ns = world.random.skewed(100 * MS, life_ns);
+            world.tally.fault(word(fault));
+            world.machines[machine].disk_is_broken = true;
+            world.chore_in(ns, Chore::LocalDiskWorks(machine));
+        }),
+        Fault::TwoHeads => two_heads(),
+    }
+}
+
+fn word(fault: Fault) -> &'static str {
+    match fault {
+        Fault::CutConnection => "connection cut",
+        Fault::StallConnection => "connection stalled",
+        Fault::SwallowDirection => "one way swallowed",
+        Fault::BlockDirection => "partition, one way",
+        Fault::BlockBoth => "partition",
+        Fault::Isolate => "machine isolated",
+        Fault::SlowPath => "slow link",
+        Fault::ClientDies => "client died",
+        Fault::NodeDies => "node died",
+        Fault::BrokerDies => "broker died",
+        Fault::MachineDies => "machine died",
+        Fault::ClientFreezes => "client frozen",
+        Fault::NodeFreezes => "node frozen",
+        Fault::BrokerFreezes => "broker frozen",
+        Fault::MachineSleeps => "machine asleep",
+        Fault::MachineStops => "machine and its clock stopped",
+        Fault::ClockSteps => "clock stepped",
+        Fault::ClockDrifts => "clock drifts anew",
+        Fault::DiskFull => "disk full",
+        Fault::CommitMishap => "commit mishap",
+        Fault::MemoryRefused => "memory refused",
+        Fault::LocalDisk => "local disk broken",
+        Fault::TwoHeads => "two brokers",
+    }
+}
+
+/// The machines that faults befall.
+fn scope(world: &World) -> Vec<MachineId> {
+    match world.plan.theme {
+        Theme::Everybody => (0..world.machines.len()).collect(),
+        Theme::OneNode(node) => vec![world.parties.nodes[node].machine],
+        Theme::Clients => world.parties.clients.iter().map(|place| place.machine).collect(),
+    }
+}
+
+fn any_process(world: &mut World, fault: Fault) -> Option<ProcessId> {
+    let scope = scope(world);
+    let all: Vec<ProcessId> = match fault {
+        Fault::ClientDies | Fault::ClientFreezes => {
+            world.parties.clients.iter().filter_map(|place| place.process).collect()
+        }
+        Fault::NodeDies | Fault::NodeFreezes => world
+            .parties
+            .nodes
+            .iter()
+            .filter_map(|place| place.life.as_ref().map(|life| life.process))
+            .collect(),
+        _ => world.parties.brokers.iter().map(|life| life.process).collect(),
+    };
+    let in_scope = |process: &ProcessId| scope.contains(&world.process(*process).machine);
+    let all: Vec<ProcessId> = all.into_iter().filter(in_scope).collect();
+    if all.is_empty() { None } else { Some(*world.random.pick(&all)) }
+}
+
+fn any_machine(world: &mut World) -> MachineId {
+    let scope = scope(world);
+    *world.random.pick(&scope)
+}
+
+fn befall_connection(world: &mut World, fault: Fault) {
+    let scope = scope(world);
+    let is_in_scope = |ends: Option<(ProcessId, ProcessId)>| {
+        let machine_of = |process| world.process(process).machine;
+        ends.is_some_and(|(one, other)| {
+            scope.contains(&machine_of(one)) || scope.contains(&machine_of(other))
+        })
+    };
+    let open: Vec<ConnId> =
+        world.net.open().into_iter().filter(|conn| is_in_scope(world.net.ends_of(*conn))).collect();
+    if open.is_empty() {
+        return;
+    }
+    let conn: ConnId = *world.random.pick(&open);
+    let Some((caller, _)) = world.net.ends_of(conn) else { return };
+    world.tally.fault(word(fault));
+    let way = world.random.below(2) as usize;
+    world.note(caller, word(fault), [way as u64, 0, 0]);
+    match fault {
+        Fault::CutConnection => match world.random.below(3) {
+            // Both ends are told; what is under way is lost.
+            0 => {
+                world.reset_end(conn, CALLER);
+                world.reset_end(conn, 1 - CALLER);
+            }
+            // Only one is: the other may wait for ever, and what goes to it still arrives.
+            _ => world.reset_end(conn, way),
+        },
+        Fault::StallConnection => {
+            let most = world.plan.life_ns().max(1_000 * MS);
+            let ns = world.random.skewed(MS, most);
+            world.delay_direction(conn, way, ns);
+        }
+        _ => world.lose_direction(conn, way),
+    }
+}
+
+fn befall_path(world: &mut World, fault: Fault) {
+    let count = world.machines.len() as u64;
+    let (mut from, mut to) = (any_machine(world), world.random.below(count) as usize);
+    if from == to {
+        return;
+    }
+    if !matches!(fault, Fault::Isolate) && world.random.one_in(2) {
+        (from, to) = (to, from);
+    }
+    let life_ns = world.plan.life_ns();
+    let ns = world.random.skewed(10 * MS, 2 * life_ns);
+    let until = world.now() + ns;
+    world.tally.fault(word(fault));
+    let note = [from as u64, to as u64, ns / MS];
+    world.note(ProcessId(u32::MAX), word(fault), note);
+    match fault {
+        Fault::BlockDirection => world.net.path(from, to).blocked_until = until,
+        Fault::BlockBoth => {
+            world.net.path(from, to).blocked_until = until;
+            world.net.path(to, from).blocked_until = until;
+        }
+        Fault::Isolate => {
+            for other in 0..world.machines.len() {
+                world.net.path(from, other).blocked_until = until;
+                world.net.path(other, from).blocked_until = until;
+            }
+        }
+        _ => {
+            let most = life_ns / 4;
+            world.net.path(from, to).slow_ns = world.random.skewed(MS, most.max(2 * MS));
+        }
+    }
+}
+
+fn befall_clock(world: &mut World, fault: Fault) {
+    let machine = any_machine(world);
+    let life_ns = world.plan.life_ns();
+    let now = world.now();
+    if !world.machines[machine].is_up || world.machines[machine].is_asleep {
+        return;
+    }
+    world.tally.fault(word(fault));
+    let ns = world.random.skewed(MS, 2 * life_ns);
+    world.note(ProcessId(u32::MAX), word(fault), [machine as u64, ns / MS, 0]);
+    match fault {
+        Fault::MachineSleeps | Fault::MachineStops => {
+            world.machines[machine].is_asleep = true;
+            if matches!(fault, Fault::MachineStops) {
+                world.machines[machine].clock.set_stopped(now, true);
+            }
+            world.chore_in(ns, Chore::Wake(machine));
+        }
+        Fault::ClockSteps => {
+            // In life a clock that counts suspend steps by a suspend: everybody runs again after it.
+            world.machines[machine].clock.step(now, ns);
+            for process in world.alive_on(machine) {
+                tell_oracle_it_runs(world, process);
+            }
+            world.clock_changed(machine);
+        }
+        _ => {
+            let rate = world.random.range(RATE_TRUE * 9 / 10, RATE_TRUE * 11 / 10);
+            world.machines[machine].clock.set_rate(now, rate);
+            world.clock_changed(machine);
+        }
+    }
+}
+
+fn machine_dies() {
+    let dying = world(|world| {
+        let machine = any_machine(world);
+        if !world.machines[machine].is_up {
+            return None;
+        }
+        world.tally.fault(word(Fault::MachineDies));
+        let life_ns = world.plan.life_ns();
+        let ns = world.random.skewed(500 * MS, 2 * life_ns);
+        world.chore_in(ns, Chore::Boot(machine));
+        Some((machine, world.alive_on(machine)))
+    });
+    let Some((machine, processes)) = dying else { return };
+    processes.into_iter().for_each(|process| parties::end(process, false));
+    world(|world| {
+        world.machines[machine].is_up = false;
+        world.machines[machine].is_asleep = false;
+    });
+}
+
+/// The broker seems dead, and another is started over its disk; but it is not dead.
+fn two_heads() {
+    let older = world(|world| {
+        let [life] = &world.parties.brokers[..] else { return None };
+        let (process, machine, is_ready) = (life.process, life.machine, life.service.is_some());
+        if !is_ready || !world.machines[SPARE_MACHINE].is_up || machine == SPARE_MACHINE {
+            return None;
+        }
+        world.tally.fault(word(Fault::TwoHeads));
+        let life_ns = world.plan.life_ns();
+        if world.random.one_in(2) && world.runs(process) {
+            let ns = world.random.skewed(10 * MS, life_ns);
+            world.freeze(process, true);
+            world.chore_in(ns, Chore::Thaw(process));
+        }
+        for machine in 0..world.machines.len() {
+            if world.random.one_in(2) {
+                let ns = world.random.skewed(10 * MS, life_ns);
+                world.net.misled.push(machine);
+                world.chore_in(ns, Chore::Lead(machine));
+            }
+        }
+        let ns = world.random.skewed(100 * MS, 2 * life_ns);
+        world.chore_in(ns, Chore::EndOlder(process));
+        Some(process)
+    });
+    if older.is_some() {
+        parties::start_broker(SPARE_MACHINE);
+    }
+}
+
+/// Plans a world's faults and their end.
+pub(crate) fn plan(world: &mut World) {
+    let (every, faulty_ns) = (world.plan.fault_every_ns, world.plan.faulty_ns);
+    if every > 0 && world.plan.profile != Profile::Still {
+        let first = world.random.below(2 * every);
+        world.chore_in(first + 2_000 * MS, Chore::NextFault);
+    }
+    world.chore_in(faulty_ns, Chore::Heal);
+}

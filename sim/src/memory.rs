@@ -1,0 +1,656 @@
+//! A node's memory without pages: the contract of [`farpool_region::Arena`], kept by plain values.
+//!
+//! The idea: bytes are real but sparse, so that a region costs what was written to it. Whatever takes time in
+//! life may let others run here: before a gate is entered, in the middle of a copy, while a gate drains, while
+//! memory is wiped or moved. What a client has mapped is a file object of its own, which it keeps writing to
+//! though the region has long gone elsewhere.
+//!
+//! It never decides who is let in. It tells the oracle what no code under test could be asked about itself:
+//! a copy that ran at another epoch than it was admitted at, an epoch that went back, a region opened dirty.
+
+use crate::kernel::{rest, world};
+use farpool_node::{Inside, Memory};
+use farpool_region::{Fence, GATE_BYTES_MAX, RegionError, SharedAccess};
+use farpool_transport::shm::{Mapped, MappedBytes};
+use farpool_transport::{Mappable, Shared};
+use farpool_wire::control::Attached;
+use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PAGE_BYTES: usize = 4096;
+const WORD_STRIDE_BYTES: u64 = 64;
+const DRAIN_NS: u64 = 50_000;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes, of which only those ever written take memory.
+#[derive(Debug, Default)]
+struct Pages(Vec<Option<Box<[u8; PAGE_BYTES]>>>);
+
+impl Pages {
+    fn new(bytes: u64) -> Pages {
+        Pages((0..bytes as usize / PAGE_BYTES).map(|_| None).collect())
+    }
+
+    fn each(offset: u64, length: usize, mut with: impl FnMut(usize, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < length {
+            let at = offset as usize + done;
+            let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
+            let count = (PAGE_BYTES - start).min(length - done);
+            with(page, start, done..done + count);
+            done += count;
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        Pages::each(offset, into.len(), |page, start, part| {
+            let count = part.len();
+            match &self.0[page] {
+                Some(bytes) => into[part].copy_from_slice(&bytes[start..start + count]),
+                None => into[part].fill(0),
+            }
+        });
+    }
+
+    fn write(&mut self, offset: u64, from: &[u8]) {
+        Pages::each(offset, from.len(), |page, start, part| {
+            let from = &from[part];
+            if self.0[page].is_none() && from.iter().all(|byte| *byte == 0) {
+                return;
+            }
+            let bytes = self.0[page].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));
+            bytes[start..start + from.len()].copy_from_slice(from);
+        });
+    }
+
+    fn clear(&mut self) {
+        self.0.fill_with(|| None);
+    }
+
+    fn is_zero(&self) -> bool {
+        self.0.iter().flatten().all(|page| page.iter().all(|byte| *byte == 0))
+    }
+
+    fn copied(&self, bytes: usize) -> Pages {
+        let pages = self.0.iter().enumerate();
+        Pages(pages.map(|(index, page)| page.clone().filter(|_| index * PAGE_BYTES < bytes)).collect())
+    }
+}
+
+/// A memory file: what a client maps.
+#[derive(Debug)]
+struct File {
+    pages: Mutex<Pages>,
+    /// The region and epoch it serves at the moment, epoch * 2, plus 1 if sealed; 0 once it serves nobody.
+    serves: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Anonymous(Pages),
+    Shared(Arc<File>, SharedAccess),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GateState {
+    Closed,
+    Open,
+    Suspended,
+}
+
+#[derive(Debug)]
+struct Region {
+    state: GateState,
+    /// The epoch and the handles it was opened with; kept until a close has drained.
+    opened: Option<(Epoch, Option<Handle>, Option<Handle>)>,
+    in_flight: u32,
+    dirty_bytes: u64,
+    backing: Backing,
+    /// Counts what only a drained gate may see: a copy that lives through one is a violation.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Words(Vec<AtomicU64>);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SimMemory {
+    region_bytes: u64,
+    regions: Vec<Mutex<Region>>,
+    words: Arc<Words>,
+    /// Asked for memory, the system has none: so many times from now.
+    refusals: AtomicU64,
+    /// Something about a gate has changed since the oracle last looked.
+    changed: AtomicU64,
+}
+
+/// What the oracle looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GateView {
+    pub(crate) epoch: Epoch,
+    pub(crate) is_open: bool,
+    pub(crate) is_suspended: bool,
+    pub(crate) write_handle: Option<Handle>,
+}
+
+fn violated(invariant: &'static str, what: impl FnOnce() -> String) {
+    world(|world| world.oracle.violated(invariant, what()));
+}
+
+/// Lets others run in the middle of something, now and then, perhaps for long.
+fn interrupted() {
+    interrupted_for(u64::MAX);
+}
+
+/// The same inside a gate, which must not be held for long: its node has real-time threads there.
+fn interrupted_inside() {
+    interrupted_for(20_000_000);
+}
+
+fn interrupted_for(ns_max: u64) {
+    let ns = world(|world| {
+        let plan = &world.plan;
+        let (often, most) = (plan.interrupts_per_million, plan.interrupt_ns_max.min(ns_max));
+        if world.random.happens(often) { Some(world.random.skewed(1_000, most)) } else { None }
+    });
+    if let Some(ns) = ns {
+        world(|world| world.tally.interrupts += 1);
+        rest(ns);
+    }
+}
+
+impl SimMemory {
+    pub(crate) fn new(region_bytes: u64, region_count: u32) -> SimMemory {
+        let region = || {
+            Mutex::new(Region {
+                state: GateState::Closed,
+                opened: None,
+                in_flight: 0,
+                dirty_bytes: 0,
+                backing: Backing::Anonymous(Pages::new(region_bytes)),
+                changes: 0,
+            })
+        };
+        SimMemory {
+            region_bytes,
+            regions: (0..region_count).map(|_| region()).collect(),
+            words: Arc::new(Words((0..region_count).map(|_| AtomicU64::new(1)).collect())),
+            refusals: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+        }
+    }
+
+    /// The next so many wishes for fresh memory are refused.
+    pub(crate) fn refuse(&self, times: u64) {
+        self.refusals.store(times, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_changed(&self) -> bool {
+        self.changed.swap(0, Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn view(&self, region: u32) -> GateView {
+        let epoch = self.epoch(RegionIndex(region));
+        let region = locked(&self.regions[region as usize]);
+        let opened = region.opened.filter(|_| region.state != GateState::Closed);
+        GateView {
+            epoch,
+            is_open: region.state == GateState::Open,
+            is_suspended: region.state == GateState::Suspended,
+            write_handle: opened.and_then(|(_, write, _)| write),
+        }
+    }
+
+    /// The bytes as they are, whoever may see them.
+    pub(crate) fn peek(&self, region: u32, offset: u64, into: &mut [u8]) -> Option<()> {
+        let region = locked(self.regions.get(region as usize)?);
+        match &region.backing {
+            Backing::Anonymous(pages) => pages.read(offset, into),
+            Backing::Shared(file, _) => locked(&file.pages).read(offset, into),
+        }
+        Some(())
+    }
+
+    fn region(&self, region: RegionIndex) -> Result<MutexGuard<'_, Region>, RegionError> {
+        match self.regions.get(region.0 as usize) {
+            Some(found) => Ok(locked(found)),
+            None => Err(RegionError::NoSuchRegion { region, region_count: self.regions.len() as u32 }),
+        }
+    }
+
+    fn closed(&self, region: RegionIndex) -> Result<MutexGuard<'_, Region>, RegionError> {
+        let found = self.region(region)?;
+        match found.state {
+            GateState::Closed => Ok(found),
+            _ => Err(RegionError::NotClosed { region, epoch: self.epoch(region) }),
+        }
+    }
+
+    fn clean(&self, region: RegionIndex) -> Result<MutexGuard<'_, Region>, RegionError> {
+        let found = self.closed(region)?;
+        match found.dirty_bytes {
+            0 => Ok(found),
+            dirty_bytes => Err(RegionError::NotClean { region, dirty_bytes }),
+        }
+    }
+
+    fn epoch(&self, region: RegionIndex) -> Epoch {
+        Epoch(self.words.0[region.0 as usize].load(Ordering::SeqCst) >> 1)
+    }
+
+    fn set_word(&self, region: RegionIndex, word: u64) {
+        self.changed.store(1, Ordering::Relaxed);
+        let before = self.words.0[region.0 as usize].swap(word, Ordering::SeqCst);
+        if word >> 1 < before >> 1 {
+            violated("I2", || {
+                format!("the fence of region {region} went from epoch {} back to {}", before >> 1, word >> 1)
+            });
+        }
+    }
+
+    fn fresh_memory(&self, what: &'static str) -> Result<(), RegionError> {
+        let take = |left: u64| left.checked_sub(1);
+        if self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            world(|world| world.tally.fault("memory refused"));
+            let source = io::ErrorKind::OutOfMemory.into();
+            return Err(RegionError::System { what, bytes: self.region_bytes, source });
+        }
+        Ok(())
+    }
+
+    /// Puts a fresh file behind a closed gate.
+    fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
+        let pages = match &region.backing {
+            Backing::Anonymous(pages) => pages.copied(keep_bytes),
+            Backing::Shared(file, _) => locked(&file.pages).copied(keep_bytes),
+        };
+        leave_file(&region.backing);
+        let file = File { pages: Mutex::new(pages), serves: AtomicU64::new(0) };
+        region.backing = Backing::Shared(Arc::new(file), access);
+        region.dirty_bytes = self.region_bytes;
+        region.changes += 1;
+    }
+}
+
+/// A file left behind gives its pages up, though a zombie may map it still.
+fn leave_file(backing: &Backing) {
+    if let Backing::Shared(file, _) = backing {
+        locked(&file.pages).clear();
+        file.serves.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Memory for SimMemory {
+    type Entered<'a> = Entered<'a>;
+
+    fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    fn region_count(&self) -> u32 {
+        self.regions.len() as u32
+    }
+
+    fn enter(&self, index: RegionIndex) -> Result<Entered<'_>, Refusal> {
+        interrupted();
+        let Ok(mut region) = self.region(index) else {
+            return Err(Refusal::new(Code::NoSuchRegion, u64::from(self.region_count())));
+        };
+        let word = self.words.0[index.0 as usize].load(Ordering::SeqCst);
+        let holders = region.opened.filter(|(epoch, ..)| epoch.0 == word >> 1);
+        let fence = Fence {
+            epoch: Epoch(word >> 1),
+            suspended: holders.is_some() && word & 1 != 0,
+            write_handle: holders.and_then(|(_, write, _)| write),
+            read_handle: holders.and_then(|(_, _, read)| read),
+            sealed: holders.is_some_and(|(_, write, read)| write.is_none() && read.is_some()),
+            region_bytes: self.region_bytes,
+        };
+        let is_in = word & 1 == 0;
+        if is_in {
+            region.in_flight += 1;
+        }
+        let changes = region.changes;
+        Ok(Entered { memory: self, index, is_in, fence, moved_bytes: Cell::new(0), changes })
+    }
+
+    fn open(
+        &self,
+        index: RegionIndex,
+        epoch: Epoch,
+        write: Option<Handle>,
+        read: Option<Handle>,
+    ) -> Result<(), RegionError> {
+        let mut region = self.closed(index)?;
+        let current = self.epoch(index);
+        if epoch < current || epoch == Epoch(0) {
+            return Err(RegionError::EpochOrder { region: index, asked: epoch, current });
+        }
+        let is_zero = match &region.backing {
+            Backing::Anonymous(pages) => pages.is_zero(),
+            Backing::Shared(file, _) => {
+                let sealed = u64::from(write.is_none());
+                file.serves.store(epoch.0 << 1 | sealed, Ordering::Relaxed);
+                locked(&file.pages).is_zero()
+            }
+        };
+        if write.is_some() && !is_zero {
+            violated("I4", || format!("region {index} is opened to its new holder with bytes in it"));
+        }
+        region.state = GateState::Open;
+        region.opened = Some((epoch, write, read));
+        region.changes += 1;
+        self.set_word(index, epoch.0 << 1);
+        Ok(())
+    }
+
+    fn suspend(&self, index: RegionIndex) -> Result<(), RegionError> {
+        self.set_suspended(index, GateState::Suspended)
+    }
+
+    fn resume(&self, index: RegionIndex) -> Result<(), RegionError> {
+        self.set_suspended(index, GateState::Open)
+    }
+
+    fn close(&self, index: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError> {
+        let current = self.epoch(index);
+        if self.region(index)?.state == GateState::Closed && next_epoch > current {
+            self.set_word(index, next_epoch.0 << 1 | 1);
+            return Ok(());
+        }
+        if next_epoch <= current {
+            return Err(RegionError::EpochOrder { region: index, asked: next_epoch, current });
+        }
+        self.set_word(index, next_epoch.0 << 1 | 1);
+        while self.region(index)?.in_flight > 0 {
+            rest(DRAIN_NS);
+            if !world(|world| world.running_process().is_some_and(|process| world.is_alive(process))) {
+                break;
+            }
+        }
+        let mut region = self.region(index)?;
+        region.opened = None;
+        region.state = GateState::Closed;
+        region.changes += 1;
+        Ok(())
+    }
+
+    fn share(&self, index: RegionIndex) -> Result<(), RegionError> {
+        interrupted();
+        let mut region = self.clean(index)?;
+        self.fresh_memory("make the file of a shared region")?;
+        self.move_to_file(&mut region, 0, SharedAccess::ReadWrite);
+        Ok(())
+    }
+
+    fn reseat(&self, index: RegionIndex) -> Result<(), RegionError> {
+        let mut region = self.closed(index)?;
+        self.fresh_memory("make the file of a sealed region")?;
+        let dirty_bytes = region.dirty_bytes as usize;
+        self.move_to_file(&mut region, dirty_bytes, SharedAccess::Read);
+        Ok(())
+    }
+
+    fn is_shared(&self, index: RegionIndex) -> Option<bool> {
+        self.region(index).ok().map(|region| matches!(region.backing, Backing::Shared(..)))
+    }
+
+    fn hand_out(&self, index: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError> {
+        interrupted();
+        let region = self.region(index)?;
+        let (Backing::Shared(file, has), Some((epoch, ..))) = (&region.backing, region.opened) else {
+            return Err(RegionError::NotShared { region: index });
+        };
+        let is_writable = access == SharedAccess::ReadWrite;
+        if is_writable && *has == SharedAccess::Read {
+            return Err(RegionError::NotShared { region: index });
+        }
+        let mapping =
+            Mapping { file: Arc::clone(file), is_writable, region_bytes: self.region_bytes, epoch, index };
+        let words: Arc<dyn MappedBytes> = Arc::new(MappedWords(Arc::clone(&self.words)));
+        Ok(Shared {
+            memory: Mappable::Simulated(Mapped { region: Box::new(mapping), words }),
+            attached: Attached {
+                region_bytes: self.region_bytes,
+                word_offset: u64::from(index.0) * WORD_STRIDE_BYTES,
+                words_bytes: self.words.0.len() as u64 * WORD_STRIDE_BYTES,
+            },
+        })
+    }
+
+    fn scrub(&self, index: RegionIndex) -> Result<(), RegionError> {
+        interrupted();
+        let mut region = self.closed(index)?;
+        let region = &mut *region;
+        match &mut region.backing {
+            Backing::Anonymous(pages) => pages.clear(),
+            Backing::Shared(..) => {
+                leave_file(&region.backing);
+                region.backing = Backing::Anonymous(Pages::new(self.region_bytes));
+            }
+        }
+        region.dirty_bytes = 0;
+        region.changes += 1;
+        Ok(())
+    }
+
+    fn verify_zero(&self, index: RegionIndex) -> Result<bool, RegionError> {
+        interrupted();
+        let region = self.closed(index)?;
+        Ok(match &region.backing {
+            Backing::Anonymous(pages) => pages.is_zero(),
+            Backing::Shared(file, _) => locked(&file.pages).is_zero(),
+        })
+    }
+
+    fn prefault(&self, index: RegionIndex) -> Result<(), RegionError> {
+        self.closed(index).map(|_| ())
+    }
+
+    fn locked_count(&self) -> u32 {
+        0
+    }
+}
+
+impl SimMemory {
+    fn set_suspended(&self, index: RegionIndex, state: GateState) -> Result<(), RegionError> {
+        let mut region = self.region(index)?;
+        let epoch = self.epoch(index);
+        if region.state == GateState::Closed {
+            return Err(RegionError::NotOpen { region: index, epoch });
+        }
+        region.state = state;
+        self.set_word(index, epoch.0 << 1 | u64::from(state == GateState::Suspended));
+        Ok(())
+    }
+}
+
+/// Being inside a region's gate.
+pub(crate) struct Entered<'a> {
+    memory: &'a SimMemory,
+    index: RegionIndex,
+    is_in: bool,
+    fence: Fence,
+    moved_bytes: Cell<usize>,
+    changes: u64,
+}
+
+impl Entered<'_> {
+    fn admit(&self, offset: u64, bytes: usize) -> Result<(), Refusal> {
+        if !self.is_in {
+            return Err(match self.fence.suspended {
+                true => Refusal::new(Code::LeaseExpired, 0),
+                false => Refusal::new(Code::StaleEpoch, self.fence.epoch.0),
+            });
+        }
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.fence.region_bytes) {
+            return Err(Refusal::new(Code::OutOfBounds, self.fence.region_bytes));
+        }
+        let moved = self.moved_bytes.get().saturating_add(bytes);
+        if moved > GATE_BYTES_MAX {
+            return Err(Refusal::new(Code::LimitReached, GATE_BYTES_MAX as u64));
+        }
+        self.moved_bytes.set(moved);
+        Ok(())
+    }
+
+    /// The region, for one half of a copy: it must be as it was when the gate was entered.
+    fn region(&self) -> MutexGuard<'_, Region> {
+        let region = locked(&self.memory.regions[self.index.0 as usize]);
+        if region.changes != self.changes {
+            let epoch = self.fence.epoch;
+            violated("I2", || {
+                format!("a copy of epoch {epoch} in region {} ran on behind its close", self.index)
+            });
+        }
+        region
+    }
+}
+
+impl Inside for Entered<'_> {
+    fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
+        self.admit(offset, into.len())?;
+        let half = into.len() / 2;
+        let (first, second) = into.split_at_mut(half);
+        for (offset, into) in [(offset, first), (offset + half as u64, second)] {
+            interrupted_inside();
+            match &self.region().backing {
+                Backing::Anonymous(pages) => pages.read(offset, into),
+                Backing::Shared(file, _) => locked(&file.pages).read(offset, into),
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
+        self.admit(offset, from.len())?;
+        if self.fence.write_handle.is_none() {
+            return Err(Refusal::new(Code::Sealed, 0));
+        }
+        let (first, second) = from.split_at(from.len() / 2);
+        for (offset, from) in [(offset, first), (offset + first.len() as u64, second)] {
+            interrupted_inside();
+            let mut region = self.region();
+            region.dirty_bytes = region.dirty_bytes.max(offset + from.len() as u64);
+            match &mut region.backing {
+                Backing::Anonymous(pages) => pages.write(offset, from),
+                Backing::Shared(file, _) => locked(&file.pages).write(offset, from),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.is_in {
+            locked(&self.memory.regions[self.index.0 as usize]).in_flight -= 1;
+        }
+    }
+}
+
+/// A client's mapping of a region's file.
+#[derive(Debug)]
+struct Mapping {
+    file: Arc<File>,
+    is_writable: bool,
+    region_bytes: u64,
+    /// The epoch it was handed out at, for the oracle.
+    epoch: Epoch,
+    index: RegionIndex,
+}
+
+impl Mapping {
+    fn is_inside(&self, offset: u64, bytes: usize) -> bool {
+        offset.checked_add(bytes as u64).is_some_and(|end| end <= self.region_bytes)
+    }
+}
+
+impl MappedBytes for Mapping {
+    fn bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool {
+        if !self.is_inside(offset, into.len()) {
+            return false;
+        }
+        let half = into.len() / 2;
+        let (first, second) = into.split_at_mut(half);
+        for (offset, into) in [(offset, first), (offset + half as u64, second)] {
+            interrupted();
+            locked(&self.file.pages).read(offset, into);
+        }
+        true
+    }
+
+    fn copy_in(&self, offset: u64, from: &[u8]) -> bool {
+        if !self.is_writable || !self.is_inside(offset, from.len()) {
+            return false;
+        }
+        let (first, second) = from.split_at(from.len() / 2);
+        for (offset, from) in [(offset, first), (offset + first.len() as u64, second)] {
+            interrupted();
+            let serves = self.file.serves.load(Ordering::Relaxed);
+            if serves != 0 && serves != self.epoch.0 << 1 {
+                violated("I1", || {
+                    format!(
+                        "a mapping of epoch {} writes region {} at epoch {}{}",
+                        self.epoch,
+                        self.index,
+                        serves >> 1,
+                        if serves & 1 != 0 { ", which is sealed" } else { "" }
+                    )
+                });
+            }
+            locked(&self.file.pages).write(offset, from);
+        }
+        true
+    }
+
+    fn word(&self, _offset: u64) -> Option<u64> {
+        None
+    }
+}
+
+/// A client's view of a node's fence words.
+#[derive(Debug)]
+struct MappedWords(Arc<Words>);
+
+impl MappedBytes for MappedWords {
+    fn bytes(&self) -> u64 {
+        self.0.0.len() as u64 * WORD_STRIDE_BYTES
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn copy_out(&self, _offset: u64, _into: &mut [u8]) -> bool {
+        false
+    }
+
+    fn copy_in(&self, _offset: u64, _from: &[u8]) -> bool {
+        false
+    }
+
+    fn word(&self, offset: u64) -> Option<u64> {
+        interrupted();
+        self.0.0.get((offset / WORD_STRIDE_BYTES) as usize).map(|word| word.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,113 @@
+//! What brokers and nodes answer, seen by the oracle before it leaves.
+
+use crate::kernel::{ProcessId, world};
+use crate::memory::SimMemory;
+use farpool_broker::BrokerService;
+use farpool_node::NodeService;
+use farpool_transport::{Peer, Service, Shared};
+use farpool_wire::control::Attach;
+use farpool_wire::data::Span;
+use farpool_wire::{Incarnation, Refusal, Reply, Request};
+use std::sync::Arc;
+
+/// A node, observed.
+pub(crate) struct ObservedNode {
+    process: ProcessId,
+    incarnation: Incarnation,
+    service: Arc<NodeService<SimMemory>>,
+}
+
+impl ObservedNode {
+    pub(crate) fn new(
+        process: ProcessId,
+        incarnation: Incarnation,
+        service: Arc<NodeService<SimMemory>>,
+    ) -> ObservedNode {
+        ObservedNode { process, incarnation, service }
+    }
+
+    fn moved(&self, span: &Span, is_write: bool, result: &Result<(), Refusal>) {
+        world(|world| {
+            let clock = world.clock_of(self.process);
+            world.oracle.node_moved(self.incarnation, clock, span, is_write, result);
+            let code = result.as_ref().err().map_or(0, |refusal| refusal.code as u64);
+            let what = if is_write { "writes" } else { "reads" };
+            world.note(self.process, what, [span.region.0.into(), span.epoch.0, code]);
+        });
+    }
+}
+
+impl Service for ObservedNode {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        let known = world(|world| world.oracle.node_called(self.incarnation, &request));
+        let asked = request.clone();
+        let answer = self.service.call(peer, request);
+        world(|world| {
+            let clock = world.clock_of(self.process);
+            world.oracle.node_answers(self.incarnation, clock, known, &asked, &answer);
+            let code = answer.as_ref().err().map_or(0, |refusal| refusal.code as u64);
+            world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
+        });
+        answer
+    }
+
+    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
+        let result = self.service.read(span, into);
+        self.moved(span, false, &result);
+        result
+    }
+
+    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
+        let result = self.service.write(span, from);
+        self.moved(span, true, &result);
+        result
+    }
+
+    fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {
+        let result = self.service.share(attach);
+        world(|world| {
+            let code = result.as_ref().err().map_or(0, |refusal| refusal.code as u64);
+            world.note(self.process, "shares", [attach.region.0.into(), attach.epoch.0, code]);
+        });
+        result
+    }
+}
+
+/// A broker, observed.
+pub(crate) struct ObservedBroker {
+    process: ProcessId,
+    service: Arc<BrokerService>,
+}
+
+impl ObservedBroker {
+    pub(crate) fn new(process: ProcessId, service: Arc<BrokerService>) -> ObservedBroker {
+        ObservedBroker { process, service }
+    }
+}
+
+impl Service for ObservedBroker {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        let asked = request.clone();
+        world(|world| world.oracle.broker_called(&asked));
+        let answer = self.service.call(peer, request);
+        world(|world| {
+            let disk = world.parties.disk.clone();
+            world.oracle.broker_answers(&asked, &answer, &disk);
+            let code = answer.as_ref().err().map_or(0, |refusal| refusal.code as u64);
+            world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
+        });
+        answer
+    }
+
+    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
+        self.service.read(span, into)
+    }
+
+    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
+        self.service.write(span, from)
+    }
+
+    fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {
+        self.service.share(attach)
+    }
+}

@@ -1,0 +1,275 @@
+//! Who is in a world: its broker (now and then two of them), nodes, clients; starting and ending them.
+//!
+//! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three
+//! loops, [`farpool::Pool`] under a workload. What they answer passes the oracle on its way out.
+
+use crate::clock::{Clock, RATE_TRUE};
+use crate::faults::Chore;
+use crate::host::SimHost;
+use crate::kernel::{self, MachineId, MachineState, ProcessId, World, world};
+use crate::memory::SimMemory;
+use crate::names::NameBook;
+use crate::observed::{ObservedBroker, ObservedNode};
+use crate::store::Disk;
+use crate::{admin, workload};
+use farpool_broker::BrokerService;
+use farpool_lease::ticket;
+use farpool_node::{NodeService, keep_house, keep_time, report};
+use farpool_transport::{Identity, Service};
+use farpool_wire::control::NodeInfo;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::{Incarnation, Name, Text};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Where the pool is, whoever serves there.
+pub(crate) const BROKER: &str = "10.0.0.1:7700";
+/// Machine of the first broker; the next one is there for a second.
+pub(crate) const BROKER_MACHINE: MachineId = 0;
+pub(crate) const SPARE_MACHINE: MachineId = 1;
+
+/// How far a world is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Faults happen.
+    #[default]
+    Faulty,
+    /// No more faults; what they broke may mend.
+    Mending,
+    /// Every name must be there.
+    Proving,
+    /// All names are dropped, everybody must be able to write, and nothing may stay.
+    Clearing,
+}
+
+/// A running broker.
+pub(crate) struct BrokerLife {
+    pub(crate) process: ProcessId,
+    pub(crate) machine: MachineId,
+    /// Which opening of the disk its store is.
+    pub(crate) opening: u64,
+    /// Once it has begun its term.
+    pub(crate) service: Option<Arc<BrokerService>>,
+}
+
+/// A running node.
+pub(crate) struct NodeLife {
+    pub(crate) process: ProcessId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) service: Arc<NodeService<SimMemory>>,
+}
+
+pub(crate) struct NodePlace {
+    pub(crate) machine: MachineId,
+    pub(crate) life: Option<NodeLife>,
+}
+
+pub(crate) struct ClientPlace {
+    pub(crate) machine: MachineId,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) lives: u64,
+    /// In the last phases: whether it has seen every name that must be there.
+    pub(crate) has_seen_names: bool,
+    /// In the last phase: whether it has written and read again.
+    pub(crate) has_written: bool,
+    /// The last thing that kept it from that.
+    pub(crate) trouble: String,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Parties {
+    pub(crate) disk: Disk,
+    /// Oldest first; more than one while the pool has two heads.
+    pub(crate) brokers: Vec<BrokerLife>,
+    pub(crate) nodes: Vec<NodePlace>,
+    pub(crate) clients: Vec<ClientPlace>,
+    pub(crate) admin: Option<ProcessId>,
+    pub(crate) phase: Phase,
+    pub(crate) names: NameBook,
+    /// Counts everything that is written, so that no two contents are alike.
+    pub(crate) next_stamp: u64,
+    /// In the last phase: tenants whose names are all dropped.
+    pub(crate) names_cleared: usize,
+    /// What became of the administrator's work: nodes that were told to be emptied, and no other word since.
+    pub(crate) drained: BTreeSet<usize>,
+    /// In the last phases: all nodes are in use again.
+    pub(crate) all_in_use: bool,
+    /// Lives of nodes that are over.
+    pub(crate) ended: Vec<Incarnation>,
+}
+
+impl World {
+    /// Whether a broker lives that another has deposed, and that may tell of the past.
+    pub(crate) fn has_deposed_broker(&self) -> bool {
+        let openings = self.parties.disk.openings();
+        self.parties.brokers.iter().any(|life| life.opening < openings)
+    }
+
+    /// Puts up the machines.
+    pub(crate) fn set_up(&mut self) {
+        let plan = self.plan.clone();
+        // The last one is the administrator's.
+        let count = 3 + plan.nodes + plan.clients;
+        for _ in 0..count {
+            let rate = match plan.drifting_clocks {
+                true => self.random.range(RATE_TRUE * 9 / 10, RATE_TRUE * 11 / 10),
+                false => RATE_TRUE,
+            };
+            let shows = self.random.range(1_000_000_000, 1_000_000_000_000);
+            let clock = Clock::new(self.now(), shows, rate);
+            let boot = u128::from(self.random.draw().max(1));
+            let (is_up, is_asleep, disk_is_broken) = (true, false, false);
+            self.machines.push(MachineState { clock, boot, is_up, is_asleep, disk_is_broken });
+        }
+        for index in 0..plan.nodes {
+            self.parties.nodes.push(NodePlace { machine: 2 + index, life: None });
+        }
+        for index in 0..plan.clients {
+            let machine = plan.client_with_node[index].map_or(2 + plan.nodes + index, |node| 2 + node);
+            self.parties.clients.push(ClientPlace {
+                machine,
+                process: None,
+                lives: 0,
+                has_seen_names: false,
+                has_written: false,
+                trouble: String::new(),
+            });
+        }
+    }
+}
+
+/// Starts a broker over the disk of the world; whoever had the disk loses it.
+pub(crate) fn start_broker(machine: MachineId) {
+    let (process, settings, store) = world(|world| {
+        let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
+        let store = world.parties.disk.open();
+        let opening = store.opening();
+        world.parties.brokers.push(BrokerLife { process, machine, opening, service: None });
+        world.note(process, "starts", [0; 3]);
+        (process, world.plan.broker_settings(), store)
+    });
+    let begin = move || match BrokerService::open(Arc::new(SimHost(process)), settings, Box::new(store)) {
+        Ok(service) => {
+            let service = Arc::new(service);
+            let observed: Arc<dyn Service> = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
+            let term = service.term();
+            world(|world| {
+                world.net.listen(BROKER, machine, process, observed);
+                world.note(process, "begins its term", [term.0, 0, 0]);
+                let mut brokers = world.parties.brokers.iter_mut();
+                if let Some(life) = brokers.find(|life| life.process == process) {
+                    life.service = Some(service);
+                }
+            });
+        }
+        Err(error) => world(|world| {
+            world.note_text(process, "does not start", [0; 3], Some(error.to_string().into()));
+            let soon = world.random.range(200_000_000, 2_000_000_000);
+            world.chore_in(soon, Chore::RestartFailedBroker(process));
+        }),
+    };
+    world(|world| world.spawn(process, Box::new(begin)));
+}
+
+/// Starts a node under its name, in a new life.
+pub(crate) fn start_node(index: usize) {
+    let name = Name::new(format!("node{index}")).expect("it is a name");
+    let node = ticket::node_id(&name);
+    let (process, machine, regions) = world(|world| {
+        let machine = world.parties.nodes[index].machine;
+        let process = world.start_process(format!("node{index}"), machine, Some(Identity::Node(node)));
+        world.note(process, "starts", [0; 3]);
+        (process, machine, world.plan.regions_of_node[index])
+    });
+    let host = Arc::new(SimHost(process));
+    let memory = SimMemory::new(REGION_BYTES_MIN, regions);
+    let (service, life) = NodeService::begin(host, memory, node).expect("chance does not fail here");
+    let service = Arc::new(service);
+    let text = |text: String| Text::new(text).expect("it is short");
+    let address = format!("10.0.1.{index}:7701");
+    let shm_socket = format!("farpool-{:016x}-{:016x}", node.0, life.incarnation.0);
+    world(|world| {
+        let info = NodeInfo {
+            node,
+            name: name.clone(),
+            incarnation: life.incarnation,
+            address: text(address.clone()),
+            shm_socket: text(shm_socket.clone()),
+            host_boot: world.machines[machine].boot,
+            host_label: name,
+            region_bytes: REGION_BYTES_MIN,
+        };
+        let observed: Arc<dyn Service> =
+            Arc::new(ObservedNode::new(process, life.incarnation, Arc::clone(&service)));
+        world.net.listen(&address, machine, process, Arc::clone(&observed));
+        world.net.listen(&shm_socket, machine, process, observed);
+        world.oracle.node_begins(life.incarnation, node);
+        let tick_ms = world.plan.tick_ms;
+        let loops = Arc::clone(&service);
+        world.spawn(process, Box::new(move || keep_time(&loops, tick_ms)));
+        let loops = Arc::clone(&service);
+        world.spawn(process, Box::new(move || keep_house(&loops, false, tick_ms)));
+        let loops = Arc::clone(&service);
+        let key = life.ticket_key;
+        world.spawn(process, Box::new(move || report(&loops, &info, key, BROKER)));
+        let place = &mut world.parties.nodes[index];
+        place.life = Some(NodeLife { process, incarnation: life.incarnation, service });
+    });
+}
+
+/// Starts a client's process and its workload.
+pub(crate) fn start_client(index: usize) {
+    world(|world| {
+        let place = &mut world.parties.clients[index];
+        place.lives += 1;
+        let (machine, lives) = (place.machine, place.lives);
+        let identity = Identity::tenant(world.plan.tenant_of(index)).ok();
+        let process = world.start_process(format!("client{index}.{lives}"), machine, identity);
+        world.parties.clients[index].process = Some(process);
+        world.note(process, "starts", [0; 3]);
+        world.spawn(process, Box::new(move || workload::run(process, index)));
+    });
+}
+
+/// Starts the administrator, who empties nodes and takes them back into use.
+pub(crate) fn start_admin() {
+    world(|world| {
+        let machine = world.machines.len() - 1;
+        let process = world.start_process("admin".to_owned(), machine, Some(Identity::Admin));
+        world.parties.admin = Some(process);
+        world.spawn(process, Box::new(move || admin::run(process)));
+    });
+}
+
+/// Ends a process; `says_so`: its kernel lives on and tells its peers.
+pub(crate) fn end(process: ProcessId, says_so: bool) {
+    let ended = world(|world| {
+        if !world.is_alive(process) {
+            return None;
+        }
+        world.note(process, "ends", [u64::from(says_so), 0, 0]);
+        world.close_all(process, says_so);
+        let brokers =
+            world.parties.brokers.extract_if(.., |life| life.process == process).collect::<Vec<_>>();
+        let mut nodes = Vec::new();
+        for place in &mut world.parties.nodes {
+            if place.life.as_ref().is_some_and(|life| life.process == process) {
+                nodes.extend(place.life.take());
+            }
+        }
+        for life in &nodes {
+            world.parties.ended.push(life.incarnation);
+            world.oracle.node_ends(life.incarnation);
+        }
+        for place in &mut world.parties.clients {
+            if place.process == Some(process) {
+                place.process = None;
+            }
+        }
+        world.parties.admin = world.parties.admin.filter(|admin| *admin != process);
+        Some((brokers, nodes))
+    });
+    kernel::kill(process);
+    drop(ended);
+}

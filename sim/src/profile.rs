@@ -1,0 +1,208 @@
+//! What a world is like: how many are in it, by which times they live, how badly it treats them. Drawn from its
+//! seed.
+
+use crate::random::Random;
+use farpool_broker::{BrokerSettings, LeaseSettings, Quotas};
+use farpool_wire::TENANT_LOCAL;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use std::str::FromStr;
+
+/// How hard worlds are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Profile {
+    /// No faults at all: nothing may fail.
+    Still,
+    /// Few faults: a machine room on a quiet week.
+    Calm,
+    /// Faults all the time, one or two at once.
+    Rough,
+    /// Everything at once.
+    Hell,
+    /// Each world one of the others.
+    Mixed,
+}
+
+impl Profile {
+    /// The word on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Profile::Still => "still",
+            Profile::Calm => "calm",
+            Profile::Rough => "rough",
+            Profile::Hell => "hell",
+            Profile::Mixed => "mixed",
+        }
+    }
+}
+
+impl FromStr for Profile {
+    type Err = String;
+    fn from_str(word: &str) -> Result<Profile, String> {
+        [Profile::Still, Profile::Calm, Profile::Rough, Profile::Hell, Profile::Mixed]
+            .into_iter()
+            .find(|profile| profile.word() == word)
+            .ok_or_else(|| format!("profile {word:?}; still, calm, rough, hell or mixed are permitted"))
+    }
+}
+
+/// Whom faults befall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    /// Everybody.
+    Everybody,
+    /// One node and its ways to others, and nobody else: no protected file may suffer from that.
+    OneNode(usize),
+    /// Clients and their ways to others: nodes and broker must keep their promises to the letter.
+    Clients,
+}
+
+/// One world's nature. Times in nanoseconds unless they say otherwise.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) profile: Profile,
+    pub(crate) theme: Theme,
+    pub(crate) settings: LeaseSettings,
+    /// Connections prove who is who.
+    pub(crate) has_identities: bool,
+    /// Clients belong to one of these, in turn.
+    pub(crate) tenants: Vec<&'static str>,
+    /// What each tenant may hold.
+    pub(crate) quota_bytes: Option<u64>,
+    /// Nodes are emptied now and then.
+    pub(crate) drains: bool,
+    pub(crate) nodes: usize,
+    pub(crate) clients: usize,
+    pub(crate) regions_of_node: Vec<u32>,
+    /// Whether a client runs on a node's machine, and which.
+    pub(crate) client_with_node: Vec<Option<usize>>,
+    pub(crate) tick_ms: u64,
+    pub(crate) renew_ms_max: u64,
+    pub(crate) request_timeout_ms: u64,
+    pub(crate) broker_patience_ms: u64,
+    /// How long faults go on.
+    pub(crate) faulty_ns: u64,
+    /// Mean time between faults; 0: none.
+    pub(crate) fault_every_ns: u64,
+    /// Mean pause of a client between bursts of operations.
+    pub(crate) think_ns: u64,
+    /// One way, least and most.
+    pub(crate) latency_ns: (u64, u64),
+    pub(crate) byte_ns: u64,
+    pub(crate) schedule_ns_max: u64,
+    pub(crate) interrupts_per_million: u32,
+    pub(crate) interrupt_ns_max: u64,
+    pub(crate) commit_ns_max: u64,
+    pub(crate) drifting_clocks: bool,
+}
+
+impl Plan {
+    pub(crate) fn draw(seed: u64, asked: Profile) -> Plan {
+        let mut random = Random::new(seed ^ 0x05ee_d0fa_901d);
+        let random = &mut random;
+        let profile = match asked {
+            Profile::Mixed => *random.pick(&[
+                Profile::Still,
+                Profile::Calm,
+                Profile::Rough,
+                Profile::Rough,
+                Profile::Hell,
+                Profile::Hell,
+            ]),
+            other => other,
+        };
+        let nodes = random.range(1, 4) as usize;
+        let clients = random.range(1, 4) as usize;
+        let theme = match random.below(6) {
+            0 if nodes >= 2 => Theme::OneNode(random.below(nodes as u64) as usize),
+            1 => Theme::Clients,
+            _ => Theme::Everybody,
+        };
+        // A session renews at its nodes in turn: one that hangs must not cost the leases at the others.
+        let is_strict = matches!(theme, Theme::OneNode(_));
+        let lease_ttl_ms = random.skewed(if is_strict { 3_000 } else { 300 }, 600_000) as u32;
+        let grace_ms =
+            if random.one_in(8) { 0 } else { random.skewed(100, u64::from(lease_ttl_ms) * 2) as u32 };
+        let grace_ms = grace_ms.min(600_000);
+        // A pool of long leases is a quiet one.
+        let heartbeat_ms = (u64::from(lease_ttl_ms) / 8).clamp(100, 15_000) as u32;
+        let settings = LeaseSettings {
+            lease_ttl_ms,
+            grace_ms,
+            ticket_ttl_ms: random.skewed(500, 4 * u64::from(lease_ttl_ms.max(2_500))) as u32,
+            heartbeat_ms,
+            node_silence_ms: heartbeat_ms * random.range(2, 8) as u32,
+        };
+        let life_ms = u64::from(lease_ttl_ms) + u64::from(grace_ms);
+        let lives = random.range(25, 70);
+        let faulty_ns = (life_ms * lives).max(20_000) * 1_000_000;
+        let fault_every_ns = match profile {
+            Profile::Still | Profile::Mixed => 0,
+            Profile::Calm => life_ms * 2_000_000,
+            Profile::Rough => life_ms * random.range(250_000, 800_000),
+            Profile::Hell => life_ms * random.range(50_000, 250_000),
+        };
+        let still = profile == Profile::Still;
+        let regions_of_node: Vec<u32> = (0..nodes).map(|_| random.range(3, 12) as u32).collect();
+        let has_identities = random.one_in(2);
+        let tenants = match (has_identities, random.one_in(2)) {
+            (false, _) => vec![TENANT_LOCAL],
+            (true, false) => vec!["red"],
+            (true, true) => vec!["red", "blue"],
+        };
+        let all_bytes = u64::from(regions_of_node.iter().sum::<u32>()) * REGION_BYTES_MIN;
+        let quota_bytes = (has_identities && random.one_in(2))
+            .then(|| random.range(2 * REGION_BYTES_MIN, all_bytes.max(3 * REGION_BYTES_MIN)));
+        let request_timeout_ms = match is_strict {
+            true => random.skewed(200, u64::from(lease_ttl_ms) / 10).min(5_000),
+            false => random.skewed(200, 5_000).max(if still { 2_000 } else { 0 }),
+        };
+        let interrupt_ns_max = life_ms * random.range(1_000, 100_000);
+        let interrupt_ns_max = if is_strict { interrupt_ns_max.min(5_000_000) } else { interrupt_ns_max };
+        Plan {
+            profile,
+            theme,
+            has_identities,
+            tenants,
+            quota_bytes,
+            drains: random.one_in(3),
+            nodes,
+            clients,
+            regions_of_node,
+            client_with_node: (0..clients)
+                .map(|_| random.one_in(2).then(|| random.below(nodes as u64) as usize))
+                .map(|with| with.filter(|node| theme != Theme::OneNode(*node) && theme != Theme::Clients))
+                .collect(),
+            tick_ms: (u64::from(lease_ttl_ms) / 64).clamp(50, 5_000),
+            renew_ms_max: if random.one_in(3) { 250.max(u64::from(lease_ttl_ms) / 40) } else { 600_000 },
+            request_timeout_ms,
+            broker_patience_ms: random.skewed(500, 10_000).max(request_timeout_ms),
+            faulty_ns,
+            fault_every_ns,
+            think_ns: life_ms * random.range(20_000, 200_000),
+            latency_ns: (random.range(5_000, 100_000), random.range(100_000, 2_000_000)),
+            byte_ns: random.below(10),
+            schedule_ns_max: random.skewed(1_000, 200_000),
+            interrupts_per_million: if still { 0 } else { random.range(0, 60_000) as u32 },
+            interrupt_ns_max,
+            commit_ns_max: random.skewed(100_000, 20_000_000),
+            drifting_clocks: !still,
+            settings,
+        }
+    }
+
+    /// What the broker is told.
+    pub(crate) fn broker_settings(&self) -> BrokerSettings {
+        let quotas = Quotas { default_bytes: self.quota_bytes, ..Quotas::default() };
+        BrokerSettings { lease: self.settings, quotas }
+    }
+
+    /// The tenant of a client.
+    pub(crate) fn tenant_of(&self, client: usize) -> &'static str {
+        self.tenants[client % self.tenants.len()]
+    }
+
+    /// TTL and grace together.
+    pub(crate) fn life_ns(&self) -> u64 {
+        (u64::from(self.settings.lease_ttl_ms) + u64::from(self.settings.grace_ms)) * 1_000_000
+    }
+}

@@ -1,0 +1,214 @@
+//! One world from its seed to its end.
+//!
+//! Faults go on for a while; then everything is mended, every client must prove that the pool works and that no
+//! published name is lost, every name is dropped, and no region may be left in anybody's hands.
+
+use crate::faults::{self, Chore};
+use crate::kernel::{self, World, put_world, take_world, world};
+use crate::oracle::Violation;
+use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase};
+use crate::profile::{Plan, Profile, Theme};
+use crate::tally::Tally;
+use crate::{panics, trace};
+use farpool_wire::TENANT_ADMIN;
+use farpool_wire::control::Traffic;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use std::collections::BTreeMap;
+
+/// What came of a world.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// Its profile, as asked for.
+    pub profile: Profile,
+    /// Of everything that happened in it.
+    pub hash: u64,
+    /// What happened how often.
+    pub tally: Tally,
+    /// What must never be, if it was, and the last that happened before.
+    pub violation: Option<(Violation, Vec<String>)>,
+}
+
+/// Runs the world of a seed. `loud`: print everything that happens in it.
+pub fn run_world(seed: u64, profile: Profile, loud: bool) -> Outcome {
+    panics::quiet(true);
+    let plan = Plan::draw(seed, profile);
+    if loud {
+        println!("{plan:#?}");
+    }
+    put_world(World::new(seed, plan, loud));
+    let (nodes, clients) = world(|world| {
+        world.set_up();
+        faults::plan(world);
+        (world.plan.nodes, world.plan.clients)
+    });
+    parties::start_broker(BROKER_MACHINE);
+    parties::start_admin();
+    (0..nodes).for_each(parties::start_node);
+    // Clients come when there is a pool.
+    (0..clients).for_each(|index| world(|world| world.chore_in(1_000_000_000, Chore::StartClient(index))));
+    go_on_until_the_end();
+    world(World::everybody).into_iter().for_each(kernel::kill);
+    let outcome = world(|world| world.outcome(seed, profile));
+    let ended = take_world();
+    drop(ended);
+    panics::quiet(false);
+    outcome
+}
+
+fn go_on_until_the_end() {
+    let mut phase = Phase::Faulty;
+    let mut phase_ends = u64::MAX;
+    while world(|world| world.oracle.violation().is_none()) {
+        if !kernel::step(phase_ends) {
+            world(|world| world.late(phase));
+            return;
+        }
+        look();
+        let now = world(|world| world.parties.phase);
+        if now != phase {
+            phase = now;
+            phase_ends = world(|world| world.now() + world.time_for(phase));
+            if phase == Phase::Mending {
+                world(|world| world.chore_in(world.mending_ns(), Chore::Begin(Phase::Proving)));
+            }
+        }
+        let is_done = match phase {
+            Phase::Proving
+                if world(|world| world.parties.clients.iter().all(|place| place.has_seen_names)) =>
+            {
+                world(|world| world.parties.phase = Phase::Clearing);
+                false
+            }
+            Phase::Clearing => world(|world| world.is_cleared() && world.held().is_none()),
+            _ => false,
+        };
+        if is_done {
+            return;
+        }
+    }
+}
+
+/// Shows the oracle the nodes to which something happened.
+fn look() {
+    let nodes = world(|world| {
+        world.steps += 1;
+        let often = world.steps % 16 == 0;
+        let touched = std::mem::take(&mut world.touched);
+        let lives = world.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+        let lives = lives.filter(|life| touched.contains(&life.process));
+        let found: Vec<_> = lives
+            .filter(|life| life.service.memory().take_changed() || often)
+            .map(|life| (life.process, life.incarnation, std::sync::Arc::clone(&life.service)))
+            .collect();
+        world.touched = touched;
+        world.touched.clear();
+        found
+    });
+    world(World::check_quota);
+    for (process, incarnation, service) in nodes {
+        world(|world| {
+            let clock = world.clock_of(process);
+            world.oracle.node_as_a_whole(incarnation, clock, &service);
+        });
+        if service.is_drained() {
+            faults::carry_out(Chore::Kill(process));
+        }
+    }
+}
+
+impl World {
+    fn mending_ns(&self) -> u64 {
+        2 * self.plan.life_ns() + 5_000_000_000
+    }
+
+    /// How long a phase may take.
+    fn time_for(&self, phase: Phase) -> u64 {
+        let patience_ns = (self.plan.request_timeout_ms + self.plan.broker_patience_ms) * 1_000_000;
+        match phase {
+            Phase::Faulty => u64::MAX,
+            Phase::Mending => self.mending_ns() * 2,
+            // A region is given back after four renewals without use, and renewals come three times a TTL.
+            Phase::Proving => 6 * self.plan.life_ns() + 20 * patience_ns + 120_000_000_000,
+            Phase::Clearing => 6 * self.plan.life_ns() + 20 * patience_ns + 60_000_000_000,
+        }
+    }
+
+    /// No tenant holds more than it may, where broker and nodes always reach each other.
+    fn check_quota(&mut self) {
+        let Some(quota_bytes) = self.plan.quota_bytes else { return };
+        if self.plan.theme != Theme::Clients || !self.steps.is_multiple_of(16) {
+            return;
+        }
+        let lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+        let mut held: BTreeMap<String, u64> = BTreeMap::new();
+        for life in lives {
+            let Some(leases) = life.service.try_leases() else { return };
+            for share in leases.inventory(Traffic::default(), 0).tenants.iter() {
+                *held.entry(share.tenant.to_string()).or_default() +=
+                    u64::from(share.regions) * REGION_BYTES_MIN;
+            }
+        }
+        for (tenant, bytes) in held.into_iter().filter(|(tenant, _)| tenant != TENANT_ADMIN) {
+            self.oracle.holds_no_more_than(&tenant, bytes, quota_bytes);
+        }
+    }
+
+    fn is_cleared(&self) -> bool {
+        self.parties.clients.iter().all(|place| place.has_written)
+            && self.parties.names_cleared == self.plan.tenants.len().min(self.plan.clients)
+            && self.parties.all_in_use
+    }
+
+    /// A phase took longer than it may.
+    fn late(&mut self, phase: Phase) {
+        let places = self.parties.clients.iter().enumerate();
+        let is_late = |place: &ClientPlace| match phase {
+            Phase::Clearing => !place.has_written,
+            _ => !place.has_seen_names,
+        };
+        let troubled = places.filter(|(_, place)| is_late(place));
+        let troubles: Vec<String> =
+            troubled.map(|(index, place)| format!("client{index}: {:?}", place.trouble)).collect();
+        match (troubles.is_empty(), self.held()) {
+            (true, Some(held)) => {
+                let what = format!("all names are dropped, all sessions over, and still {held}");
+                self.oracle.violated("leak", what);
+            }
+            _ => {
+                let troubles = troubles.join("; ");
+                let what = format!("the faults are over, and the pool does not work ({phase:?}): {troubles}");
+                self.oracle.violated("liveness", what);
+            }
+        }
+    }
+
+    /// A region that is somebody's, or not clean.
+    fn held(&self) -> Option<String> {
+        for (index, place) in self.parties.nodes.iter().enumerate() {
+            let Some(life) = &place.life else { return Some(format!("node{index} is not there")) };
+            let Some(leases) = life.service.try_leases() else { return Some(format!("node{index} is busy")) };
+            let inventory = leases.inventory(Traffic::default(), 0);
+            if let Some(owned) = inventory.owned.first() {
+                return Some(format!("region {} of node{index} is held: {:?}", owned.region, owned.owner));
+            }
+            if inventory.counts.cleaning > 0 {
+                return Some(format!("{} regions of node{index} are not clean", inventory.counts.cleaning));
+            }
+        }
+        None
+    }
+
+    fn outcome(&mut self, seed: u64, profile: Profile) -> Outcome {
+        let mut tally = std::mem::take(&mut self.tally);
+        tally.virtual_ns = self.now();
+        tally.events = self.trace.count();
+        tally.checks = self.oracle.checks;
+        let violation = self.oracle.violation().cloned().map(|violation| {
+            let last = self.trace.last();
+            (violation, last.map(|happened| trace::words(happened, self.name_of(happened.who))).collect())
+        });
+        Outcome { seed, profile, hash: self.trace.hash(), tally, violation }
+    }
+}

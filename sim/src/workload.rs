@@ -1,0 +1,746 @@
+//! What a client does with the pool: a seeded mixture of everything the library offers, each byte that comes
+//! back compared with what it must be.
+//!
+//! The idea: an operation may fail, for faults are about; it may never lie. What it must answer is known from a
+//! model of each private file, and for published ones from the [`names`](crate::names). When the faults are
+//! over, every client must prove that the pool works again.
+
+use crate::host::SimHost;
+use crate::kernel::{ProcessId, rest, world};
+use crate::names::Value;
+use crate::parties::{BROKER, Phase};
+use crate::profile::{Profile, Theme};
+use crate::random::Random;
+use farpool::plan::RangeSet;
+use farpool::{
+    CreateOptions, Error, ErrorKind, FarFile, Pool, PoolOptions, Protection, ReadRange, TransportChoice,
+    WriteRange,
+};
+use farpool_wire::FileClass;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const FILES_MAX: usize = 6;
+const FILE_BYTES_MAX: u64 = 3 << 20;
+const MS: u64 = 1_000_000;
+
+/// A private file, and what is in it.
+struct Known {
+    file: FarFile,
+    bytes: Vec<u8>,
+    protection: Protection,
+    /// What a batch on a sealed file may or may not have written before it failed: it writes one range after
+    /// the other.
+    unsure: RangeSet,
+    /// Up to where it has been written: what lies before that has a place.
+    placed: u64,
+    /// Whether a write has failed, so that some of it may have to be written anew before it can be read.
+    has_failed: bool,
+}
+
+/// What was known just before an operation, and what follows from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Promise {
+    /// It may fail for want of memory, and for nothing else.
+    must_succeed: bool,
+}
+
+/// A published file somebody has open, and which contents it may be.
+struct Seen {
+    file: FarFile,
+    name: String,
+    candidates: Vec<Arc<Vec<u8>>>,
+}
+
+struct Client {
+    process: ProcessId,
+    index: usize,
+    random: Random,
+    pool: Option<Pool>,
+    files: BTreeMap<String, Known>,
+    seen: Vec<Seen>,
+    next_file: u64,
+    has_reserved: bool,
+}
+
+/// A client's process, until the world ends.
+pub(crate) fn run(process: ProcessId, index: usize) {
+    let random = world(|world| world.random.fork(u64::from(process.0)));
+    let mut client = Client {
+        process,
+        index,
+        random,
+        pool: None,
+        files: BTreeMap::new(),
+        seen: Vec::new(),
+        next_file: 0,
+        has_reserved: false,
+    };
+    while world(|world| world.parties.phase) < Phase::Proving {
+        client.burst();
+    }
+    client.put_away();
+    client.until_it_works(Client::prove_names);
+    world(|world| world.parties.clients[index].has_seen_names = true);
+    while world(|world| world.parties.phase) < Phase::Clearing {
+        rest(100 * MS);
+    }
+    // One client of each tenant drops the names.
+    if index < world(|world| world.plan.tenants.len()) {
+        client.until_it_works(Client::clear_names);
+        world(|world| world.parties.names_cleared += 1);
+    }
+    client.until_it_works(Client::prove_writing);
+    client.leave();
+    world(|world| world.parties.clients[index].has_written = true);
+}
+
+/// Bytes like no others.
+fn stamped(count: usize) -> Vec<u8> {
+    let stamp = world(|world| {
+        world.parties.next_stamp += 1;
+        world.parties.next_stamp
+    });
+    let mut source = Random::new(stamp);
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        bytes.extend_from_slice(&source.draw().to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
+}
+
+fn violated(invariant: &'static str, what: String) {
+    world(|world| world.oracle.violated(invariant, what));
+}
+
+fn first_difference(found: &[u8], expected: &[u8]) -> String {
+    let at = found.iter().zip(expected).position(|(found, expected)| found != expected).unwrap_or(0);
+    let end = (at + 8).min(found.len());
+    let wrong = found.iter().zip(expected).filter(|(found, expected)| found != expected).count();
+    let zeros =
+        found.iter().zip(expected).filter(|(found, expected)| found != expected && **found == 0).count();
+    format!(
+        "{wrong} of {} bytes are wrong, {zeros} of them zero; first at {at}: {:02x?} instead of {:02x?}",
+        found.len(),
+        &found[at..end],
+        &expected[at..end.min(expected.len())]
+    )
+}
+
+impl Client {
+    /// Counts an operation. In a world without faults nothing may fail but for want of memory.
+    fn outcome<T>(&self, kind: &'static str, result: Result<T, Error>) -> Option<T> {
+        world(|world| {
+            world.tally.operation(kind, result.is_ok());
+            let code = result.as_ref().err().map_or(0, |error| error.kind() as u64 + 1);
+            world.note(self.process, kind, [code, 0, 0]);
+            let error = result.as_ref().err()?;
+            *world.tally.errors.entry(format!("{kind}: {:?}", error.kind())).or_default() += 1;
+            if error.kind() == ErrorKind::Tampered {
+                world.oracle.violated("I3", format!("an honest node is accused: {error}"));
+            }
+            let permitted =
+                [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
+            let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
+            let is_still = is_still && world.parties.phase == Phase::Faulty;
+            if is_still && !permitted.contains(&error.kind()) && !is_replaced(kind, error) {
+                world
+                    .oracle
+                    .violated("liveness", format!("{kind} failed in a world without faults: {error}"));
+            }
+            Some(())
+        });
+        result.ok()
+    }
+
+    fn think(&mut self) {
+        let think_ns = world(|world| world.plan.think_ns);
+        rest(self.random.below(2 * think_ns) + 1);
+    }
+
+    fn burst(&mut self) {
+        if self.pool.is_none() && !self.connect() {
+            self.think();
+            return;
+        }
+        let count = self.random.skewed(1, 24);
+        for _ in 0..count {
+            if self.pool.is_none() {
+                return;
+            }
+            self.operate();
+        }
+        self.think();
+    }
+
+    fn connect(&mut self) -> bool {
+        let connected = self.try_to_connect();
+        self.pool = self.outcome("connect", connected);
+        self.has_reserved = false;
+        self.pool.is_some()
+    }
+
+    fn try_to_connect(&mut self) -> Result<Pool, Error> {
+        let options = world(|world| PoolOptions {
+            transport: if world.random.one_in(4) { TransportChoice::Tcp } else { TransportChoice::Auto },
+            request_timeout_ms: world.plan.request_timeout_ms,
+            broker_patience_ms: world.plan.broker_patience_ms,
+            renew_ms_max: world.plan.renew_ms_max,
+            plaintext: true,
+            label: Some(format!("client{}", self.index)),
+            ..PoolOptions::default()
+        });
+        let host = Arc::new(SimHost(self.process));
+        Pool::connect_from(host, &format!("farpool://{BROKER}"), options)
+    }
+
+    fn leave(&mut self) {
+        self.files.clear();
+        self.seen.clear();
+        if let Some(pool) = self.pool.take() {
+            pool.close();
+        }
+    }
+
+    fn operate(&mut self) {
+        match self.random.below(100) {
+            0..10 => self.create(),
+            10..38 => self.write(),
+            38..66 => self.read(),
+            66..70 => self.truncate(),
+            70..75 => self.delete(),
+            75..81 => self.publish(),
+            81..87 => self.open_published(),
+            87..94 => self.read_published(),
+            94..96 => self.drop_name(),
+            96 => self.rename(),
+            97 => self.reserve(),
+            98 if self.random.one_in(4) => self.leave(),
+            98 => self.list(),
+            _ => self.think(),
+        }
+    }
+
+    fn pool(&self) -> Pool {
+        self.pool.clone().expect("only a connected client operates")
+    }
+
+    fn create(&mut self) {
+        if self.files.len() >= FILES_MAX {
+            return self.delete();
+        }
+        self.next_file += 1;
+        let name = format!("own/{}", self.next_file);
+        let class = if self.random.one_in(6) { FileClass::Cache } else { FileClass::Scratch };
+        let size_hint = if self.random.one_in(8) { self.random.below(1 << 20) } else { 0 };
+        let (protection, sealed) = match class {
+            FileClass::Scratch => {
+                let all = [Protection::None, Protection::Mirror, Protection::Mirror, Protection::Local];
+                (*self.random.pick(&all), self.random.one_in(6))
+            }
+            _ => (Protection::None, false),
+        };
+        let options = CreateOptions { size_hint, protection: Some(protection), sealed: Some(sealed) };
+        let created = self.pool().create(&name, class, options);
+        if let Some(file) = self.outcome("create", created) {
+            self.files.insert(
+                name,
+                Known {
+                    file,
+                    bytes: Vec::new(),
+                    protection,
+                    unsure: RangeSet::default(),
+                    placed: 0,
+                    has_failed: false,
+                },
+            );
+        }
+    }
+
+    /// What a file's protection promises for the next operation on it.
+    fn promise(&self, name: &str) -> Promise {
+        let theme = world(|world| world.plan.theme);
+        let Some(known) = self.files.get(name) else { return Promise::default() };
+        let must_succeed = match known.protection {
+            Protection::None => false,
+            // The disk of this machine keeps it, unless it has been broken.
+            Protection::Local => !world(|world| world.tally.faults.contains_key("local disk broken")),
+            // Both copies are there, and only one node ever fails.
+            Protection::Mirror => {
+                matches!(theme, Theme::OneNode(_)) && self.pool().stats().unprotected_bytes == 0
+            }
+        };
+        Promise { must_succeed }
+    }
+
+    /// I7: what is protected does not suffer from a node.
+    fn keep(&self, name: &str, promise: Promise, kind: &str, error: Option<&Error>) {
+        let Some(error) = error else { return };
+        world(|world| {
+            world.oracle.checks += 1;
+            let is_alive = world.is_alive(self.process);
+            let is_old = error.kind() == ErrorKind::Poisoned && self.files[name].has_failed;
+            let is_small = error.kind() == ErrorKind::Exhausted || is_old;
+            // It may have broken meanwhile.
+            let has_disk = !world.tally.faults.contains_key("local disk broken");
+            let is_promised =
+                promise.must_succeed && (has_disk || self.files[name].protection != Protection::Local);
+            if is_promised && is_alive && !is_small {
+                let known = &self.files[name];
+                let (protection, sealed) = (known.protection.word(), known.file.is_sealed());
+                let what = format!(
+                    "{name:?} has protection {protection} (sealed: {sealed}), and yet: {kind}: {error}"
+                );
+                world.oracle.violated("I7", what);
+            }
+        });
+    }
+
+    fn any_file(&mut self) -> Option<String> {
+        let names: Vec<&String> = self.files.keys().collect();
+        if names.is_empty() { None } else { Some((*self.random.pick(&names)).clone()) }
+    }
+
+    /// Where to write and how much: mostly a little, now and then more than a gate lets through at once.
+    fn range(&mut self, length: u64) -> (u64, usize) {
+        let most = if self.random.one_in(12) { 700 << 10 } else { 8 << 10 };
+        let count = self.random.skewed(1, most);
+        let offset = match self.random.below(4) {
+            0 => length,
+            1 => self.random.below(length + 1),
+            2 => self.random.below(length + 1) & !4095,
+            _ => self.random.below(length + (64 << 10)),
+        };
+        (offset.min(FILE_BYTES_MAX - count), count as usize)
+    }
+
+    fn write(&mut self) {
+        let Some(name) = self.any_file() else { return self.create() };
+        let length = self.files[&name].bytes.len() as u64;
+        let count = if self.random.one_in(6) { self.random.range(2, 4) } else { 1 };
+        let ranges: Vec<(u64, Vec<u8>)> = (0..count)
+            .map(|_| {
+                let (offset, bytes) = self.range(length);
+                (offset, stamped(bytes))
+            })
+            .collect();
+        let asked: Vec<WriteRange<'_>> =
+            ranges.iter().map(|(offset, from)| WriteRange { offset: *offset, from }).collect();
+        let mut promise = self.promise(&name);
+        let last = ranges.iter().map(|(offset, from)| offset + from.len() as u64).fold(0, u64::max);
+        if last > self.files[&name].placed && self.files[&name].protection == Protection::Mirror {
+            // What is new may find room for one copy only, and on the wrong node.
+            promise = Promise::default();
+        }
+        let result = self.files[&name].file.write_batch(&asked);
+        self.keep(&name, promise, "write", result.as_ref().err());
+        let done = self.outcome("write", result).is_some();
+        let Some(known) = self.files.get_mut(&name) else { return };
+        let found = known.file.length();
+        let end = ranges.iter().map(|(offset, from)| offset + from.len() as u64).fold(length, u64::max);
+        if done {
+            known.placed = known.placed.max(last);
+            for (offset, from) in &ranges {
+                let end = *offset as usize + from.len();
+                if known.bytes.len() < end {
+                    known.bytes.resize(end, 0);
+                }
+                known.bytes[*offset as usize..end].copy_from_slice(from);
+                known.unsure.remove(*offset..end as u64);
+            }
+            if found != end {
+                violated("I3", format!("{name:?} is {found} bytes long after a write up to {end}"));
+            }
+        } else if found == length || found == end || known.file.is_sealed() && (length..=end).contains(&found)
+        {
+            // What was there stays there, or cannot be read until it is written anew.
+            known.bytes.resize(found as usize, 0);
+            known.has_failed = true;
+            if known.file.is_sealed() && ranges.len() > 1 {
+                for (offset, from) in &ranges {
+                    known.unsure.insert(*offset..offset + from.len() as u64);
+                }
+            }
+        } else {
+            violated(
+                "I3",
+                format!("{name:?} of {length} bytes is {found} long after a failed write up to {end}"),
+            );
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(name) = self.any_file() else { return self.create() };
+        let known = &self.files[&name];
+        let length = known.bytes.len() as u64;
+        if length == 0 {
+            return self.write();
+        }
+        let count = if self.random.one_in(4) { self.random.range(2, 5) } else { 1 };
+        let wanted: Vec<(usize, usize)> = (0..count)
+            .map(|_| {
+                let offset = self.random.below(length);
+                let most = if self.random.one_in(8) { length } else { 16 << 10 };
+                (offset as usize, self.random.skewed(1, most).min(length - offset) as usize)
+            })
+            .collect();
+        let mut buffers: Vec<Vec<u8>> = wanted.iter().map(|(_, bytes)| vec![0xEE; *bytes]).collect();
+        let mut ranges: Vec<ReadRange<'_>> = wanted
+            .iter()
+            .zip(&mut buffers)
+            .map(|((offset, _), into)| ReadRange { offset: *offset as u64, into })
+            .collect();
+        let promise = self.promise(&name);
+        let result = self.files[&name].file.read_batch(&mut ranges);
+        self.keep(&name, promise, "read", result.as_ref().err());
+        if self.outcome("read", result).is_none() {
+            return;
+        }
+        let known = &self.files[&name];
+        for ((offset, bytes), found) in wanted.iter().zip(&buffers) {
+            let expected = &known.bytes[*offset..offset + bytes];
+            let range = *offset as u64..(offset + bytes) as u64;
+            if known.unsure.touches(range) {
+                continue;
+            }
+            world(|world| {
+                world.tally.bytes_compared += *bytes as u64;
+                world.oracle.checks += 1;
+            });
+            if found != expected {
+                violated("I3", format!("{name:?} at {offset}: {}", first_difference(found, expected)));
+            }
+        }
+    }
+
+    fn truncate(&mut self) {
+        let Some(name) = self.any_file() else { return };
+        let length = self.files[&name].bytes.len() as u64;
+        let to = if self.random.one_in(3) {
+            length + self.random.below(100 << 10)
+        } else {
+            self.random.below(length + 1)
+        };
+        let to = to.min(FILE_BYTES_MAX);
+        let result = self.files[&name].file.truncate(to);
+        if self.outcome("truncate", result).is_some()
+            && let Some(known) = self.files.get_mut(&name)
+        {
+            known.bytes.resize(to as usize, 0);
+            known.unsure.remove(to..u64::MAX);
+            known.placed = known.placed.min(to);
+        }
+    }
+
+    fn delete(&mut self) {
+        let Some(name) = self.any_file() else { return };
+        self.files.remove(&name);
+        let result = self.pool().delete(&name);
+        self.outcome("delete", result);
+    }
+
+    fn any_name(&mut self) -> String {
+        let tenant = world(|world| world.plan.tenant_of(self.index));
+        format!("{tenant}/{}", self.random.below(3))
+    }
+
+    fn publish(&mut self) {
+        let name = self.any_name();
+        let replace = !self.random.one_in(4);
+        // Long enough that no two are alike.
+        let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
+        let pool = self.pool();
+        let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
+        let Some(file) = self.outcome("create pinned", created) else { return };
+        let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
+        let written = file.write_at(gap, &bytes);
+        if self.outcome("write pinned", written).is_none() {
+            let _ = pool.delete(&name);
+            return;
+        }
+        let mut content = vec![0; gap as usize];
+        content.extend_from_slice(&bytes);
+        let (from, number) = world(|world| {
+            let number = world.parties.names.add_content(content);
+            world.note_text(self.process, "will publish", [number, 0, 0], Some(name.as_str().into()));
+            (world.now(), number)
+        });
+        let mut published = false;
+        for _ in 0..self.random.range(1, 3) {
+            let result = pool.publish(&name, replace);
+            published = self.outcome("publish", result).is_some();
+            if published {
+                break;
+            }
+        }
+        if published {
+            self.must_have_been(&name, from, Value::Content(number));
+        } else if pool.has_private(&name) {
+            let _ = pool.delete(&name);
+        }
+    }
+
+    /// Whoever was told that a name was given or dropped must find that on the disk.
+    fn must_have_been(&self, name: &str, from: u64, value: Value) {
+        world(|world| {
+            let values = world.parties.names.since(name, from);
+            world.oracle.checks += 1;
+            if !values.contains(&value) && !values.contains(&Value::Unknown) {
+                let what = format!("{name:?} was to be {value:?} and was only {values:?}");
+                world.oracle.violated("I5", what);
+            }
+        });
+    }
+
+    fn now(&self) -> u64 {
+        world(|world| world.now())
+    }
+
+    /// What may have been seen since then. A deposed broker may tell of the past.
+    fn values_since(&self, name: &str, from: u64, had_two_heads: bool) -> BTreeSet<Value> {
+        world(|world| {
+            let is_doubtful = had_two_heads || world.has_deposed_broker();
+            world.parties.names.since(name, if is_doubtful { 0 } else { from })
+        })
+    }
+
+    fn must_not_be_there(&self, name: &str, values: &BTreeSet<Value>) {
+        world(|world| world.oracle.checks += 1);
+        if !values.contains(&Value::Nothing) {
+            violated("I5", format!("{name:?} is gone, and nobody has dropped it: it may be {values:?}"));
+        }
+    }
+
+    fn has_two_heads(&self) -> bool {
+        world(|world| world.has_deposed_broker())
+    }
+
+    fn open_published(&mut self) {
+        let name = self.any_name();
+        let pool = self.pool();
+        if pool.has_private(&name) {
+            return;
+        }
+        let had_two_heads = self.has_two_heads();
+        let from = self.now();
+        let result = pool.open(&name);
+        let values = self.values_since(&name, from, had_two_heads);
+        let kind = result.as_ref().err().map(Error::kind);
+        let opened = self.outcome("open", result);
+        if kind == Some(ErrorKind::NotFound) {
+            self.must_not_be_there(&name, &values);
+        }
+        let Some(file) = opened else { return };
+        let candidates = world(|world| world.parties.names.contents(&values, file.length() as usize));
+        world(|world| {
+            world.oracle.checks += 1;
+            let text = format!("{name} of {} bytes: {values:?}", file.length());
+            world.note_text(self.process, "has opened", [0; 3], Some(text.into()));
+        });
+        if candidates.is_empty() {
+            let length = file.length();
+            violated("I5", format!("{name:?} opens as a file of {length} bytes, none of {values:?}"));
+            return;
+        }
+        if self.seen.len() >= 4 {
+            self.seen.remove(0);
+        }
+        self.seen.push(Seen { file, name, candidates });
+    }
+
+    fn read_published(&mut self) {
+        if self.seen.is_empty() {
+            return self.open_published();
+        }
+        let which = self.random.below(self.seen.len() as u64) as usize;
+        let length = self.seen[which].file.length();
+        let offset = self.random.below(length);
+        let most = if self.random.one_in(3) { length } else { 16 << 10 };
+        let count = self.random.skewed(1, most).min(length - offset) as usize;
+        let mut found = vec![0xEE; count];
+        let result = self.seen[which].file.read_at(offset, &mut found);
+        let kind = result.as_ref().err().map(Error::kind);
+        if self.outcome("read published", result).is_some() {
+            let at = offset as usize;
+            let seen = &mut self.seen[which];
+            let expected = seen.candidates.first().map(|content| content[at..at + count].to_vec());
+            seen.candidates.retain(|content| content[at..at + count] == found[..]);
+            world(|world| {
+                world.tally.bytes_compared += count as u64;
+                world.oracle.checks += 1;
+            });
+            if seen.candidates.is_empty() {
+                let difference = first_difference(&found, &expected.unwrap_or_default());
+                violated("I3", format!("published {:?} at {offset}: {difference}", seen.name));
+            }
+        } else if kind == Some(ErrorKind::Lost) {
+            self.seen.remove(which);
+        }
+    }
+
+    fn drop_name(&mut self) {
+        let name = self.any_name();
+        let pool = self.pool();
+        if pool.has_private(&name) {
+            return;
+        }
+        let had_two_heads = self.has_two_heads();
+        let from = self.now();
+        world(|world| world.note_text(self.process, "will drop", [0; 3], Some(name.as_str().into())));
+        let result = pool.delete(&name);
+        let kind = result.as_ref().err().map(Error::kind);
+        if self.outcome("drop", result).is_some() {
+            self.must_have_been(&name, from, Value::Nothing);
+        } else if kind == Some(ErrorKind::NotFound) {
+            self.must_not_be_there(&name, &self.values_since(&name, from, had_two_heads));
+        }
+    }
+
+    fn rename(&mut self) {
+        let (from, to) = (self.any_name(), self.any_name());
+        let pool = self.pool();
+        if from == to || pool.has_private(&from) || pool.has_private(&to) {
+            return;
+        }
+        let at = self.now();
+        let text = format!("{from} to {to}");
+        world(|world| world.note_text(self.process, "will rename", [0; 3], Some(text.into())));
+        let result = pool.rename(&from, &to);
+        if self.outcome("rename", result).is_some() {
+            self.must_have_been(&from, at, Value::Nothing);
+        }
+    }
+
+    fn reserve(&mut self) {
+        self.has_reserved = true;
+        let bytes = self.random.range(1, 1 << 20);
+        let result = self.pool().reserve(bytes);
+        self.outcome("reserve", result);
+    }
+
+    fn list(&mut self) {
+        let result = self.pool().list("");
+        self.outcome("list", result);
+    }
+
+    /// Deletes the private files, and keeps nothing back from the others.
+    fn put_away(&mut self) {
+        let names: Vec<String> = std::mem::take(&mut self.files).into_keys().collect();
+        if let Some(pool) = &self.pool {
+            for name in names {
+                let _ = pool.delete(&name);
+            }
+        }
+        self.seen.clear();
+        if self.has_reserved {
+            self.leave();
+        }
+    }
+
+    /// Tries something until it works, which must not take for ever: the world ends if it does.
+    fn until_it_works(&mut self, attempt: fn(&mut Client, &Pool) -> Result<(), Error>) {
+        loop {
+            let result = match self.pool.clone() {
+                Some(pool) => attempt(self, &pool).map(|()| true),
+                None => self.try_to_connect().map(|pool| {
+                    self.pool = Some(pool);
+                    false
+                }),
+            };
+            let is_done = matches!(result, Ok(true));
+            world(|world| {
+                let trouble = &mut world.parties.clients[self.index].trouble;
+                *trouble = result.err().map_or_else(String::new, |error| error.to_string());
+            });
+            if is_done {
+                return;
+            }
+            rest(200 * MS);
+        }
+    }
+
+    /// A file can be created, written, read and deleted.
+    fn prove_writing(&mut self, pool: &Pool) -> Result<(), Error> {
+        let _ = pool.delete("own/proof");
+        let file = pool.create("own/proof", FileClass::Scratch, CreateOptions::default())?;
+        let bytes = stamped(10_000);
+        file.write_at(0, &bytes)?;
+        let mut found = vec![0; bytes.len()];
+        file.read_at(0, &mut found)?;
+        if found != bytes {
+            violated("I3", format!("the proof: {}", first_difference(&found, &bytes)));
+        }
+        pool.delete("own/proof")
+    }
+
+    /// I5: what was published and not dropped can be opened, and read if its nodes live.
+    fn prove_names(&mut self, pool: &Pool) -> Result<(), Error> {
+        for name in self.own_names() {
+            if pool.has_private(&name) {
+                pool.delete(&name)?;
+            }
+            let had_two_heads = self.has_two_heads();
+            let from = self.now();
+            let result = pool.open(&name);
+            let values = self.values_since(&name, from, had_two_heads);
+            let is_whole = world(|world| world.is_whole(&name, &world.parties.disk));
+            match result {
+                Ok(file) => {
+                    let mut found = vec![0; file.length() as usize];
+                    match file.read_at(0, &mut found) {
+                        Ok(_) => {
+                            let is_one = world(|world| {
+                                world.oracle.checks += 1;
+                                let contents = world.parties.names.contents(&values, found.len());
+                                contents.iter().any(|content| **content == found)
+                            });
+                            if !is_one {
+                                let length = found.len();
+                                violated(
+                                    "I5",
+                                    format!("{name:?} reads as {length} bytes that are none of {values:?}"),
+                                );
+                            }
+                        }
+                        Err(error) if is_whole => return Err(error),
+                        Err(_) => {}
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.must_not_be_there(&name, &values);
+                }
+                Err(error) if is_whole => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that this client's tenant sees.
+    fn own_names(&self) -> Vec<String> {
+        world(|world| {
+            let prefix = format!("{}/", world.plan.tenant_of(self.index));
+            world.parties.names.all().into_iter().filter(|name| name.starts_with(&prefix)).collect()
+        })
+    }
+
+    /// Drops every name of its tenant, so that nothing may be left in the pool.
+    fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
+        for name in self.own_names() {
+            match pool.delete(&name) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name that was given to another file while this one was read, or dropped: no fault, but no success.
+fn is_replaced(kind: &str, error: &Error) -> bool {
+    let of_name = ["read published", "publish", "open", "rename", "drop"].contains(&kind);
+    of_name
+        && [ErrorKind::Lost, ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::Refused]
+            .contains(&error.kind())
+}
