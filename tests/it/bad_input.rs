@@ -4,7 +4,7 @@ use crate::processes::{Process, binary};
 use crate::raw_client::{one_node, soon};
 use farpool::{ErrorKind, Pool, PoolOptions};
 use farpool_broker::LeaseSettings;
-use farpool_transport::{Link, tcp};
+use farpool_transport::Transport;
 use farpool_wire::control::{Done, Hello};
 use farpool_wire::frame::Header;
 use farpool_wire::{Code, Opcode, Request};
@@ -93,7 +93,7 @@ fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
         transaction.commit().expect("committed");
     }
     let shown = path.display().to_string();
-    fails(&["broker", "--listen", "127.0.0.1:0", "--store", &shown], 2, &[&shown, "format 99", "format 1"]);
+    fails(&["broker", "--listen", "127.0.0.1:0", "--store", &shown], 2, &[&shown, "format 99", "format 2"]);
     let database = redb::Database::create(&path).expect("still a database");
     drop(database);
     let other = folder.path().join("text");
@@ -163,7 +163,7 @@ fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
     // Before a greeting nothing is answered but that.
     let early = Header::request(Opcode::Status, 1, &[]);
     assert_eq!(rejection(&answer(&address, &early.encode())), Code::Malformed);
-    let mut link = tcp::connect(&address, soon()).expect("it serves on");
+    let mut link = pool.link(Transport::Tcp);
     let unsupported = link.call(&Request::Status(Done {}), soon());
     assert!(matches!(unsupported, Err(farpool_transport::LinkError::Refused { .. })), "{unsupported:?}");
 }

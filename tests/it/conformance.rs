@@ -1,5 +1,5 @@
-//! One suite for all transports: each claim is made over tcp, shared memory and the simulated net, against a
-//! real node.
+//! One suite for all transports: each claim is made over tcp, tcp with TLS, shared memory and the simulated
+//! net, against a real node.
 
 use crate::random::Random;
 use crate::raw_client::*;
@@ -8,18 +8,50 @@ use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp};
 use farpool_wire::limits::IO_BYTES_MAX;
 use farpool_wire::{Code, Handle};
 
-fn over_each_transport(claim: impl Fn(&OneNode, &mut dyn Link, Transport)) {
-    for transport in [Transport::Tcp, Transport::Shm, Transport::Sim] {
-        let pool = one_node(4, LeaseSettings::default());
-        let mut link = pool.link(transport);
-        assert_eq!(link.transport(), transport);
-        claim(&pool, &mut *link, transport);
+/// A way to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    Tls,
+    Shm,
+    Sim,
+}
+
+impl Way {
+    const ALL: [Way; 4] = [Way::Tcp, Way::Tls, Way::Shm, Way::Sim];
+
+    /// A pool whose node is reached so.
+    fn pool(self, regions: u64, settings: LeaseSettings) -> OneNode {
+        if self == Way::Tls { one_tls_node(regions, settings).0 } else { one_node(regions, settings) }
+    }
+
+    fn transport(self) -> Transport {
+        match self {
+            Way::Tcp | Way::Tls => Transport::Tcp,
+            Way::Shm => Transport::Shm,
+            Way::Sim => Transport::Sim,
+        }
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+fn over_each_transport(claim: impl Fn(&OneNode, &mut dyn Link, Way)) {
+    for way in Way::ALL {
+        let pool = way.pool(4, LeaseSettings::default());
+        let mut link = pool.link(way.transport());
+        assert_eq!(link.transport(), way.transport());
+        claim(&pool, &mut *link, way);
     }
 }
 
 #[test]
 fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
-    over_each_transport(|pool, link, transport| {
+    over_each_transport(|pool, link, way| {
         let grants = pool.session().lease(pool, link, 2).expect("leases");
         let mut model = vec![vec![0u8; MIB as usize]; 2];
         let mut random = Random(7);
@@ -35,7 +67,7 @@ fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
                 model[region][place].copy_from_slice(&from);
             } else {
                 let found = read(link, &grants[region], offset, bytes).expect("a read");
-                assert_eq!(found, model[region][place], "{transport}, step {step}");
+                assert_eq!(found, model[region][place], "{way}, step {step}");
             }
         }
     });
@@ -43,7 +75,7 @@ fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
 
 #[test]
 fn link_batches_of_any_size_do_what_single_operations_would() {
-    over_each_transport(|pool, link, transport| {
+    over_each_transport(|pool, link, way| {
         let grants = pool.session().lease(pool, link, 2).expect("leases");
         let mut random = Random(11);
         // More operations than one frame takes, and more bytes.
@@ -82,7 +114,7 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
             }
             for (read, (region, offset)) in reads.iter().zip(&ops) {
                 for (at, byte) in read.into.iter().enumerate() {
-                    assert_eq!(Some(*byte), model[*region][*offset as usize + at], "{transport}");
+                    assert_eq!(Some(*byte), model[*region][*offset as usize + at], "{way}");
                 }
             }
         }
@@ -91,16 +123,16 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
 
 #[test]
 fn link_refused_batch_names_its_operation_and_the_link_goes_on() {
-    over_each_transport(|pool, link, transport| {
+    over_each_transport(|pool, link, way| {
         let grant = pool.session().lease(pool, link, 1).expect("a lease").remove(0);
         let deadline = far_deadline(link);
         let good = |offset| WriteOp { span: span(&grant, offset, 4), from: b"good" };
         let outside = WriteOp { span: span(&grant, MIB - 2, 4), from: b"long" };
         match link.write(&[good(0), good(4), outside, good(8)], deadline) {
             Err(LinkError::Refused { index: 2, refusal }) => {
-                assert_eq!((refusal.code, refusal.detail), (Code::OutOfBounds, MIB), "{transport}");
+                assert_eq!((refusal.code, refusal.detail), (Code::OutOfBounds, MIB), "{way}");
             }
-            other => panic!("{transport}: {other:?}"),
+            other => panic!("{way}: {other:?}"),
         }
         // Those before it were done, those behind it were not.
         assert_eq!(read(link, &grant, 0, 12).expect("a read"), b"goodgood\0\0\0\0");
@@ -111,7 +143,7 @@ fn link_refused_batch_names_its_operation_and_the_link_goes_on() {
         ];
         match link.read(&mut reads, deadline) {
             Err(LinkError::Refused { index: 1, refusal }) => assert_eq!(refusal.code, Code::OutOfBounds),
-            other => panic!("{transport}: {other:?}"),
+            other => panic!("{way}: {other:?}"),
         }
         assert_eq!(read(link, &grant, 4, 4).expect("a read"), b"good");
     });
@@ -148,12 +180,12 @@ fn link_operation_larger_than_a_frame_is_refused_before_it_is_sent() {
 
 #[test]
 fn link_sealed_region_is_read_by_its_new_handle_and_written_by_nobody() {
-    over_each_transport(|pool, link, transport| {
+    over_each_transport(|pool, link, way| {
         let session = pool.session();
         let before = session.lease(pool, link, 1).expect("a lease").remove(0);
         write(link, &before, 1_000, b"for good").expect("a write");
         let sealed = session.seal(link, std::slice::from_ref(&before)).expect("sealed").remove(0);
-        assert_eq!(read(link, &sealed, 1_000, 8).expect("a read"), b"for good", "{transport}");
+        assert_eq!(read(link, &sealed, 1_000, 8).expect("a read"), b"for good", "{way}");
         assert_eq!(refused(write(link, &sealed, 0, b"x")), Code::Sealed);
         assert_eq!(refused(write(link, &before, 0, b"x")), Code::StaleEpoch);
         assert_eq!(refused(read(link, &before, 0, 1)), Code::StaleEpoch);
@@ -163,9 +195,9 @@ fn link_sealed_region_is_read_by_its_new_handle_and_written_by_nobody() {
 #[test]
 fn link_lease_in_grace_refuses_until_it_is_renewed_and_keeps_its_bytes() {
     let settings = LeaseSettings { lease_ttl_ms: 300, grace_ms: 60_000, ..LeaseSettings::default() };
-    for transport in [Transport::Tcp, Transport::Shm, Transport::Sim] {
-        let pool = one_node(1, settings);
-        let mut link = pool.link(transport);
+    for way in Way::ALL {
+        let pool = way.pool(1, settings);
+        let mut link = pool.link(way.transport());
         let session = pool.session();
         let grant = session.lease(&pool, &mut *link, 1).expect("a lease").remove(0);
         write(&mut *link, &grant, 0, b"kept").expect("a write");
@@ -173,24 +205,24 @@ fn link_lease_in_grace_refuses_until_it_is_renewed_and_keeps_its_bytes() {
         // No renewal: time makes the lease expire.
         while let Ok(found) = read(&mut *link, &grant, 0, 4) {
             assert_eq!(found, b"kept");
-            assert!(farpool_transport::clock::now() < give_up, "{transport}: the lease expires");
+            assert!(farpool_transport::clock::now() < give_up, "{way}: the lease expires");
         }
-        assert_eq!(refused(read(&mut *link, &grant, 0, 4)), Code::LeaseExpired, "{transport}");
-        assert_eq!(refused(write(&mut *link, &grant, 0, b"late")), Code::LeaseExpired, "{transport}");
+        assert_eq!(refused(read(&mut *link, &grant, 0, 4)), Code::LeaseExpired, "{way}");
+        assert_eq!(refused(write(&mut *link, &grant, 0, b"late")), Code::LeaseExpired, "{way}");
         session.renew(&mut *link).expect("a renewal within the grace");
-        assert_eq!(read(&mut *link, &grant, 0, 4).expect("a read"), b"kept", "{transport}");
+        assert_eq!(read(&mut *link, &grant, 0, 4).expect("a read"), b"kept", "{way}");
     }
 }
 
 #[test]
 fn link_regions_come_zeroed_whoever_had_them() {
-    over_each_transport(|pool, link, transport| {
+    over_each_transport(|pool, link, way| {
         let secret = [0xa5; 4096];
         for round in 0..5 {
             let session = pool.session();
             for grant in session.lease_patiently(pool, link, 4) {
                 let found = read(link, &grant, 0, MIB as usize).expect("a read");
-                assert!(found.iter().all(|byte| *byte == 0), "{transport}, round {round}");
+                assert!(found.iter().all(|byte| *byte == 0), "{way}, round {round}");
                 for offset in [0, MIB / 2, MIB - 4096] {
                     write(link, &grant, offset, &secret).expect("a write");
                 }
@@ -202,13 +234,13 @@ fn link_regions_come_zeroed_whoever_had_them() {
 
 #[test]
 fn link_peer_that_goes_away_is_an_error_within_the_deadline() {
-    for transport in [Transport::Tcp, Transport::Shm] {
-        let pool = one_node(1, LeaseSettings::default());
-        let mut link = pool.link(transport);
+    for way in [Way::Tcp, Way::Tls, Way::Shm] {
+        let pool = way.pool(1, LeaseSettings::default());
+        let mut link = pool.link(way.transport());
         let grant = pool.session().lease(&pool, &mut *link, 1).expect("a lease").remove(0);
         write(&mut *link, &grant, 0, b"here").expect("a write");
         drop(pool);
         let gone = link.call(&farpool_wire::Request::Status(farpool_wire::control::Done {}), soon());
-        assert!(matches!(gone, Err(LinkError::Cut(_))), "{transport}: {gone:?}");
+        assert!(matches!(gone, Err(LinkError::Cut(_))), "{way}: {gone:?}");
     }
 }

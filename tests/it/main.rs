@@ -1,11 +1,22 @@
 //! Tests that need more than one crate. Names are claims: area, situation, what is expected.
 
 mod bad_input;
+mod certificates;
+mod certs_command;
 mod conformance;
 mod fencing;
 mod file_model;
+mod held_back;
+mod paused_client;
 mod processes;
+mod protected_files;
 mod published_files;
-mod random;
 mod raw_client;
+mod roles;
 mod shaped_and_simulated;
+mod tenant;
+mod tls;
+mod zombies;
+
+// For the tests to name them as their own.
+use farpool_tests::{canary, random};

@@ -1,6 +1,8 @@
 //! Real processes, ended as a crash ends them.
 
-use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, StatusReport, TransportChoice};
+use farpool::{
+    CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Protection, StatusReport, TransportChoice,
+};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +30,11 @@ impl Process {
         Process { child, ready }
     }
 
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("signalled");
+    }
+
     /// `kill -9`.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
@@ -51,12 +58,13 @@ fn node(name: &str, url: &str) -> Process {
 }
 
 fn connect(url: &str, transport: TransportChoice) -> Pool {
-    let options = PoolOptions { transport, request_timeout_ms: 2_000, ..PoolOptions::default() };
+    let protection = Some(Protection::None);
+    let options = PoolOptions { transport, request_timeout_ms: 2_000, protection, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
 }
 
 /// Looks at the pool until it is as wanted, or fails.
-fn until(pool: &Pool, patience: Duration, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
+pub fn until(pool: &Pool, patience: Duration, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
     let start = Instant::now();
     loop {
         if pool.status().is_ok_and(|status| is_so(&status)) {

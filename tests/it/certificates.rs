@@ -1,0 +1,78 @@
+//! A CA in memory that issues whatever a test wants, mistakes included.
+
+use farpool_node::node_id;
+use farpool_transport::{Identity, Reach, Tls};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    pub pem: String,
+}
+
+/// A certificate as it is asked for.
+pub struct Wish<'n> {
+    pub names: &'n [&'n str],
+    /// From and until so many days from now.
+    pub days: (i32, i32),
+}
+
+/// A certificate and its key, in PEM.
+pub struct Issued {
+    pub cert: String,
+    pub key: String,
+}
+
+impl Ca {
+    pub fn new() -> Ca {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.distinguished_name = DistinguishedName::new();
+        // All test CAs are called the same: only the signature tells them apart.
+        params.distinguished_name.push(DnType::CommonName, "Farpool test CA");
+        let pem = params.self_signed(&key).expect("signed").pem();
+        Ca { issuer: Issuer::new(params, key), pem }
+    }
+
+    pub fn issue(&self, wish: &Wish<'_>) -> Issued {
+        let names: Vec<String> = wish.names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names");
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let now = date_time_ymd(1970, 1, 1) + Duration::from_secs(since.as_secs());
+        let at = |days: i32| {
+            let apart = DAY * days.unsigned_abs();
+            if days < 0 { now - apart } else { now + apart }
+        };
+        (params.not_before, params.not_after) = (at(wish.days.0), at(wish.days.1));
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.issuer).expect("signed").pem();
+        Issued { cert, key: key.serialize_pem() }
+    }
+
+    /// Valid today, in the name of this identity.
+    pub fn tls(&self, identity: &Identity) -> Tls {
+        let Issued { cert, key } = self.issue(&Wish { names: &[&identity.dns_name()], days: (-1, 1) });
+        Tls::from_pem(&self.pem, &cert, &key).expect("a good certificate")
+    }
+
+    pub fn broker(&self) -> Tls {
+        self.tls(&Identity::Broker)
+    }
+
+    pub fn node(&self, name: &str) -> Tls {
+        self.tls(&Identity::Node(node_id(name)))
+    }
+
+    pub fn tenant(&self, name: &str) -> Tls {
+        self.tls(&Identity::tenant(name).expect("a tenant"))
+    }
+
+    pub fn reach(tls: Tls) -> Reach {
+        Reach { tls: Some(tls), plaintext: false }
+    }
+}

@@ -1,0 +1,272 @@
+//! The library in a process that gets no time at the worst moments: stops placed by hand, where the suite of
+//! stopped processes comes by only now and then.
+
+use crate::raw_client::*;
+use farpool::{
+    CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
+};
+use farpool_broker::LeaseSettings;
+use farpool_transport::{
+    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Task, Transport, WriteOp,
+};
+use farpool_wire::control::Done;
+use farpool_wire::{MonoNs, Opcode, Reply, Request};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+const TTL_MS: u32 = 300;
+const GRACE_MS: u32 = 100;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a thread can be caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Before it asks this.
+    Ask(Opcode),
+    /// Before it reads or writes.
+    Copy,
+    /// Behind a wait.
+    Waited,
+}
+
+#[derive(Default)]
+struct Pauses {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    trap: Option<Moment>,
+    /// Who was caught; everybody stops with it, at their next moment.
+    caught: Option<ThreadId>,
+    /// Whether the caught one alone goes on.
+    is_let_go: bool,
+}
+
+impl Pauses {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with it")
+    }
+
+    fn pass(&self, moment: Moment) {
+        let me = std::thread::current().id();
+        let mut state = self.state();
+        if state.trap == Some(moment) {
+            *state = State { trap: None, caught: Some(me), is_let_go: false };
+            self.changed.notify_all();
+        }
+        let stops = |state: &mut State| state.caught.is_some_and(|it| it != me || !state.is_let_go);
+        drop(self.changed.wait_while(state, stops).expect("nobody panics with it"));
+    }
+
+    /// Catches the next thread that comes there. Whoever was caught before goes on, alone.
+    fn catch(&self, moment: Moment) {
+        let mut state = self.state();
+        state.trap = Some(moment);
+        state.is_let_go = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a thread is in the trap.
+    fn wait_caught(&self) {
+        let trapping = |state: &mut State| state.trap.is_some();
+        let (state, _) = self.changed.wait_timeout_while(self.state(), PATIENCE, trapping).expect("as above");
+        assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
+    }
+
+    /// The caught thread goes on, alone.
+    fn let_go(&self) {
+        self.state().is_let_go = true;
+        self.changed.notify_all();
+    }
+
+    /// Everybody goes on.
+    fn go_on(&self) {
+        *self.state() = State::default();
+        self.changed.notify_all();
+    }
+}
+
+/// This machine, whose threads can be stopped.
+struct Pausing {
+    machine: Arc<dyn Host>,
+    pauses: Arc<Pauses>,
+}
+
+impl Host for Pausing {
+    fn now(&self) -> MonoNs {
+        self.machine.now()
+    }
+    fn wall_seconds(&self) -> u64 {
+        self.machine.wall_seconds()
+    }
+    fn boot_id(&self) -> u128 {
+        self.machine.boot_id()
+    }
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        self.machine.random(into)
+    }
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        Ok(Box::new(PausingLink {
+            inner: self.machine.dial(to, deadline)?,
+            pauses: Arc::clone(&self.pauses),
+        }))
+    }
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.machine.wait(bell, heard, until);
+        self.pauses.pass(Moment::Waited);
+    }
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.machine.temporary_file(folder)
+    }
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        self.machine.spawn(name, run)
+    }
+}
+
+struct PausingLink {
+    inner: Box<dyn Link>,
+    pauses: Arc<Pauses>,
+}
+
+impl Link for PausingLink {
+    fn transport(&self) -> Transport {
+        self.inner.transport()
+    }
+    fn call(&mut self, request: &Request, _deadline: MonoNs) -> Result<Reply, LinkError> {
+        self.pauses.pass(Moment::Ask(request.opcode()));
+        self.inner.call(request, soon())
+    }
+    fn read(&mut self, ops: &mut [ReadOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        self.pauses.pass(Moment::Copy);
+        self.inner.read(ops, soon())
+    }
+    fn write(&mut self, ops: &[WriteOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        self.pauses.pass(Moment::Copy);
+        self.inner.write(ops, soon())
+    }
+}
+
+/// A pool, and a session in it that has written a file.
+fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, Pool, FarFile, Arc<Pauses>) {
+    let settings = LeaseSettings { lease_ttl_ms: TTL_MS, grace_ms, ..LeaseSettings::default() };
+    let node = one_node(regions.into(), settings);
+    let pauses = Arc::new(Pauses::default());
+    let url = format!("farpool://{}", node.broker.address());
+    let options = PoolOptions { transport, protection: Some(Protection::None), ..PoolOptions::default() };
+    let host = Pausing { machine: Machine::host(Reach::default()), pauses: Arc::clone(&pauses) };
+    let client = Pool::connect_from(Arc::new(host), &url, options);
+    let client = client.expect("a session");
+    let old = client.create("old", FileClass::Scratch, CreateOptions::default()).expect("created");
+    old.write_at(0, b"before the pause").expect("a write");
+    wait_until_free(&node, |free| free < regions);
+    (node, client, old, pauses)
+}
+
+/// Waits until the broker has heard from the node that so many regions are free.
+fn wait_until_free(pool: &OneNode, is_so: impl Fn(u32) -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let Ok(Reply::Status(status)) = pool.broker_link().call(&Request::Status(Done {}), soon()) else {
+            panic!("a status is answered by a status");
+        };
+        if is_so(status.nodes[0].counts.free) {
+            return;
+        }
+        assert!(Instant::now() < give_up, "what is free changes: {status:?}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn write_new(client: &Pool, name: &str) -> Result<(), Error> {
+    let file = client.create(name, FileClass::Scratch, CreateOptions::default()).expect("created");
+    let result = file.write_at(0, b"after the pause").and_then(|()| {
+        let mut found = [0; 15];
+        file.read_at(0, &mut found)?;
+        assert_eq!(&found, b"after the pause");
+        Ok(())
+    });
+    client.delete(name).expect("deleted");
+    result
+}
+
+/// A laptop slept. When it woke up, the node answered the first renewal at once (that it knew nothing of the
+/// session any more) and was struck off all the same, for "its lease ran out while it did not answer": in a
+/// pool of one node the session could never lease again.
+#[test]
+fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
+    let (node, client, old, pauses) = start(4, TransportChoice::Tcp, GRACE_MS);
+    pauses.catch(Moment::Waited);
+    pauses.wait_caught();
+    let slept = Instant::now();
+    wait_until_free(&node, |free| free == 4);
+    while slept.elapsed() < Duration::from_millis(2 * u64::from(TTL_MS + GRACE_MS)) {
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    // The thread that renews goes first, and comes round.
+    pauses.catch(Moment::Waited);
+    pauses.wait_caught();
+    pauses.go_on();
+    let error = old.read_at(0, &mut [0; 16]).expect_err("its bytes are gone");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    write_new(&client, "new").expect("the node is there");
+}
+
+/// A thread that had found the lease good and was about to lease more got no time until the lease was over.
+/// The node took the session for a new one, and from then on renewed it; so nobody ever told the client that
+/// its older regions were gone, and it went on cutting new files from them: each of them lost at its first
+/// write, for as long as the session lived.
+#[test]
+fn lease_that_ended_while_more_was_asked_for_does_not_spoil_new_files() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let (node, client, old, pauses) = start(4, transport, GRACE_MS);
+        pauses.catch(Moment::Ask(Opcode::Lease));
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| client.reserve(2 * MIB));
+            pauses.wait_caught();
+            wait_until_free(&node, |free| free == 4);
+            pauses.let_go();
+            asking.join().expect("no panic").expect("there is room");
+        });
+        pauses.go_on();
+        let error = old.read_at(0, &mut [0; 16]).expect_err("its bytes are gone");
+        assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
+        // What was held before the pause is one region, which may be met once.
+        let failures = (0..10).filter(|number| write_new(&client, &format!("new-{number}")).is_err()).count();
+        assert!(failures <= 1, "{transport:?}: {failures} of 10 new files were lost");
+    }
+}
+
+/// An operation reached the node in the lease's grace, and its thread then got no time until the grace was
+/// over as well. Renewing over the same link it was told that it is a stranger, and passed that on as a
+/// refusal that nothing can be done about; but the bytes were lost, and a caller must hear that.
+#[test]
+fn grace_that_ended_before_the_renewal_is_a_loss() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let (node, _client, old, pauses) = start(2, transport, 1_000);
+        pauses.catch(Moment::Copy);
+        let result = std::thread::scope(|scope| {
+            let reading = scope.spawn(|| old.read_at(0, &mut [0; 16]));
+            pauses.wait_caught();
+            // Another lease that begins later ends later.
+            let mut link = node.link(Transport::Tcp);
+            let later = node.session().lease(&node, &mut *link, 1).expect("a lease").remove(0);
+            let give_up = Instant::now() + PATIENCE;
+            while read(&mut *link, &later, 0, 1).is_ok() {
+                assert!(Instant::now() < give_up, "the later lease ends");
+            }
+            pauses.catch(Moment::Ask(Opcode::Renew));
+            pauses.wait_caught();
+            wait_until_free(&node, |free| free == 2);
+            pauses.let_go();
+            reading.join().expect("no panic")
+        });
+        pauses.go_on();
+        let error = result.expect_err("its bytes are gone");
+        assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
+    }
+}

@@ -1,0 +1,207 @@
+//! A pool of real processes, and a tenant who takes over what another held there and looks after it.
+
+use crate::canary::Canary;
+use crate::processes::{Process, until};
+use crate::random::Random;
+use crate::raw_client::*;
+use farpool::{Pool, PoolOptions, TransportChoice};
+use farpool_transport::shm::ShmLink;
+use farpool_transport::{Identity, Link, LinkError, Reach, Transport, tcp};
+use farpool_wire::Code;
+use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// As short as it may be.
+pub const TTL: Duration = Duration::from_millis(300);
+pub const GRACE: Duration = Duration::from_millis(100);
+
+/// A broker and one node with regions of 1 MiB.
+pub struct RealPool {
+    observer: Pool,
+    pub info: NodeInfo,
+    /// Of the broker.
+    pub address: String,
+    pub regions: u64,
+    _node: Process,
+    _broker: Process,
+}
+
+impl RealPool {
+    pub fn start(regions: u64) -> RealPool {
+        let (ttl, grace) = (format!("{}ms", TTL.as_millis()), format!("{}ms", GRACE.as_millis()));
+        let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", &ttl, "--grace", &grace]);
+        let memory = format!("{regions}MiB");
+        let url = broker.ready.clone();
+        let node =
+            ["node", "--name", "haunted", "--memory", &memory, "--region-size", "1MiB", "--broker", &url];
+        let node = Process::start(&node);
+        let options = PoolOptions { transport: TransportChoice::Tcp, ..PoolOptions::default() };
+        let observer = Pool::connect_with(&url, options).expect("a session");
+        let info = observer.status().expect("a status").nodes[0].info.clone();
+        let address = url.trim_start_matches("farpool://").to_owned();
+        RealPool { observer, info, address, regions, _node: node, _broker: broker }
+    }
+
+    pub fn link(&self, transport: Transport) -> Box<dyn Link> {
+        match transport {
+            Transport::Shm => {
+                Box::new(ShmLink::connect(&self.info.shm_socket, Arc::default(), soon()).expect("shm"))
+            }
+            _ => {
+                let expected = Identity::Node(self.info.node);
+                tcp::connect(&Reach::default(), &self.info.address, &expected, soon()).expect("tcp")
+            }
+        }
+    }
+
+    fn node(&self) -> NodeStatus {
+        self.observer.status().expect("a status").nodes[0].clone()
+    }
+
+    /// What the node has counted, up to now.
+    pub fn traffic(&self) -> Traffic {
+        let before = self.node().traffic.refused_ops;
+        // A refusal of our own: once it has been reported, so has everything before it.
+        let nobody =
+            Grant { region: Default::default(), epoch: Default::default(), handle: Default::default() };
+        let refusal = refused(read(&mut *self.link(Transport::Tcp), &nobody, 0, 1));
+        assert_eq!(refusal, Code::StaleEpoch, "no region is at epoch 0");
+        until(&self.observer, Duration::from_secs(5), "the node reports", |status| {
+            status.nodes[0].traffic.refused_ops > before
+        });
+        self.node().traffic
+    }
+
+    pub fn wait_until_some_is_leased(&self) {
+        until(&self.observer, Duration::from_secs(5), "something is leased", |status| {
+            status.nodes[0].counts.leased > 0
+        });
+    }
+
+    pub fn wait_until_all_is_free(&self) {
+        until(&self.observer, Duration::from_secs(5), "everything is free", |status| {
+            u64::from(status.nodes[0].counts.free) == self.regions
+        });
+    }
+}
+
+impl Lessor for RealPool {
+    fn broker_link(&self) -> Box<dyn Link> {
+        tcp::connect(&Reach::default(), &self.address, &Identity::Broker, soon()).expect("the broker")
+    }
+}
+
+/// See the module.
+pub struct Tenant {
+    session: RawSession,
+    link: Box<dyn Link>,
+    pub held: Vec<(Grant, Canary)>,
+    renewed: Instant,
+    random: Random,
+}
+
+impl Tenant {
+    /// Leases every region of the pool, as soon as all are free, finds each of them zero, and fills it.
+    pub fn of_all(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
+        Tenant::move_in(pool, transport, seed, |session, link| {
+            session.lease_patiently(pool, link, pool.regions)
+        })
+    }
+
+    /// The same, but for what the broker has promised to somebody who has not fetched it.
+    pub fn of_all_unpromised(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
+        pool.wait_until_all_is_free();
+        Tenant::move_in(pool, transport, seed, |session, link| {
+            loop {
+                match session.lease(pool, link, pool.regions) {
+                    // A broker says how many bytes there are; a node, which is busy with one, how many regions.
+                    Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Exhausted => {
+                        if refusal.detail >= MIB {
+                            return session.lease_patiently(pool, link, refusal.detail / MIB);
+                        }
+                    }
+                    other => return other.expect("a lease"),
+                }
+            }
+        })
+    }
+
+    fn move_in(
+        pool: &RealPool,
+        transport: Transport,
+        seed: u64,
+        lease: impl FnOnce(&RawSession, &mut dyn Link) -> Vec<Grant>,
+    ) -> Tenant {
+        let session = RawSession::open(pool);
+        let mut link = pool.link(transport);
+        let grants = lease(&session, &mut *link);
+        let (renewed, random) = (Instant::now(), Random(seed));
+        let mut tenant = Tenant { session, link, held: Vec::new(), renewed, random };
+        tenant.renew();
+        for grant in grants {
+            let fresh = tenant.read(&grant, 0, MIB as usize);
+            assert!(fresh.iter().all(|byte| *byte == 0), "region {} came zeroed", grant.region);
+            let owner = tenant.session.proof.session.0;
+            let canary = Canary::new(owner, grant.region.0.into(), grant.epoch.0, MIB as usize);
+            write(&mut *tenant.link, &grant, 0, canary.at(0, MIB as usize)).expect("the tenant writes");
+            tenant.held.push((grant, canary));
+        }
+        tenant
+    }
+
+    fn renew(&mut self) {
+        self.renewed = Instant::now();
+        self.session.renew(&mut *self.link).expect("the tenant keeps its lease");
+    }
+
+    fn read(&mut self, grant: &Grant, offset: u64, bytes: usize) -> Vec<u8> {
+        if self.renewed.elapsed() > TTL / 6 {
+            self.renew();
+        }
+        match read(&mut *self.link, grant, offset, bytes) {
+            // This process got no time for so long, and still has the grace.
+            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
+                self.renew();
+                read(&mut *self.link, grant, offset, bytes).expect("the tenant reads")
+            }
+            other => other.expect("the tenant reads"),
+        }
+    }
+
+    /// Looks at some of its bytes, and renews in time.
+    pub fn look(&mut self) {
+        let (grant, _) = &self.held[self.random.below(self.held.len() as u64) as usize];
+        let grant = grant.clone();
+        let bytes = 1 + self.random.below(128 << 10);
+        let offset = self.random.below(MIB - bytes + 1);
+        self.check(&grant, offset, bytes as usize);
+    }
+
+    /// Looks at all of its bytes.
+    pub fn look_at_all(&mut self) {
+        let grants: Vec<Grant> = self.held.iter().map(|(grant, _)| grant.clone()).collect();
+        for grant in grants {
+            self.check(&grant, 0, MIB as usize);
+        }
+    }
+
+    fn check(&mut self, grant: &Grant, offset: u64, bytes: usize) {
+        let found = self.read(grant, offset, bytes);
+        let (_, canary) = self.held.iter().find(|(held, _)| held.region == grant.region).expect("held");
+        assert!(canary.is_at(offset, &found), "region {} has its tenant's bytes", grant.region);
+    }
+
+    /// Gives some regions back, chosen at random.
+    pub fn give_back(&mut self, count: usize) {
+        for _ in 0..count {
+            let (grant, _) = self.held.swap_remove(self.random.below(self.held.len() as u64) as usize);
+            self.session.release(&mut *self.link, &[grant]).expect("the tenant releases");
+        }
+    }
+
+    /// Gives everything back.
+    pub fn leave(mut self) {
+        self.session.release_all(&mut *self.link).expect("the tenant releases all");
+    }
+}

@@ -1,0 +1,111 @@
+//! The memory files of the zombie's leases, kept as bare descriptors: it stores and loads without a look at
+//! the fence word, as a client with a mapping and no manners would.
+//!
+//! The descriptors are taken by hand from the frames of an `Attach`. A call on the descriptor and a store to
+//! a mapping reach the same pages.
+
+use crate::messages::Holding;
+use crate::{Order, Tally};
+use farpool_tests::canary::GRAFFITI;
+use farpool_tests::random::Random;
+use farpool_tests::raw_session::MIB;
+use farpool_wire::Request;
+use farpool_wire::control::{Attach, Hello};
+use farpool_wire::frame::{Header, append_frame};
+use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX, VERSION_MIN};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Stores and loads are up to so many bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// See the module.
+pub(crate) struct OldFiles<'a>(Vec<(File, &'a Holding)>);
+
+impl<'a> OldFiles<'a> {
+    /// Attaches every region over a connection of its own, and keeps only the descriptors.
+    pub(crate) fn take(socket: &str, held: &'a [Holding]) -> OldFiles<'a> {
+        let address = SocketAddr::from_abstract_name(socket).expect("a name");
+        let mut stream = UnixStream::connect_addr(&address).expect("the node's local socket");
+        ask(&mut stream, 1, &Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX }));
+        let files = held.iter().zip(2..).map(|(holding, id)| {
+            let grant = &holding.grant;
+            let attach = Attach { region: grant.region, epoch: grant.epoch, handle: grant.handle };
+            let mut descriptors = ask(&mut stream, id, &Request::Attach(attach));
+            assert_eq!(descriptors.len(), 2, "the region and the fence words");
+            let file = File::from(descriptors.remove(0));
+            let mut found = vec![0; MIB as usize];
+            file.read_exact_at(&mut found, 0).expect("a load");
+            assert!(holding.canary.is_at(0, &found), "this is the file of the lease");
+            (file, holding)
+        });
+        OldFiles(files.collect())
+    }
+
+    /// Once the zombie was stopped, stores and loads for as long as its other threads try.
+    pub(crate) fn use_until(self, is_over: &AtomicBool, order: &Order) -> Tally {
+        let mut random = Random(!order.seed);
+        let mut tally = Tally::default();
+        while !is_over.load(Ordering::Acquire) {
+            if !order.note.is_left() {
+                std::thread::park_timeout(std::time::Duration::from_millis(1));
+                continue;
+            }
+            let (file, holding) = &self.0[random.below(self.0.len() as u64) as usize];
+            let bytes = 8 + random.below(BYTES_MAX - 7);
+            let offset = random.below(MIB - bytes + 1);
+            if random.below(2) == 0 {
+                file.write_all_at(&vec![GRAFFITI; bytes as usize], offset)
+                    .expect("nobody may cut the file off");
+                tally.add("stored past the fence");
+            } else {
+                let mut found = vec![0; bytes as usize];
+                file.read_exact_at(&mut found, offset).expect("nobody may cut the file off");
+                // Its pages were taken away; what is there since then came from this very process.
+                let is_own = holding.canary.is_harmless(offset, &found);
+                tally.add(if is_own {
+                    "loaded past the fence"
+                } else {
+                    "wrong: bytes of an old memory file"
+                });
+            }
+        }
+        tally
+    }
+}
+
+/// Asks, and keeps the descriptors that come beside the answer.
+fn ask(stream: &mut UnixStream, id: u64, request: &Request) -> Vec<OwnedFd> {
+    let mut body = Vec::new();
+    request.encode(&mut body);
+    let mut frame = Vec::new();
+    append_frame(&mut frame, Header::request(request.opcode(), id, &body), &body);
+    stream.write_all(&frame).expect("sent");
+    let mut head = [0; HEADER_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::net::recvmsg(
+        &*stream,
+        &mut [IoSliceMut::new(&mut head)],
+        &mut beside,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    );
+    assert_eq!(got.expect("an answer").bytes, HEADER_BYTES);
+    let mut descriptors = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let header = Header::decode(&head).expect("a header");
+    assert_eq!((header.request_id, header.refusal), (id, None));
+    stream.read_exact(&mut vec![0; header.body_bytes as usize]).expect("a body");
+    descriptors
+}

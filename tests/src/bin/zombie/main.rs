@@ -1,0 +1,98 @@
+//! A client that `it/zombies.rs` stops in the middle of reads and writes, and continues when its leases are
+//! long over and somebody else has its regions. It goes on with what it has left (epochs, handles, mappings,
+//! descriptors) and counts what comes of it.
+//!
+//! The idea: its starter leaves a note while it is stopped. An operation that began without the note and
+//! ended with it was in flight; one that began with it is stale, whatever the threads' clocks say.
+//!
+//! What it says, a line each: `holds REGION EPOCH`; `op`, over and over, until it is stopped; `refused
+//! NUMBER` when it has tried all it can without a lease, NUMBER reads and writes among it, and then waits for
+//! a line before it leases anew; `count NUMBER WHAT`; `end`. What must not be begins with `wrong`.
+#![forbid(unsafe_code)]
+
+mod files;
+mod library;
+mod messages;
+mod worker;
+
+use farpool_tests::raw_session::{Lessor, soon};
+use farpool_transport::{Identity, Link, Reach, Transport, tcp};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// What it was started for: `messages|library tcp|shm BROKER NOTE REGIONS SEED TRIES`.
+struct Order {
+    transport: Transport,
+    /// `host:port`.
+    broker: String,
+    note: Note,
+    /// Of the one node.
+    regions: u64,
+    seed: u64,
+    /// Stale operations to try.
+    tries: u64,
+}
+
+impl Lessor for Order {
+    fn broker_link(&self) -> Box<dyn Link> {
+        tcp::connect(&Reach::default(), &self.broker, &Identity::Broker, soon()).expect("the broker")
+    }
+}
+
+/// See the module.
+struct Note(File);
+
+impl Note {
+    fn is_left(&self) -> bool {
+        let mut first = [0];
+        self.0.read_at(&mut first, 0).expect("the note can be read") == 1 && first != [0]
+    }
+}
+
+/// What happened, and how often.
+#[derive(Default)]
+struct Tally(BTreeMap<String, u64>);
+
+impl Tally {
+    fn add(&mut self, what: impl Into<String>) {
+        *self.0.entry(what.into()).or_default() += 1;
+    }
+
+    fn take_in(&mut self, other: Tally) {
+        for (what, times) in other.0 {
+            *self.0.entry(what).or_default() += times;
+        }
+    }
+
+    fn report(&self) {
+        for (what, times) in &self.0 {
+            println!("count {times} {what}");
+        }
+        println!("end");
+    }
+}
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let mut word = |what: &str| words.next().unwrap_or_else(|| panic!("{what} is missing"));
+    let kind = word("messages or library");
+    let transport = match word("tcp or shm").as_str() {
+        "tcp" => Transport::Tcp,
+        "shm" => Transport::Shm,
+        other => panic!("transport {other:?}; tcp and shm are permitted"),
+    };
+    let order = Order {
+        transport,
+        broker: word("the broker's address"),
+        note: Note(File::open(word("the note's path")).expect("the note")),
+        regions: word("the number of regions").parse().expect("a number"),
+        seed: word("the seed").parse().expect("a number"),
+        tries: word("the number of tries").parse().expect("a number"),
+    };
+    match kind.as_str() {
+        "messages" => messages::run(&order).report(),
+        "library" => library::run(&order).report(),
+        other => panic!("client {other:?}; messages and library are permitted"),
+    }
+}

@@ -1,0 +1,8 @@
+//! What the tests in `it/` share with the processes they start.
+//!
+//! Never in this crate: a test, which is in `it/`, or anything that a user's program would want.
+#![forbid(unsafe_code)]
+
+pub mod canary;
+pub mod random;
+pub mod raw_session;
