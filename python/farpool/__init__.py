@@ -8,7 +8,9 @@
             print(file.read_at(0, 4))
 
 A far file belongs to the session that created it, and dies with it, until `Pool.publish`
-gives it to its name. `farpool.duckdb.attach` makes a DuckDB database spill into a pool.
+gives it to its name. Scratch files survive the loss of a memory node, by a second copy on another
+host or on a local disk (`protection`). `farpool.duckdb.attach` makes a DuckDB database spill into a
+pool.
 """
 
 from farpool._farpool import (
@@ -24,6 +26,7 @@ from farpool._farpool import (
     LostError,
     NotFoundError,
     Pool,
+    RefusedError,
     UnreachableError,
     __version__,
     connect,
@@ -43,6 +46,7 @@ __all__ = [
     "LostError",
     "NotFoundError",
     "Pool",
+    "RefusedError",
     "UnreachableError",
     "__version__",
     "connect",

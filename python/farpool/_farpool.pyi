@@ -8,15 +8,24 @@ may not be used in a forked child, which gets `ForkError`: connect again there.
 """
 
 import builtins
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypedDict
 
 from typing_extensions import Buffer
 
 Size: TypeAlias = int | str
+PathLike: TypeAlias = str | os.PathLike[str]
 FileClass: TypeAlias = Literal["scratch", "cache", "pinned"]
 Transport: TypeAlias = Literal["auto", "tcp", "shm"]
+Protection: TypeAlias = Literal["none", "mirror", "local"]
+"""What keeps a scratch file readable when a node is lost.
+
+"mirror": two copies, on nodes of different host labels; a lost copy is made anew in the background.
+"local": a copy on a disk of this machine, written behind; it also takes what finds no room in the pool.
+"none": nothing; what lay on a lost node raises LostError.
+"""
 
 __version__: str
 
@@ -24,7 +33,8 @@ class Error(OSError):
     """Base of all errors of this package. The text says what was refused, by whom, and what helps."""
 
 class LostError(Error):
-    """Bytes are gone because the named memory node is. Writing the file anew is the only cure."""
+    """Bytes are gone because the named memory node is, and no other copy is left. Writing the file anew is
+    the only cure."""
 
 class ExhaustedError(Error):
     """The pool has no more bytes to lease to this session. Delete files, wait, or add a node."""
@@ -50,6 +60,10 @@ class ClosedError(Error):
 class UnreachableError(Error):
     """Broker or node did not answer within the timeout. The bytes may still be there: try again."""
 
+class RefusedError(Error):
+    """The address is beyond this machine and `plaintext` was not asked for; or a peer refused what its other
+    errors have no name for, or broke the protocol."""
+
 class FileInfo(NamedTuple):
     name: str
     size: int
@@ -57,22 +71,39 @@ class FileInfo(NamedTuple):
     published: bool
 
 class PoolStats(TypedDict):
-    """Counters of this session since it connected, and two gauges. Reading them asks nobody."""
+    """Counters of this session since it connected, and gauges. Reading them asks nobody."""
 
-    bytes_read: int
-    bytes_written: int
     read_ops: int
+    bytes_read: int
     write_ops: int
+    bytes_written: int
     broker_calls: int
     """Requests to the broker, renewals excepted."""
     leased_bytes: int
     """Gauge: what this session holds on nodes, in whole regions."""
     used_bytes: int
-    """Gauge: how much of it files occupy, in whole extents."""
+    """Gauge: how much of it files occupy, in whole extents. A mirrored extent counts twice."""
+    leased_bytes_total: int
+    failed_ops: int
+    """Reads and writes that raised."""
+    nodes_lost: int
+    dropped_copy_bytes: int
+    """Copies given up because a write did not reach them."""
+    unprotected_bytes: int
+    """Gauge: bytes of protected files whose next loss would be for good, because their second copy is
+    still to be made or the local disk has not taken them."""
+    repaired_bytes: int
+    """Copies made anew in the background."""
+    disk_bytes_written: int
+    """Local copies: bytes that reached the disk's file."""
+    disk_bytes_read: int
+    """Local copies: bytes read back, because no node had them."""
 
 class NodeStatus(TypedDict):
     name: str
     address: str
+    host_label: str
+    """Its failure domain."""
     donated_bytes: int
     leased_bytes: int
     free_bytes: int
@@ -98,21 +129,41 @@ class PoolStatus(TypedDict):
     leased_bytes: int
     """By all sessions and names; 0 when everything has been given back."""
 
+def _size_bytes(what: str, value: Size) -> int: ...
+def _size_text(bytes: int) -> str: ...
 def connect(
     url: str | None = None,
     *,
     transport: Transport = "auto",
     timeout: str = "5s",
     reserve: Size = 0,
+    ca: PathLike | None = None,
+    cert: PathLike | None = None,
+    key: PathLike | None = None,
+    certs: PathLike | None = None,
+    tenant: str | None = None,
     plaintext: bool = False,
+    protection: Protection | None = None,
+    local_folder: PathLike | None = None,
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
     Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
-    this machine and TCP to all others. `reserve` bytes are leased before this returns. Without
-    `plaintext`, brokers and nodes beyond this machine are refused: nothing is encrypted yet.
+    this machine and TCP to all others. `reserve` bytes are leased before this returns.
 
-    Raises UnreachableError, InvalidError (url, transport, timeout), ExhaustedError (reserve).
+    Beyond this machine both sides prove who they are by certificates, and everything is encrypted: `ca`,
+    `cert` and `key` are PEM files, or `certs` is a folder that `farpool certs init` made, of which the
+    administrator's certificate is used, or that of `tenant`. Brokers and nodes beyond this machine are
+    refused without them, unless `plaintext` says that everybody on the network may read and change what
+    is stored.
+
+    `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
+    host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
+    or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
+    embedded pool "none".
+
+    Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
+    InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
     """
 
 def embedded(
@@ -121,10 +172,13 @@ def embedded(
     nodes: int = 1,
     region_size: Size = "64MiB",
     transport: Transport = "auto",
+    protection: Protection | None = None,
+    local_folder: PathLike | None = None,
 ) -> Pool:
     """Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
 
-    For tests and for trying things out: it lends this process its own memory.
+    For tests and for trying things out: it lends this process its own memory. Its nodes end with this
+    process, all on one host, so `protection` is "none" unless given (see `connect`).
     """
 
 class Pool:
@@ -132,6 +186,10 @@ class Pool:
 
     @property
     def url(self) -> str: ...
+    @property
+    def local_folder(self) -> str:
+        """Where local copies of scratch files lie."""
+
     @property
     def closed(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -141,12 +199,21 @@ class Pool:
     def close(self) -> None:
         """Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError."""
 
-    def create(self, name: str, *, file_class: FileClass = "scratch", size_hint: int = 0) -> File:
+    def create(
+        self,
+        name: str,
+        *,
+        file_class: FileClass = "scratch",
+        size_hint: Size = 0,
+        protection: Protection | None = None,
+    ) -> File:
         """Makes an empty file, seen by this session alone until it is published.
 
         Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
-        session; `size_hint` bytes may be leased ahead.
-        Raises ExistsError if this session has a file of this name, InvalidError.
+        session; `size_hint` bytes may be leased ahead. `protection` of a scratch file is the session's
+        unless given (see `connect`).
+        Raises ExistsError if this session has a file of this name, InvalidError (also: no file can be made
+        in the folder for local copies).
         """
 
     def open(self, name: str) -> File:
@@ -164,6 +231,16 @@ class Pool:
         """Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
 
         Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
+        """
+
+    def rebuild_with(self, prefix: str, function: Callable[[Pool, str], object]) -> None:
+        """Says how published files whose names start with `prefix` are built anew after a node took their
+        bytes away: `function(pool, name)` publishes, with `replace`, a file of that name with the very same
+        bytes.
+
+        It is called in the thread that opens such a file, or reads it by a `File` opened before, and that
+        thread waits for it. What it raises ends in the text of that thread's LostError. Of two prefixes that
+        fit, the one given last counts.
         """
 
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
@@ -187,6 +264,10 @@ class File:
     def closed(self) -> bool: ...
     @property
     def file_class(self) -> FileClass: ...
+    @property
+    def protection(self) -> Protection:
+        """What keeps it readable when a node is lost. "none" for files that are not scratch."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -15,13 +15,17 @@ habits shape this module:
 * It shortens a file with `touch(truncate=True)` and does not say to which length. We keep the
   bytes until DuckDB removes the file, which it does as soon as the file holds no block.
 
-Never here: failing over to local disk. An error of the pool ends the query that met it, with the
-text of the `farpool.Error`, and the connection stays usable.
+A memory node that dies under a query does not end it when the far files are protected, which they
+are unless asked otherwise. Whatever else the pool raises ends the query that met it, with the text
+of the `farpool.Error`, and the connection stays usable.
+
+Never here: reading, writing or mending a copy. That is the client library's, for all its users.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 import uuid
@@ -33,10 +37,14 @@ import duckdb
 from fsspec import AbstractFileSystem
 
 import farpool
+from farpool._farpool import _size_bytes
 
 __all__ = ["FarFileSystem", "attach", "detach"]
 
 _PREFIX = "farpool://"
+
+# Of what is free on the disk of local copies, DuckDB may fill this much: its own rule for spilling there.
+_DISK_SHARE = 0.9
 
 # Attached file systems by the temporary directory each one serves; no two share a directory.
 _attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDictionary()
@@ -47,14 +55,25 @@ def attach(
     pool: farpool.Pool,
     *,
     directory: str = "spill",
-    max_size: int | None = None,
+    protection: str | None = None,
+    max_size: int | str | None = None,
 ) -> FarFileSystem:
     """Makes the database behind `con` spill into `pool`, and returns the file system it uses.
 
     The setting covers every connection to that database. Several databases may share a pool:
-    each gets its own subdirectory of `directory`. `max_size` bounds the spilled bytes; without it
-    the bound is the memory that the pool's nodes offer. Both are bounds on what DuckDB asks for,
-    not reservations: `Pool.reserve` leases ahead.
+    each gets its own subdirectory of `directory`. `protection` is that of all its far files: "mirror",
+    "local" or "none"; without it, the pool's (see `farpool.connect`). With the first two a query goes
+    on when a memory node is lost.
+
+    `max_size` (such as "10GiB") bounds what DuckDB asks for; it reserves nothing, `Pool.reserve` does.
+    Without it, the bound is
+
+    * without protection, the memory that the pool's nodes donate;
+    * with "mirror", as much as can lie on two hosts at once: half of that memory, or less if one host
+      donates most of it;
+    * with "local", the larger of that memory and nine tenths of what is free on the disk of
+      `Pool.local_folder`. Not their sum, because the disk gets a copy of everything. What finds no room
+      in the pool lies on the disk alone, and what finds none on the disk in the pool alone, unprotected.
 
     Far files disappear when DuckDB removes them, which it does at the latest when the database is
     closed, or with `detach`. Keep `pool` open until then.
@@ -65,14 +84,15 @@ def attach(
     parent = directory.strip("/")
     if not parent:
         raise farpool.InvalidError("directory is empty: name the far directory to spill into, such as 'spill'")
-    if max_size is not None and max_size <= 0:
-        raise farpool.InvalidError(f"max_size is {max_size}: it must be at least 1 byte")
+    max_bytes = None if max_size is None else _size_bytes("max_size", max_size)
+    if max_bytes == 0:
+        raise farpool.InvalidError("max_size is 0 bytes: it must be at least 1")
     if con.filesystem_is_registered(FarFileSystem.protocol):
         raise farpool.InvalidError("this database has a Farpool file system already: attach it once, before it spills")
-    if max_size is None:
-        max_size = sum(node["donated_bytes"] for node in pool.status()["nodes"])
 
-    fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}")
+    fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}", protection)
+    if max_bytes is None:
+        max_bytes = _room_bytes(pool, fs.protection)
     with con.cursor() as cursor:
         fs._directory_before = _setting(cursor, "temp_directory")
         con.register_filesystem(fs)
@@ -87,7 +107,7 @@ def attach(
         except duckdb.Error:
             con.unregister_filesystem(FarFileSystem.protocol)
             raise
-        _set(cursor, "max_temp_directory_size", f"{max_size}B")
+        _set(cursor, "max_temp_directory_size", f"{max_bytes}B")
     _attached[fs.url] = fs
     return fs
 
@@ -120,10 +140,11 @@ class FarFileSystem(AbstractFileSystem):
     protocol = "farpool"
     cachable = False  # fsspec would hand one database the files of another
 
-    def __init__(self, pool: farpool.Pool, directory: str, **storage_options: Any):
+    def __init__(self, pool: farpool.Pool, directory: str, protection: str | None = None, **storage_options: Any):
         super().__init__(**storage_options)
         self.pool = pool
         self.directory = directory
+        self.protection = _protection(pool, directory, protection)
         self.closed = False
         self._directory_before = ""
         self._directories = {directory.rpartition("/")[0]}
@@ -236,7 +257,7 @@ class FarFileSystem(AbstractFileSystem):
             raise farpool.ClosedError(
                 f"cannot create far file '{key}': the database was detached from its pool, so it can no longer spill"
             )
-        file = self.pool.create(key, file_class="scratch")
+        file = self.pool.create(key, file_class="scratch", protection=self.protection)
         self._files[key] = file
         self._modified[key] = time.time()
         return file
@@ -327,6 +348,30 @@ class FarFileHandle(io.RawIOBase):
 def _key(path: str) -> str:
     """The name of a far file or directory, which is its path without protocol and outer slashes."""
     return path.removeprefix(_PREFIX).strip("/")
+
+
+def _protection(pool: farpool.Pool, directory: str, asked: str | None) -> str:
+    """What the files of a database get, decided once by making one: a folder for local copies that is
+    missing is told here and not under the first query that spills."""
+    with pool.create(f"{directory}/first", protection=asked) as file:
+        protection = file.protection
+    pool.delete(file.name)
+    return protection
+
+
+def _room_bytes(pool: farpool.Pool, protection: str) -> int:
+    """How much may be spilled under a protection; see `attach`."""
+    by_host: dict[str, int] = {}
+    for node in pool.status()["nodes"]:
+        host = node["host_label"]
+        by_host[host] = by_host.get(host, 0) + node["donated_bytes"]
+    donated_bytes = sum(by_host.values())
+    if protection == "mirror" and len(by_host) > 1:
+        return min(donated_bytes // 2, donated_bytes - max(by_host.values()))
+    if protection == "local":
+        disk = os.statvfs(pool.local_folder)
+        return max(donated_bytes, int(disk.f_bavail * disk.f_frsize * _DISK_SHARE))
+    return donated_bytes
 
 
 def _delete_file(pool: farpool.Pool, key: str, file: farpool.File) -> None:

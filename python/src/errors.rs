@@ -17,6 +17,7 @@ struct Kinds {
     invalid: Py<PyType>,
     closed: Py<PyType>,
     unreachable: Py<PyType>,
+    refused: Py<PyType>,
     error: Py<PyType>,
 }
 
@@ -66,6 +67,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         )?,
         closed: kind("ClosedError", "The pool or file was closed or deleted.", None)?,
         unreachable: kind("UnreachableError", "Broker or node did not answer in time.", None)?,
+        refused: kind(
+            "RefusedError",
+            "The address is beyond this machine and `plaintext` was not asked for; or a peer refused.",
+            None,
+        )?,
         error,
     };
     // The module is initialised once in a process.
@@ -105,6 +111,7 @@ pub(crate) fn of(py: Python<'_>, error: &farpool::Error) -> PyErr {
             ErrorKind::Invalid | ErrorKind::ReadOnly => &kinds.invalid,
             ErrorKind::Closed => &kinds.closed,
             ErrorKind::Unreachable => &kinds.unreachable,
+            ErrorKind::Refused => &kinds.refused,
             _ => &kinds.error,
         };
         kind.clone_ref(py)

@@ -1,7 +1,7 @@
 //! `farpool.File`.
 
 use crate::buffers::{Source, Target};
-use crate::{errors, forks};
+use crate::{errors, forks, units};
 use farpool::{FarFile, ReadRange, WriteRange};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -66,6 +66,12 @@ impl PyFile {
         self.file.class().word()
     }
 
+    /// What keeps it readable when a node is lost: `none`, `mirror` or `local`.
+    #[getter]
+    fn protection(&self) -> &'static str {
+        self.file.protection().word()
+    }
+
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -79,7 +85,8 @@ impl PyFile {
         if self.forks != forks() || self.closed() {
             return "<farpool.File, closed>".into();
         }
-        format!("<farpool.File {:?}, {}, {} bytes>", self.file.name(), self.file.class(), self.file.length())
+        let size = units::_size_text(self.file.length());
+        format!("<farpool.File {:?}, {}, {size}>", self.file.name(), self.file.class())
     }
 
     /// `n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.

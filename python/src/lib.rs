@@ -7,9 +7,11 @@
 #![deny(unsafe_code)]
 
 mod buffers;
+mod certificates;
 mod errors;
 mod file;
 mod pool;
+mod units;
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,8 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::PyFile>()?;
     module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
     module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
+    module.add_function(wrap_pyfunction!(units::_size_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(units::_size_text, module)?)?;
     let kwargs = pyo3::types::PyDict::new(py);
     kwargs.set_item("after_in_child", wrap_pyfunction!(_after_fork_in_child, module)?)?;
     py.import("os")?.getattr("register_at_fork")?.call((), Some(&kwargs))?;

@@ -1,19 +1,25 @@
 //! `farpool.Pool`, `connect` and `embedded`.
 
-use crate::errors;
 use crate::file::PyFile;
-use crate::forks;
-use farpool::{CreateOptions, EmbeddedOptions, FileClass, Pool, PoolOptions, TransportChoice};
+use crate::{certificates, errors, forks, units};
+use farpool::{CreateOptions, EmbeddedOptions, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::pyclass::{PyTraverseError, PyVisit};
+use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A session with a pool. Closing it gives back every byte that is not published.
-#[pyclass(name = "Pool", module = "farpool", frozen)]
+#[pyclass(name = "Pool", module = "farpool", frozen, weakref)]
 pub(crate) struct PyPool {
     /// Dropped by hand: in a forked child it is another process's session.
     pool: ManuallyDrop<Pool>,
+    /// What `rebuild_with` was given. Kept here and not in the session, so that Python sees the cycle when a
+    /// function holds its own pool.
+    rebuilders: Mutex<Vec<Py<PyAny>>>,
+    local_folder: PathBuf,
     is_closed: AtomicBool,
     forks: u64,
 }
@@ -35,107 +41,124 @@ pub(crate) fn file_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     py.import("collections")?.getattr("namedtuple")?.call(("FileInfo", fields), Some(&kwargs))
 }
 
-/// Bytes as a number, or as text with a unit.
-fn size(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let py = value.py();
-    let permitted = "0 or more bytes, or text such as '64MiB', is permitted";
-    let wrong = || errors::invalid(py, format!("{what} is {value}; {permitted}"));
-    if let Ok(number) = value.extract::<u64>() {
-        return Ok(number);
-    }
-    let text: String = value.extract().map_err(|_| wrong())?;
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ => return Err(wrong()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
-}
-
-fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
-    let factor = match unit.trim() {
-        "ms" => 1.0,
-        "s" => 1_000.0,
-        "m" => 60_000.0,
-        _ => f64::NAN,
-    };
-    let millis = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
-    if millis.is_nan() || millis < 0.0 {
-        return Err(errors::invalid(
-            py,
-            format!("{what} is {text:?}; a time such as '250ms' or '5s' is permitted"),
-        ));
-    }
-    Ok(millis as u64)
-}
-
 fn transport(py: Python<'_>, word: &str) -> PyResult<TransportChoice> {
     word.parse().map_err(|error| errors::of(py, &error))
+}
+
+fn protection(py: Python<'_>, word: Option<&str>) -> PyResult<Option<Protection>> {
+    word.map(str::parse).transpose().map_err(|error| errors::of(py, &error))
+}
+
+fn local_folder(folder: Option<PathBuf>) -> PathBuf {
+    folder.unwrap_or_else(|| PoolOptions::default().local_folder)
 }
 
 /// Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 ///
 /// Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
-/// this machine and TCP to all others. `reserve` bytes are leased before this returns. Without
-/// `plaintext`, brokers and nodes beyond this machine are refused: nothing is encrypted yet.
+/// this machine and TCP to all others. `reserve` bytes are leased before this returns.
 ///
-/// Raises UnreachableError, InvalidError (url, transport, timeout), ExhaustedError (reserve).
+/// Beyond this machine both sides prove who they are by certificates, and everything is encrypted: `ca`,
+/// `cert` and `key` are PEM files, or `certs` is a folder that `farpool certs init` made, of which the
+/// administrator's certificate is used, or that of `tenant`. Brokers and nodes beyond this machine are
+/// refused without them, unless `plaintext` says that everybody on the network may read and change what
+/// is stored.
+///
+/// `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
+/// host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
+/// or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
+/// embedded pool "none".
+///
+/// Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
+/// InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
 #[pyfunction]
-#[pyo3(signature = (url=None, *, transport="auto", timeout="5s", reserve=None, plaintext=false))]
+#[pyo3(signature = (
+    url=None, *, transport="auto", timeout="5s", reserve=None, ca=None, cert=None, key=None, certs=None,
+    tenant=None, plaintext=false, protection=None, local_folder=None
+))]
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn connect(
     py: Python<'_>,
     url: Option<&str>,
     transport: &str,
     timeout: &str,
     reserve: Option<&Bound<'_, PyAny>>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    certs: Option<PathBuf>,
+    tenant: Option<&str>,
     plaintext: bool,
+    protection: Option<&str>,
+    local_folder: Option<PathBuf>,
 ) -> PyResult<PyPool> {
     let options = PoolOptions {
+        tls: certificates::tls(py, [ca, cert, key], certs, tenant)?,
         transport: self::transport(py, transport)?,
-        request_timeout_ms: millis(py, "timeout", timeout)?,
-        reserve_bytes: reserve.map_or(Ok(0), |reserve| size("reserve", reserve))?,
+        request_timeout_ms: units::millis(py, "timeout", timeout)?,
+        reserve_bytes: reserve.map_or(Ok(0), |reserve| units::bytes("reserve", reserve))?,
         plaintext,
+        protection: self::protection(py, protection)?,
+        local_folder: self::local_folder(local_folder),
         ..PoolOptions::default()
     };
+    let local_folder = options.local_folder.clone();
     let opened = match url {
         Some(url) => py.detach(|| Pool::connect_with(url, options)),
         None => {
             py.detach(|| Pool::embedded(EmbeddedOptions { pool: options, ..EmbeddedOptions::new(1 << 30) }))
         }
     };
-    opened.map(PyPool::new).map_err(|error| errors::of(py, &error))
+    opened.map(|pool| PyPool::new(pool, local_folder)).map_err(|error| errors::of(py, &error))
 }
 
 /// Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
 ///
-/// For tests and for trying things out: it lends this process its own memory.
+/// For tests and for trying things out: it lends this process its own memory. Its nodes end with this
+/// process, all on one host, so `protection` is "none" unless given (see `connect`).
 #[pyfunction]
-#[pyo3(signature = (memory=None, *, nodes=1, region_size=None, transport="auto"))]
+#[pyo3(signature = (
+    memory=None, *, nodes=1, region_size=None, transport="auto", protection=None, local_folder=None
+))]
 pub(crate) fn embedded(
     py: Python<'_>,
     memory: Option<&Bound<'_, PyAny>>,
     nodes: u32,
     region_size: Option<&Bound<'_, PyAny>>,
     transport: &str,
+    protection: Option<&str>,
+    local_folder: Option<PathBuf>,
 ) -> PyResult<PyPool> {
+    let pool = PoolOptions {
+        transport: self::transport(py, transport)?,
+        protection: self::protection(py, protection)?,
+        local_folder: self::local_folder(local_folder),
+        ..PoolOptions::default()
+    };
     let options = EmbeddedOptions {
         node_count: nodes,
-        region_bytes: region_size.map(|value| size("region_size", value)).transpose()?,
-        pool: PoolOptions { transport: self::transport(py, transport)?, ..PoolOptions::default() },
-        ..EmbeddedOptions::new(memory.map_or(Ok(1 << 30), |memory| size("memory", memory))?)
+        region_bytes: region_size.map(|value| units::bytes("region_size", value)).transpose()?,
+        pool,
+        ..EmbeddedOptions::new(memory.map_or(Ok(1 << 30), |memory| units::bytes("memory", memory))?)
     };
-    py.detach(|| Pool::embedded(options)).map(PyPool::new).map_err(|error| errors::of(py, &error))
+    let local_folder = options.pool.local_folder.clone();
+    let opened = py.detach(|| Pool::embedded(options));
+    opened.map(|pool| PyPool::new(pool, local_folder)).map_err(|error| errors::of(py, &error))
 }
 
 impl PyPool {
-    fn new(pool: Pool) -> PyPool {
-        PyPool { pool: ManuallyDrop::new(pool), is_closed: AtomicBool::new(false), forks: forks() }
+    fn new(pool: Pool, local_folder: PathBuf) -> PyPool {
+        PyPool {
+            pool: ManuallyDrop::new(pool),
+            rebuilders: Mutex::default(),
+            local_folder,
+            is_closed: AtomicBool::new(false),
+            forks: forks(),
+        }
+    }
+
+    fn rebuilders(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+        self.rebuilders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a library call without the GIL.
@@ -155,12 +178,27 @@ impl PyPool {
     }
 }
 
+/// Calls what `rebuild_with` was given, with the pool it was given to.
+fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, name: &str) -> PyResult<()> {
+    let pool = pool.bind(py).upgrade_as::<PyPool>()?;
+    let pool = pool.ok_or_else(|| errors::closed(py, "the pool is closed"))?;
+    let function = pool.get().rebuilders().get(place).map(|function| function.clone_ref(py));
+    let function = function.ok_or_else(|| errors::closed(py, "the pool is closed"))?;
+    function.call1(py, (pool, name)).map(drop)
+}
+
 #[pymethods]
 impl PyPool {
     /// Where the pool is: `farpool://host:port` of its broker.
     #[getter]
     fn url(&self) -> String {
         self.pool.url().to_owned()
+    }
+
+    /// Where local copies of scratch files lie.
+    #[getter]
+    fn local_folder(&self) -> String {
+        self.local_folder.display().to_string()
     }
 
     /// Whether `close` was called.
@@ -194,17 +232,31 @@ impl PyPool {
     /// Makes an empty file, seen by this session alone until it is published.
     ///
     /// Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
-    /// session; `size_hint` bytes may be leased ahead.
-    /// Raises ExistsError if this session has a file of this name, InvalidError.
-    #[pyo3(signature = (name, *, file_class="scratch", size_hint=0))]
-    fn create(&self, py: Python<'_>, name: &str, file_class: &str, size_hint: u64) -> PyResult<PyFile> {
+    /// session; `size_hint` bytes may be leased ahead. `protection` of a scratch file is the session's
+    /// unless given (see `connect`).
+    /// Raises ExistsError if this session has a file of this name, InvalidError (also: no file can be made
+    /// in the folder for local copies).
+    #[pyo3(signature = (name, *, file_class="scratch", size_hint=None, protection=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        file_class: &str,
+        size_hint: Option<&Bound<'_, PyAny>>,
+        protection: Option<&str>,
+    ) -> PyResult<PyFile> {
         let class = FileClass::from_word(file_class).ok_or_else(|| {
             errors::invalid(
                 py,
                 format!("file_class is {file_class:?}; 'scratch', 'cache' or 'pinned' is permitted"),
             )
         })?;
-        self.run(py, |pool| pool.create(name, class, CreateOptions { size_hint })).map(PyFile::new)
+        let options = CreateOptions {
+            size_hint: size_hint.map_or(Ok(0), |size_hint| units::bytes("size_hint", size_hint))?,
+            protection: self::protection(py, protection)?,
+            ..CreateOptions::default()
+        };
+        self.run(py, |pool| pool.create(name, class, options)).map(PyFile::new)
     }
 
     /// Opens a file of this session, or a published one (for reading). Raises NotFoundError.
@@ -236,6 +288,50 @@ impl PyPool {
         self.run(py, |pool| pool.publish(name, replace))
     }
 
+    /// Says how published files whose names start with `prefix` are built anew after a node took their
+    /// bytes away: `function(pool, name)` publishes, with `replace`, a file of that name with the very same
+    /// bytes.
+    ///
+    /// It is called in the thread that opens such a file, or reads it by a `File` opened before, and that
+    /// thread waits for it. What it raises ends in the text of that thread's LostError. Of two prefixes that
+    /// fit, the one given last counts.
+    fn rebuild_with(slf: &Bound<'_, Self>, prefix: &str, function: Bound<'_, PyAny>) -> PyResult<()> {
+        let py = slf.py();
+        if !function.is_callable() {
+            let text =
+                format!("function is {function}; something to call with a pool and a name is permitted");
+            return Err(errors::invalid(py, text));
+        }
+        let pool = PyWeakrefReference::new(slf)?.unbind();
+        let place = {
+            let mut rebuilders = slf.get().rebuilders();
+            rebuilders.push(function.unbind());
+            rebuilders.len() - 1
+        };
+        // The thread that needs the file has let go of the GIL to wait for this.
+        let rebuild = move |_: &Pool, name: &str| {
+            Python::attach(|py| call_rebuilder(py, &pool, place, name))
+                .map_err(|error| farpool::Error::not_rebuilt(error.to_string()))
+        };
+        slf.get().run(py, |pool| {
+            pool.rebuild_with(prefix, rebuild);
+            Ok(())
+        })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Whoever has it locked is using the functions: then they are not garbage.
+        match self.rebuilders.try_lock() {
+            Ok(rebuilders) => rebuilders.iter().try_for_each(|function| visit.call(function)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        let functions = std::mem::take(&mut *self.rebuilders());
+        drop(functions);
+    }
+
     /// The files of this session and the published ones whose names start with `prefix`.
     #[pyo3(signature = (prefix=""))]
     fn list<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
@@ -250,7 +346,7 @@ impl PyPool {
 
     /// Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError.
     fn reserve(&self, py: Python<'_>, nbytes: &Bound<'_, PyAny>) -> PyResult<()> {
-        let bytes = size("nbytes", nbytes)?;
+        let bytes = units::bytes("nbytes", nbytes)?;
         self.run(py, |pool| pool.reserve(bytes))
     }
 
@@ -281,6 +377,7 @@ impl PyPool {
             let entry = PyDict::new(py);
             entry.set_item("name", &*node.info.name)?;
             entry.set_item("address", &*node.info.address)?;
+            entry.set_item("host_label", &*node.info.host_label)?;
             entry.set_item("donated_bytes", donated)?;
             entry.set_item("leased_bytes", held)?;
             entry.set_item("free_bytes", size(counts.free))?;

@@ -36,7 +36,7 @@ def is_under_way(pool: farpool.Pool) -> bool:
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_a_node_killed_mid_query_is_named_in_the_error_and_the_connection_lives(cluster, con, transport):
     with (
-        farpool.connect(cluster.url, transport=transport, timeout=f"{TIMEOUT_SECONDS}s") as pool,
+        farpool.connect(cluster.url, transport=transport, timeout=f"{TIMEOUT_SECONDS}s", protection="none") as pool,
         ThreadPoolExecutor(1) as executor,
     ):
         farpool.duckdb.attach(con, pool)

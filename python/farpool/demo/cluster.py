@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import farpool
+from farpool._farpool import _size_text
 
 READY_SECONDS = 20
 STOP_SECONDS = 10
@@ -22,9 +23,16 @@ class Cluster:
     """One broker and several nodes. A context manager; leaving it ends every process."""
 
     def __init__(
-        self, binary: str, node_memory_bytes: int, node_count: int = 2, broker_arguments: tuple[str, ...] = ()
+        self,
+        binary: str,
+        node_memory_bytes: int,
+        node_count: int = 2,
+        broker_arguments: tuple[str, ...] = (),
+        hosts: bool = False,
     ):
+        """With `hosts`, each node says that it runs on a host of its own, as a mirror needs."""
         self.url = ""
+        self._hosts = hosts
         self._broker_arguments = broker_arguments
         self._binary = binary
         self._node_memory_bytes = node_memory_bytes
@@ -51,7 +59,7 @@ class Cluster:
                 status = pool.status()
                 left = []
                 if status["leased_bytes"]:
-                    left.append(f"{status['leased_bytes']} bytes are still leased")
+                    left.append(f"{_size_text(status['leased_bytes'])} are still leased")
                 if status["files"]:
                     left.append(f"{len(status['files'])} files are still in the pool")
                 if not left or time.monotonic() > deadline:
@@ -65,6 +73,13 @@ class Cluster:
         process.wait()
         process.stdout.close()
 
+    def stall(self, name: str) -> None:
+        """Stops one process where it is, as a host that hangs would; `go_on` lets it run again."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGCONT)
+
     def is_running(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None
 
@@ -75,6 +90,7 @@ class Cluster:
             name, process = self._processes.popitem()
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGCONT)  # or a stalled one would never hear of it
             try:
                 code = process.wait(STOP_SECONDS)
                 if code != 0:
@@ -93,7 +109,8 @@ class Cluster:
         for number in range(1, self._node_count + 1):
             name = f"node-{number}"
             memory = str(self._node_memory_bytes)
-            self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url])
+            host = ["--host-label", f"host-{number}"] if self._hosts else []
+            self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host])
 
     def _start(self, name: str, arguments: list[str]) -> list[str]:
         """Starts a process and returns the words of its ready line."""

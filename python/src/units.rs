@@ -1,0 +1,65 @@
+//! Sizes and times as Python gives them, and sizes as people read them.
+
+use crate::errors;
+use pyo3::prelude::*;
+
+/// Bytes as a number, or as text with a unit.
+pub(crate) fn bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let py = value.py();
+    let permitted = "0 or more bytes, or text such as '64MiB', is permitted";
+    let wrong = || errors::invalid(py, format!("{what} is {value}; {permitted}"));
+    if let Ok(number) = value.extract::<u64>() {
+        return Ok(number);
+    }
+    let text: String = value.extract().map_err(|_| wrong())?;
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
+}
+
+/// Milliseconds of text such as `250ms` or `5s`.
+pub(crate) fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
+    let factor = match unit.trim() {
+        "ms" => 1.0,
+        "s" => 1_000.0,
+        "m" => 60_000.0,
+        _ => f64::NAN,
+    };
+    let millis = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
+    if millis.is_nan() || millis < 0.0 {
+        return Err(errors::invalid(
+            py,
+            format!("{what} is {text:?}; a time such as '250ms' or '5s' is permitted"),
+        ));
+    }
+    Ok(millis as u64)
+}
+
+/// `value` in bytes: what every parameter called a `Size` takes. `what` names it in the error.
+#[pyfunction]
+pub(crate) fn _size_bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    bytes(what, value)
+}
+
+/// Bytes for a message: three digits and a unit, such as `1.5 GiB`.
+#[pyfunction]
+pub(crate) fn _size_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 100.0 && value.fract() != 0.0);
+    format!("{value:.digits$} {}", UNITS[unit])
+}

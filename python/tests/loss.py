@@ -1,0 +1,229 @@
+"""Memory nodes are lost while DuckDB spills, again and again, and every answer is compared row for row.
+
+    make loss RUNS=100                                     runs of each protection
+    make loss LOSS="--event stall --seed 17 --runs 1"      one run again; --help lists the rest
+
+One run starts a pool, lets a query spill into it, and kills a node as `kill -9` would when the query
+has moved so many bytes as the run's seed says: while it writes, while it reads back, or in between. With
+`--event stall` the node is stopped instead and goes on later. The ordinary tests use the same runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+import duckdb
+import pyarrow as pa
+
+import farpool
+import farpool.duckdb
+from farpool.demo.cluster import Cluster
+
+# Each is ordered down to a unique key, and spills at its limit with two threads.
+QUERIES = {
+    "sort": (
+        "100MB",
+        "SELECT hash(i) AS weight, repeat('y', 40) || hash(i + 1) AS padding FROM range(1_800_000) t(i) "
+        "ORDER BY weight, padding",
+    ),
+    "aggregate": (
+        "100MB",
+        "SELECT hash(i) % 800_000 AS k, count(*) AS n, max(repeat('z', 20) || hash(i + 7)) AS top "
+        "FROM range(2_000_000) t(i) GROUP BY k ORDER BY k",
+    ),
+    "join": (
+        "140MB",
+        "SELECT a.k, a.p AS left_p, b.p AS right_p "
+        "FROM (SELECT hash(i) AS k, repeat('a', 40) || i AS p FROM range(1_200_000) t(i)) a "
+        "JOIN (SELECT hash(i) AS k, repeat('b', 40) || i AS p FROM range(0, 2_400_000, 2) t(i)) b USING (k) "
+        "ORDER BY a.k",
+    ),
+}
+NODE_MEMORY_BYTES = 384 << 20
+QUERY_SECONDS_MAX = 90
+ROWS_PER_BATCH = 100_000
+UNDISTURBED_RUNS = 3
+# A stall of these is shorter or longer than a request may wait and than a lease lives.
+STALL_SECONDS = (0.05, 2.5)
+STALL_TIMEOUT = "500ms"
+STALL_LEASES = ("--ttl", "1s", "--grace", "500ms")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is about."""
+
+    protection: str
+    transport: str
+    query: str
+    event: str = "kill"
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it."""
+
+    verdict: str  # "right", "wrong" or "failed"; "early": the query ended before its moment came
+    seconds: float
+    moved_bytes: int  # what the query read and wrote in far files
+    text: str = ""  # of whatever was not right
+    stats: dict[str, int] | None = None
+
+
+@cache
+def expected(query: str) -> pa.Table:
+    """The answer of a query that has all the memory it wants."""
+    with duckdb.connect(config={"temp_directory": ""}) as con:
+        return con.sql(QUERIES[query][1]).to_arrow_reader(ROWS_PER_BATCH).read_all()
+
+
+def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
+    """The first row in which an answer differs from what it should be, in words; empty if none does."""
+    row = 0
+    for batch in batches:
+        found, wanted = pa.Table.from_batches([batch]), table.slice(row, batch.num_rows)
+        if not found.equals(wanted):
+            for offset, (one, other) in enumerate(zip(found.to_pylist(), wanted.to_pylist(), strict=False)):
+                if one != other:
+                    return f"row {row + offset} is {one} and should be {other}"
+            return f"there are more than {table.num_rows} rows"
+        row += batch.num_rows
+    return "" if row == table.num_rows else f"there are {row} rows and should be {table.num_rows}"
+
+
+def run(binary: str, setting: Setting, moved_bytes: int | None = None, seed: int = 0) -> Run:
+    """Runs a query; a node is lost when it has moved a share of `moved_bytes`, if they are given."""
+    rng = random.Random(f"{setting} {seed}")
+    moment_bytes = None if moved_bytes is None else round(rng.uniform(0.02, 0.95) * moved_bytes)
+    is_mirror = setting.protection == "mirror"
+    stalls = setting.event == "stall"
+    cluster = Cluster(
+        binary,
+        NODE_MEMORY_BYTES * (2 if is_mirror else 1),
+        node_count=2 if is_mirror else 1,
+        broker_arguments=STALL_LEASES if stalls else (),
+        hosts=is_mirror,
+    )
+    victim = rng.choice(["node-1", "node-2"]) if is_mirror else "node-1"
+    limit, sql = QUERIES[setting.query]
+    with (
+        cluster,
+        farpool.connect(cluster.url, transport=setting.transport, timeout=STALL_TIMEOUT if stalls else "5s") as pool,
+        duckdb.connect(config={"threads": setting.threads, "memory_limit": limit}) as con,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        farpool.duckdb.attach(con, pool, protection=setting.protection)
+        table = expected(setting.query)
+        start = time.monotonic()
+        query = executor.submit(lambda: difference(con.sql(sql).to_arrow_reader(ROWS_PER_BATCH), table))
+        if moment_bytes is not None and not _wait(query, pool, moment_bytes):
+            return Run("early", time.monotonic() - start, _moved_bytes(pool))
+        if moment_bytes is not None and stalls:
+            cluster.stall(victim)
+            _wait(query, pool, seconds=rng.uniform(*STALL_SECONDS))
+            cluster.go_on(victim)
+        elif moment_bytes is not None:
+            cluster.kill(victim)
+        try:
+            text = query.result(QUERY_SECONDS_MAX)
+            verdict = "wrong" if text else "right"
+        except Exception as error:  # whatever it is, it is the result of this run
+            verdict, text = "failed", f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - start
+        stats = pool.stats()
+        con.close()
+        pool.close()
+        left = cluster.what_is_left() + cluster.stop()
+        if left and verdict == "right":
+            verdict, text = "failed", f"left behind: {', '.join(left)}"
+        return Run(verdict, seconds, stats["bytes_read"] + stats["bytes_written"], text, stats)
+
+
+def _moved_bytes(pool: farpool.Pool) -> int:
+    stats = pool.stats()
+    return stats["bytes_read"] + stats["bytes_written"]
+
+
+def _wait(query: Future, pool: farpool.Pool, moved_bytes: float = float("inf"), seconds: float = 90) -> bool:
+    """Waits until a query has moved so much, or for so long. Whether it was still running then."""
+    give_up = time.monotonic() + seconds
+    while not query.done() and _moved_bytes(pool) < moved_bytes and time.monotonic() < give_up:
+        time.sleep(0.001)
+    return not query.done()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="of each protection (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run (default: %(default)s)")
+    parser.add_argument("--event", choices=("kill", "stall"), default="kill", help="what becomes of the node")
+    parser.add_argument("--protection", choices=("mirror", "local"), help="only this one")
+    parser.add_argument("--transport", choices=("tcp", "shm"), help="only this one (default: in turn)")
+    parser.add_argument("--query", choices=tuple(QUERIES), help="only this one (default: in turn)")
+    parser.add_argument("--threads", type=int, default=2, help="of DuckDB (default: %(default)s)")
+    arguments = parser.parse_args()
+    binary = os.environ.get("FARPOOL_BIN", "")
+    if not os.access(binary, os.X_OK):
+        parser.error(f"FARPOOL_BIN='{binary}' is not an executable file: build the binary and set it")
+
+    rows = []
+    for protection in [arguments.protection] if arguments.protection else ["mirror", "local"]:
+        settings = [
+            Setting(protection, transport, query, arguments.event, arguments.threads)
+            for query in ([arguments.query] if arguments.query else QUERIES)
+            for transport in ([arguments.transport] if arguments.transport else ["tcp", "shm"])
+        ]
+        rows += _many(binary, settings, arguments.runs, arguments.seed)
+    header = ("protection", "transport", "runs", "right", "wrong", "failed", "undisturbed", "disturbed", "largest")
+    print(*(f"{word:>12}" for word in header))
+    for row in rows:
+        print(*(f"{cell:>12}" for cell in row))
+    return 0 if all(row[2] == row[3] for row in rows) else 1
+
+
+def _many(binary: str, settings: list[Setting], run_count: int, seed: int) -> list[tuple]:
+    """So many runs over some settings in turn; one row of the report for each transport."""
+    quiet = {setting: [run(binary, setting) for _ in range(UNDISTURBED_RUNS)] for setting in settings}
+    for setting, runs in quiet.items():
+        for one in runs:
+            if one.verdict != "right":
+                print(f"{setting} undisturbed: {one.verdict}: {one.text}", file=sys.stderr)
+    done: dict[Setting, list[Run]] = {setting: [] for setting in settings}
+    early = 0
+    for number in range(run_count):
+        setting = settings[number % len(settings)]
+        moved_bytes = min(one.moved_bytes for one in quiet[setting])
+        while (one := run(binary, setting, moved_bytes, seed)).verdict == "early":
+            early += 1
+            seed += 1
+        done[setting].append(one)
+        if one.verdict != "right":
+            print(f"\n{setting}, seed {seed}: {one.verdict}: {one.text}\n{one.stats}", file=sys.stderr)
+        seed += 1
+        counts = [sum(one.verdict == v for runs in done.values() for one in runs) for v in ("right", "wrong", "failed")]
+        line = f"{setting.protection}: {number + 1} of {run_count}, right {counts[0]}, wrong {counts[1]}, failed "
+        print(f"\r{line}{counts[2]}, too early {early} ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    rows = []
+    for transport in dict.fromkeys(setting.transport for setting in settings):
+        runs = [one for setting, some in done.items() if setting.transport == transport for one in some]
+        before = [one for setting, some in quiet.items() if setting.transport == transport for one in some]
+        counts = [sum(one.verdict == verdict for one in runs) for verdict in ("right", "wrong", "failed")]
+        seconds = [one.seconds for one in runs]
+        shown = (median(one.seconds for one in before), median(seconds), max(seconds)) if runs else ()
+        rows.append((settings[0].protection, transport, len(runs), *counts, *(f"{value:.2f} s" for value in shown)))
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A pool that speaks TLS: who gets in, and what the others are told."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import farpool
+from farpool.demo.cluster import read_line
+
+READY_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def certs(farpool_binary, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    command = [farpool_binary, "certs", "init", str(folder), "--node", "n1", "--tenant", "analytics"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(farpool_binary, certs) -> Iterator[str]:
+    """A broker and a node with certificates."""
+    started = []
+
+    def start(*arguments: str) -> str:
+        command = [farpool_binary, *arguments, "--certs", str(certs)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0))
+        line = read_line(started[-1], READY_SECONDS)
+        assert line.startswith("ready "), line
+        return line.split()[1]
+
+    try:
+        url = start("broker", "--listen", "127.0.0.1:0")
+        start("node", "--name", "n1", "--memory", "128MiB", "--region-size", "4MiB", "--broker", url)
+        yield url
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_tenant_reads_what_it_wrote(url, certs, transport):
+    with (
+        farpool.connect(url, certs=certs, tenant="analytics", transport=transport) as pool,
+        pool.create("f") as file,
+    ):
+        file.write_at(5, b"sealed on the way" * 10_000)
+        assert file.read_at(5, 17) == b"sealed on the way"
+
+
+def test_certificates_may_be_named_one_by_one(url, certs):
+    files = {"ca": certs / "ca.pem", "cert": str(certs / "admin.pem"), "key": certs / "admin.key"}
+    with farpool.connect(url, **files) as pool:
+        assert [node["name"] for node in pool.status()["nodes"]] == ["n1"]
+
+
+def test_whoever_has_no_certificate_is_told_what_is_missing(url):
+    with pytest.raises(farpool.RefusedError, match="TLS"):
+        farpool.connect(url)
+
+
+def test_a_node_has_no_session(url, certs):
+    with pytest.raises(farpool.RefusedError, match="may not ask"):
+        farpool.connect(url, ca=certs / "ca.pem", cert=certs / "node-n1.pem", key=certs / "node-n1.key")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"ca": "ca.pem"}, {"ca": "a", "cert": "b"}, {"tenant": "a"}, {"certs": "d", "ca": "a", "cert": "b", "key": "c"}],
+)
+def test_half_of_the_arguments_is_refused(arguments):
+    with pytest.raises(farpool.InvalidError, match="together"):
+        farpool.connect("farpool://127.0.0.1:1", **arguments)
+
+
+def test_a_file_that_is_not_there_is_named(certs):
+    with pytest.raises(farpool.InvalidError, match=r"tenant-nobody\.pem"):
+        farpool.connect("farpool://127.0.0.1:1", certs=certs, tenant="nobody")
