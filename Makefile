@@ -10,7 +10,7 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo bench test test-rust test-python lint fuzz clean
+.PHONY: help build wheel demo bench test test-rust test-sim test-python lint sim loss mutants tla fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo: build wheel ## TPC-H queries that do not fit their memory, spilling to dis
 bench: build ## Far reads and writes beside memcpy
 	$(BIN) bench io $(BENCH)
 
-test: lint test-rust test-python ## All checks and tests: what CI runs
+test: lint test-rust test-sim test-python ## All checks and tests: what CI runs
 
 lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
@@ -51,11 +51,29 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 test-rust: build ## Unit, property, conformance and end-to-end tests
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
+test-sim: ## A hundred simulated worlds, and some of them twice
+	cargo build $(CARGO_FLAGS) --package farpool-sim
+	cargo test $(CARGO_FLAGS) --package farpool-sim
+	$(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
+
+sim: ## Simulate whole pools under faults (MINUTES=10)
+	cargo build $(CARGO_FLAGS) --package farpool-sim
+	$(CARGO_TARGET_DIR)/release/farpool-sim --minutes $(or $(MINUTES),10)
+
+loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each protection)
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
+
+mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
+	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
+
 test-python: build wheel ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
 fuzz: ## Feed hostile bytes to every decoder (SECONDS=60 each)
 	fuzz/run.sh $(or $(SECONDS),60)
+
+tla: ## Model-check the lease protocol
+	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
 	rm -rf $(CACHE)/target $(CACHE)/venv-* $(CACHE)/tpch-*
