@@ -33,7 +33,7 @@ NoSecondLook          I3              TermMax=1 LookMax=1 CopyMax=0
 TicketTwice           TicketsOnce     TermMax=1
 OldTicketTaken        DeposedRefused
 OldRulingTaken        I5Names         CopyMax=0
-RulingWithoutEpoch    I5Names         CopyMax=0 TermMax=1
+RulingWithoutEpoch    I5Names         CopyMax=0 TermMax=1 EpochMax=4
 OrphanFreed           I5Names         CopyMax=0 TermMax=1
 LeaseDropped          I5Leases
 NamesForgotten        I5Names         CopyMax=0

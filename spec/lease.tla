@@ -100,7 +100,8 @@ vars == <<reg, node, bytes, wires, brokers, rest>>
    none that a client could have mapped, named by the epoch it was made for; the bytes as they were sealed.
 
    gate   "closed"; "opening": granted and being made ready, closed as yet; "open"; "suspended";
-          "closing": the word has changed, copies of the old epoch are waited for.
+          "closing": the word has changed, copies of the old epoch are waited for; "moving":
+          closed, and the sealed bytes move to a new file.
 
    A handle (in "held"): made for session s, for region r at incarnation i and epoch e; k "w" to read and
    write or "r" to read; f the memory file that goes with it. Whoever opens a name learns its "r" handles.
@@ -127,10 +128,11 @@ Unborn == FreshLife(NoNames, 0)
 TypeOK ==
     /\ \A r \in Regions :
         /\ reg[r].st \in {"free", "leased", "sealed", "orphan", "named", "cleaning"}
-        /\ reg[r].gate \in {"closed", "opening", "open", "suspended", "closing"}
+        /\ reg[r].gate \in {"closed", "opening", "open", "suspended", "closing", "moving"}
         /\ reg[r].st \in {"leased", "sealed"} <=> reg[r].own \in Sessions
         /\ reg[r].gate = "closing" => reg[r].st \in {"sealed", "cleaning"}
         /\ reg[r].gate \in {"opening", "suspended"} => reg[r].st = "leased"
+        /\ reg[r].gate = "moving" => reg[r].st \in {"sealed", "orphan"}
         /\ reg[r].st = "free" => reg[r].gate = "closed"
     /\ \A n \in Nodes : node[n].inc \in 1..IncMax /\ node[n].term \in 0..TermMax
     /\ \A c \in copies : c.ph \in {"coming", "looked", "inside"}
@@ -147,8 +149,8 @@ Init ==
     /\ ruling = [r \in Regions |-> NONE]
     /\ promised = {} /\ fault = {} /\ dead = {}
 
-(* Every step of a node but copies, opening and wiping holds its lease lock until what it decided has reached
-   the gates, the wait for copies included. *)
+(* Every step of a node but copies, moving, opening and wiping holds its lease lock until what it decided has
+   reached the gates, the wait for copies included. *)
 Locked(n) == \E r \in At(n) : reg[r].gate = "closing"
 Alive(s)  == s \notin dead
 
@@ -246,17 +248,24 @@ Seal(h) ==
     /\ reg' = [reg EXCEPT ![h.r] = Closing(@, "sealed", h.s)]
     /\ UNCHANGED <<node, bytes, wires, brokers, rest>>
 
-\* No copy is inside any more: what was closed to be sealed moves to a file that no client writes, and opens.
+\* No copy is inside any more, and the lease lock goes.
 Closed(r) ==
-    LET x == reg[r] IN
-    /\ x.gate = "closing"
+    /\ reg[r].gate = "closing"
     /\ OpenBeforeClosed \/ \A c \in copies : c.r # r \/ (LookThenAnnounce /\ c.ph # "inside")
-    /\ IF x.st = "sealed"
-       THEN LET file == IF SealInPlace /\ x.file # 0 THEN x.file ELSE x.e IN
-            /\ reg' = [reg EXCEPT ![r].gate = "open", ![r].sealed = x.data, ![r].file = file]
-            /\ held' = held \union
-                 {[s |-> x.own, r |-> r, i |-> node[Home(r)].inc, e |-> x.e, k |-> "r", f |-> file]}
-       ELSE reg' = [reg EXCEPT ![r].gate = "closed"] /\ UNCHANGED held
+    /\ reg' = [reg EXCEPT ![r].gate = IF reg[r].st = "sealed" THEN "moving" ELSE "closed"]
+    /\ UNCHANGED <<node, bytes, wires, brokers, rest>>
+
+\* What was closed to be sealed moves to a file that no client writes, opens, and the answer goes out; unless
+\* its epoch is over by then.
+OpenSealed(r) ==
+    LET x == reg[r]
+        file == IF SealInPlace /\ x.file # 0 THEN x.file ELSE x.e
+        sealer == (CHOOSE h \in held : h.r = r /\ h.i = node[Home(r)].inc /\ h.e = x.e - 1).s
+    IN
+    /\ x.gate = "moving"
+    /\ reg' = [reg EXCEPT ![r].gate = "open", ![r].sealed = x.data, ![r].file = file]
+    /\ held' = held \union
+         {[s |-> sealer, r |-> r, i |-> node[Home(r)].inc, e |-> x.e, k |-> "r", f |-> file]}
     /\ UNCHANGED <<node, fault, dead, bytes, wires, brokers>>
 
 Scrub(r) ==
@@ -518,7 +527,7 @@ Stale == {stale[r] : r \in Regions} \ {NONE}
 Next ==
     \/ \E t \in Tickets : SeeTerm(t) \/ \E r \in At(t.n), shared \in SharedKinds : Redeem(t, r, shared)
     \/ \E r \in Regions :
-        OpenGranted(r) \/ Closed(r) \/ Scrub(r) \/ Orphan(r) \/ Report(r) \/ Rule(r)
+        OpenGranted(r) \/ Closed(r) \/ OpenSealed(r) \/ Scrub(r) \/ Orphan(r) \/ Report(r) \/ Rule(r)
     \/ \E n \in Nodes : Restart(n)
     \/ \E n \in Nodes, s \in Sessions : Suspend(n, s) \/ Renew(n, s) \/ Leave(n, s)
     \/ \E h \in held : \/ Release(h) \/ Seal(h) \/ WriteMapped(h) \/ FirstLook(h) \/ Arrive(h)
@@ -602,7 +611,8 @@ Ownerless(r) ==
 
 Fair ==
     /\ \A r \in Regions :
-        /\ WF_vars(OpenGranted(r)) /\ SF_vars(Closed(r)) /\ WF_vars(Scrub(r)) /\ WF_vars(Orphan(r))
+        /\ WF_vars(OpenGranted(r)) /\ WF_vars(OpenSealed(r)) /\ SF_vars(Closed(r))
+        /\ WF_vars(Scrub(r)) /\ WF_vars(Orphan(r))
         /\ WF_vars(Report(r)) /\ WF_vars(Rule(r))
         /\ WF_vars(report[r] # NONE /\ TakeReport(report[r], TRUE))
     /\ \A n \in Nodes :
