@@ -60,6 +60,10 @@ class ClosedError(Error):
 class UnreachableError(Error):
     """Broker or node did not answer within the timeout. The bytes may still be there: try again."""
 
+class TamperedError(Error):
+    """A node answered with other bytes than were written to a sealed file, and no other copy is left. Write
+    the file anew; nothing is leased from that node any more."""
+
 class RefusedError(Error):
     """The address is beyond this machine and `plaintext` was not asked for; or a peer refused what its other
     errors have no name for, or broke the protocol."""
@@ -145,6 +149,7 @@ def connect(
     plaintext: bool = False,
     protection: Protection | None = None,
     local_folder: PathLike | None = None,
+    sealed: bool = False,
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
@@ -160,7 +165,8 @@ def connect(
     `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
     host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
     or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
-    embedded pool "none".
+    embedded pool "none". `sealed` scratch files are encrypted and authenticated before they leave this
+    process, so that memory nodes can neither read them nor change them unnoticed; local copies are not.
 
     Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
     InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
@@ -267,6 +273,10 @@ class File:
     @property
     def protection(self) -> Protection:
         """What keeps it readable when a node is lost. "none" for files that are not scratch."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is encrypted and authenticated before it leaves this process."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

@@ -16,6 +16,7 @@ struct Kinds {
     fork: Py<PyType>,
     invalid: Py<PyType>,
     closed: Py<PyType>,
+    tampered: Py<PyType>,
     unreachable: Py<PyType>,
     refused: Py<PyType>,
     error: Py<PyType>,
@@ -66,6 +67,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
             Some(py.get_type::<PyValueError>()),
         )?,
         closed: kind("ClosedError", "The pool or file was closed or deleted.", None)?,
+        tampered: kind(
+            "TamperedError",
+            "A node answered with other bytes than were written to a sealed file.",
+            None,
+        )?,
         unreachable: kind("UnreachableError", "Broker or node did not answer in time.", None)?,
         refused: kind(
             "RefusedError",
@@ -110,6 +116,7 @@ pub(crate) fn of(py: Python<'_>, error: &farpool::Error) -> PyErr {
             ErrorKind::Forked => &kinds.fork,
             ErrorKind::Invalid | ErrorKind::ReadOnly => &kinds.invalid,
             ErrorKind::Closed => &kinds.closed,
+            ErrorKind::Tampered => &kinds.tampered,
             ErrorKind::Unreachable => &kinds.unreachable,
             ErrorKind::Refused => &kinds.refused,
             _ => &kinds.error,

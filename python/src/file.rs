@@ -72,6 +72,12 @@ impl PyFile {
         self.file.protection().word()
     }
 
+    /// Whether it is encrypted and authenticated before it leaves this process.
+    #[getter]
+    fn sealed(&self) -> bool {
+        self.file.is_sealed()
+    }
+
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }

@@ -67,14 +67,15 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 /// `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
 /// host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
 /// or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
-/// embedded pool "none".
+/// embedded pool "none". `sealed` scratch files are encrypted and authenticated before they leave this
+/// process, so that memory nodes can neither read them nor change them unnoticed; local copies are not.
 ///
 /// Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
 /// InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
 #[pyfunction]
 #[pyo3(signature = (
     url=None, *, transport="auto", timeout="5s", reserve=None, ca=None, cert=None, key=None, certs=None,
-    tenant=None, plaintext=false, protection=None, local_folder=None
+    tenant=None, plaintext=false, protection=None, local_folder=None, sealed=false
 ))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn connect(
@@ -91,6 +92,7 @@ pub(crate) fn connect(
     plaintext: bool,
     protection: Option<&str>,
     local_folder: Option<PathBuf>,
+    sealed: bool,
 ) -> PyResult<PyPool> {
     let options = PoolOptions {
         tls: certificates::tls(py, [ca, cert, key], certs, tenant)?,
@@ -100,6 +102,7 @@ pub(crate) fn connect(
         plaintext,
         protection: self::protection(py, protection)?,
         local_folder: self::local_folder(local_folder),
+        seal_scratch: sealed,
         ..PoolOptions::default()
     };
     let local_folder = options.local_folder.clone();

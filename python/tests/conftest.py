@@ -28,10 +28,11 @@ def farpool_binary() -> str:
     return path
 
 
-def start_cluster(binary: str, node_memory_bytes: int) -> Cluster:
+def start_cluster(binary: str, node_memory_bytes: int, hosts: bool = False) -> Cluster:
     return Cluster(
         binary,
         node_memory_bytes,
+        hosts=hosts,
         broker_arguments=("--ttl", f"{TTL_SECONDS * 1000:.0f}ms", "--grace", f"{GRACE_SECONDS * 1000:.0f}ms"),
     )
 

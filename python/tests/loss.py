@@ -28,20 +28,24 @@ import farpool
 import farpool.duckdb
 from farpool.demo.cluster import Cluster
 
-# Each is ordered down to a unique key, and spills at its limit with two threads.
+# Limit, least bytes moved (written and read back), text. Each answer is ordered down to a unique key, and each
+# query spills at its limit with two threads.
 QUERIES = {
     "sort": (
         "100MB",
+        150_000_000,
         "SELECT hash(i) AS weight, repeat('y', 40) || hash(i + 1) AS padding FROM range(1_800_000) t(i) "
         "ORDER BY weight, padding",
     ),
     "aggregate": (
         "100MB",
+        80_000_000,
         "SELECT hash(i) % 800_000 AS k, count(*) AS n, max(repeat('z', 20) || hash(i + 7)) AS top "
         "FROM range(2_000_000) t(i) GROUP BY k ORDER BY k",
     ),
     "join": (
         "140MB",
+        150_000_000,
         "SELECT a.k, a.p AS left_p, b.p AS right_p "
         "FROM (SELECT hash(i) AS k, repeat('a', 40) || i AS p FROM range(1_200_000) t(i)) a "
         "JOIN (SELECT hash(i) AS k, repeat('b', 40) || i AS p FROM range(0, 2_400_000, 2) t(i)) b USING (k) "
@@ -73,18 +77,17 @@ class Setting:
 class Run:
     """What came of it."""
 
-    verdict: str  # "right", "wrong" or "failed"; "early": the query ended before its moment came
+    verdict: str  # "right", "wrong" or "failed"; "early": the query ended before the moment came
     seconds: float
-    moved_bytes: int  # what the query read and wrote in far files
+    stats: dict[str, int]
     text: str = ""  # of whatever was not right
-    stats: dict[str, int] | None = None
 
 
 @cache
 def expected(query: str) -> pa.Table:
     """The answer of a query that has all the memory it wants."""
     with duckdb.connect(config={"temp_directory": ""}) as con:
-        return con.sql(QUERIES[query][1]).to_arrow_reader(ROWS_PER_BATCH).read_all()
+        return con.sql(QUERIES[query][2]).to_arrow_reader(ROWS_PER_BATCH).read_all()
 
 
 def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
@@ -101,10 +104,11 @@ def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
     return "" if row == table.num_rows else f"there are {row} rows and should be {table.num_rows}"
 
 
-def run(binary: str, setting: Setting, moved_bytes: int | None = None, seed: int = 0) -> Run:
-    """Runs a query; a node is lost when it has moved a share of `moved_bytes`, if they are given."""
+def run(binary: str, setting: Setting, seed: int | None) -> Run:
+    """Runs a query, and loses a node under it at a moment that the seed says; without one, lets it be."""
     rng = random.Random(f"{setting} {seed}")
-    moment_bytes = None if moved_bytes is None else round(rng.uniform(0.02, 0.95) * moved_bytes)
+    limit, moved_bytes, sql = QUERIES[setting.query]
+    moment_bytes = None if seed is None else round(rng.uniform(0.02, 1) * moved_bytes)
     is_mirror = setting.protection == "mirror"
     stalls = setting.event == "stall"
     cluster = Cluster(
@@ -115,7 +119,6 @@ def run(binary: str, setting: Setting, moved_bytes: int | None = None, seed: int
         hosts=is_mirror,
     )
     victim = rng.choice(["node-1", "node-2"]) if is_mirror else "node-1"
-    limit, sql = QUERIES[setting.query]
     with (
         cluster,
         farpool.connect(cluster.url, transport=setting.transport, timeout=STALL_TIMEOUT if stalls else "5s") as pool,
@@ -127,7 +130,7 @@ def run(binary: str, setting: Setting, moved_bytes: int | None = None, seed: int
         start = time.monotonic()
         query = executor.submit(lambda: difference(con.sql(sql).to_arrow_reader(ROWS_PER_BATCH), table))
         if moment_bytes is not None and not _wait(query, pool, moment_bytes):
-            return Run("early", time.monotonic() - start, _moved_bytes(pool))
+            return Run("early", time.monotonic() - start, pool.stats())
         if moment_bytes is not None and stalls:
             cluster.stall(victim)
             _wait(query, pool, seconds=rng.uniform(*STALL_SECONDS))
@@ -146,7 +149,7 @@ def run(binary: str, setting: Setting, moved_bytes: int | None = None, seed: int
         left = cluster.what_is_left() + cluster.stop()
         if left and verdict == "right":
             verdict, text = "failed", f"left behind: {', '.join(left)}"
-        return Run(verdict, seconds, stats["bytes_read"] + stats["bytes_written"], text, stats)
+        return Run(verdict, seconds, stats, text)
 
 
 def _moved_bytes(pool: farpool.Pool) -> int:
@@ -176,7 +179,7 @@ def main() -> int:
     if not os.access(binary, os.X_OK):
         parser.error(f"FARPOOL_BIN='{binary}' is not an executable file: build the binary and set it")
 
-    rows = []
+    rows: list[tuple] = []
     for protection in [arguments.protection] if arguments.protection else ["mirror", "local"]:
         settings = [
             Setting(protection, transport, query, arguments.event, arguments.threads)
@@ -184,7 +187,8 @@ def main() -> int:
             for transport in ([arguments.transport] if arguments.transport else ["tcp", "shm"])
         ]
         rows += _many(binary, settings, arguments.runs, arguments.seed)
-    header = ("protection", "transport", "runs", "right", "wrong", "failed", "undisturbed", "disturbed", "largest")
+    header = ["protection", "transport", "runs", "right", "wrong", "failed", "noticed"]
+    header += ["undisturbed", "disturbed", "most"]
     print(*(f"{word:>12}" for word in header))
     for row in rows:
         print(*(f"{cell:>12}" for cell in row))
@@ -193,7 +197,7 @@ def main() -> int:
 
 def _many(binary: str, settings: list[Setting], run_count: int, seed: int) -> list[tuple]:
     """So many runs over some settings in turn; one row of the report for each transport."""
-    quiet = {setting: [run(binary, setting) for _ in range(UNDISTURBED_RUNS)] for setting in settings}
+    quiet = {setting: [run(binary, setting, None) for _ in range(UNDISTURBED_RUNS)] for setting in settings}
     for setting, runs in quiet.items():
         for one in runs:
             if one.verdict != "right":
@@ -202,8 +206,7 @@ def _many(binary: str, settings: list[Setting], run_count: int, seed: int) -> li
     early = 0
     for number in range(run_count):
         setting = settings[number % len(settings)]
-        moved_bytes = min(one.moved_bytes for one in quiet[setting])
-        while (one := run(binary, setting, moved_bytes, seed)).verdict == "early":
+        while (one := run(binary, setting, seed)).verdict == "early":
             early += 1
             seed += 1
         done[setting].append(one)
@@ -221,7 +224,9 @@ def _many(binary: str, settings: list[Setting], run_count: int, seed: int) -> li
         counts = [sum(one.verdict == verdict for one in runs) for verdict in ("right", "wrong", "failed")]
         seconds = [one.seconds for one in runs]
         shown = (median(one.seconds for one in before), median(seconds), max(seconds)) if runs else ()
-        rows.append((settings[0].protection, transport, len(runs), *counts, *(f"{value:.2f} s" for value in shown)))
+        noticed = sum(one.stats["nodes_lost"] or one.stats["dropped_copy_bytes"] > 0 for one in runs)
+        times = (f"{value:.2f} s" for value in shown)
+        rows.append((settings[0].protection, transport, len(runs), *counts, noticed, *times))
     return rows
 
 
