@@ -179,16 +179,31 @@ impl Session {
         };
         let rebuilder =
             locked(&self.rebuilders).iter().rev().find(|known| name.starts_with(&*known.prefix)).cloned();
-        match (open(), rebuilder) {
-            (Err(error), Some(rebuilder))
-                if error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost) =>
-            {
-                (rebuilder.rebuild)(name)
-                    .map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
-                Ok((open()?, true))
-            }
-            (opened, rebuilder) => Ok((opened?, rebuilder.is_some())),
+        // The broker knows of a loss only once the node is back without its bytes. We may know before.
+        let is_lost = |opened: &Result<Opened, Error>| match opened {
+            Ok(opened) => opened.extents.iter().any(|extent| self.has_lost(extent)),
+            Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
+        };
+        let opened = open();
+        let Some(rebuilder) = rebuilder else { return Ok((opened?, false)) };
+        if !is_lost(&opened) {
+            return Ok((opened?, true));
         }
+        let turn = Arc::clone(locked(&self.rebuilding).entry(name.clone()).or_default());
+        let _turn = turn.take(&*self.host);
+        // Whoever had the turn before may have built it.
+        let opened = open();
+        if !is_lost(&opened) {
+            return Ok((opened?, true));
+        }
+        (rebuilder.rebuild)(name)
+            .map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
+        Ok((open()?, true))
+    }
+
+    /// Whether this session knows that the node of a published extent is gone.
+    fn has_lost(&self, extent: &NamedExtent) -> bool {
+        locked(&self.nodes).get(&(extent.node, extent.incarnation)).is_some_and(|links| links.is_lost())
     }
 
     /// Moves what a published file has on a node to others, under its name. How many bytes that were.

@@ -54,6 +54,8 @@ pub(crate) struct Session {
     /// Regions given up whose node has not heard of it.
     pub(crate) unheard: Mutex<Vec<Arc<LeasedRegion>>>,
     pub(crate) rebuilders: Mutex<Vec<Rebuilder>>,
+    /// Of several that need a lost file, one builds it anew.
+    pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
     is_closed: AtomicBool,
     process: u32,
     /// Rings when the session ends.
@@ -109,6 +111,7 @@ impl Session {
             mending: Mending::default(),
             unheard: Mutex::default(),
             rebuilders: Mutex::default(),
+            rebuilding: Mutex::default(),
             is_closed: AtomicBool::new(false),
             process: std::process::id(),
             stopping: Bell::default(),
