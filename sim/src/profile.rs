@@ -128,7 +128,8 @@ impl Plan {
         let settings = LeaseSettings {
             lease_ttl_ms,
             grace_ms,
-            ticket_ttl_ms: random.skewed(500, 4 * u64::from(lease_ttl_ms.max(2_500))) as u32,
+            ticket_ttl_ms: (random.skewed(500, 4 * u64::from(lease_ttl_ms.max(2_500))) as u32)
+                .max(2 * heartbeat_ms),
             heartbeat_ms,
             node_silence_ms: heartbeat_ms * random.range(2, 8) as u32,
         };

@@ -19,7 +19,7 @@ pub struct LeaseSettings {
     pub lease_ttl_ms: u32,
     /// An expired lease keeps its bytes, unusable until renewed, for this long. Default 2 s; 0 to 600 s.
     pub grace_ms: u32,
-    /// A ticket not redeemed for this long is void. Default 10 s.
+    /// A ticket not redeemed for this long is void. Default 10 s; at least twice the heartbeat.
     pub ticket_ttl_ms: u32,
     /// How often a node reports. Default 250 ms.
     pub heartbeat_ms: u32,
@@ -56,6 +56,14 @@ impl LeaseSettings {
             found.push(format!(
                 "a node is silent after {} ms but reports every {} ms; at least twice that is permitted",
                 self.node_silence_ms, self.heartbeat_ms
+            ));
+        }
+        // Between two reports a node goes by its own clock: one that runs ahead would find fresh tickets void.
+        if self.ticket_ttl_ms < 2 * self.heartbeat_ms {
+            found.push(format!(
+                "a ticket is void after {} ms but nodes learn the time every {} ms; at least twice that is \
+                 permitted",
+                self.ticket_ttl_ms, self.heartbeat_ms
             ));
         }
         found
