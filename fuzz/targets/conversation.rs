@@ -68,7 +68,7 @@ fn check_reply<'a>(out: &'a [u8], asked: &Header) -> &'a [u8] {
 fuzz_target!(|input: &[u8]| {
     let service = OneRegion(Mutex::new([0; REGION_BYTES as usize]));
     let mut rest = input;
-    let mut conversation = Conversation::new(Peer { is_local: input.len() % 2 == 1, identity: None });
+    let mut conversation = Conversation::new(Peer { is_local: input.len() % 2 == 1, ..Peer::default() });
     let mut out = Outgoing::default();
     if let Some((flags, behind)) = rest.split_first()
         && flags % 8 != 0

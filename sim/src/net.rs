@@ -232,7 +232,7 @@ impl World {
             ends: [end(caller), end(process)],
             directions: Default::default(),
             service,
-            conversation: Some(Conversation::new(Peer { is_local, identity })),
+            conversation: Some(Conversation::new(Peer { is_local, identity, ..Peer::default() })),
             is_serving: false,
             is_local,
         };

@@ -123,8 +123,8 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
 }
 
 impl Core {
-    fn answer(&mut self, host: &dyn Host, tenant: &Name, request: Request) -> Result<Reply, Refusal> {
-        let now = host.now();
+    fn answer(&mut self, host: &dyn Host, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        let (now, tenant) = (host.now(), &tenant_of(peer));
         let leases = &mut self.leases;
         leases.tick(now);
         let mut records: Vec<Record> = Vec::new();
@@ -154,8 +154,10 @@ impl Core {
             Request::ListNames(list) => Ok(Reply::ListNames(leases.list_names(tenant, &list))),
             Request::Status(_) => Ok(Reply::Status(leases.status(now, tenant))),
             Request::Drain(order) => leases.drain(tenant, &order).map(Reply::Drain),
-            Request::Offer(offer) => leases.offer(now, offer).map(Reply::Offer),
-            Request::Inventory(inventory) => leases.inventory(now, inventory).map(Reply::Inventory),
+            Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
+            Request::Inventory(inventory) => {
+                leases.inventory(now, peer.connection, inventory).map(Reply::Inventory)
+            }
             other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
         }?;
         if !records.is_empty()
@@ -179,7 +181,7 @@ impl Service for BrokerService {
         if core.failure.is_some() {
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
-        core.answer(&*self.host, &tenant_of(peer), request)
+        core.answer(&*self.host, peer, request)
     }
 
     fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {

@@ -56,6 +56,8 @@ struct Flight {
     id: u64,
     from: Address,
     to: Address,
+    /// Of a node's question: the connection, named by the offer it began with. Others need none.
+    connection: u64,
     said: Said,
 }
 
@@ -65,6 +67,8 @@ struct Node {
     joined: Option<u64>,
     /// The question under way, and when it was asked.
     waiting: Option<(u64, u64)>,
+    /// What it asks over; see `Flight`.
+    connection: u64,
     /// The life of the broker that was asked last.
     asked_life: u64,
 }
@@ -115,7 +119,7 @@ fn ticket_key(incarnation: Incarnation) -> [u8; 32] {
 
 fn fresh_node(index: usize, incarnation: Incarnation) -> Node {
     let arbiter = Arbiter::new(node_id(index), incarnation, ticket_key(incarnation), REGIONS);
-    Node { arbiter, joined: None, waiting: None, asked_life: 0 }
+    Node { arbiter, joined: None, waiting: None, connection: 0, asked_life: 0 }
 }
 
 fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
@@ -165,17 +169,17 @@ impl World<'_> {
             return;
         }
         let index = self.random.below(self.flights.len() as u64) as usize;
-        let Flight { id, from, to, said } = self.flights.swap_remove(index);
+        let Flight { id, from, to, connection, said } = self.flights.swap_remove(index);
         match (to, said) {
             (Address::Broker { life }, Said::Ask(request)) if life == self.broker_life => {
-                if let Some(answer) = self.ask_broker(from, request) {
-                    self.send(Flight { id, from: to, to: from, said: Said::Answer(answer) });
+                if let Some(answer) = self.ask_broker(from, connection, request) {
+                    self.send(Flight { id, from: to, to: from, connection, said: Said::Answer(answer) });
                 }
             }
             (Address::Node(node), Said::Ask(request)) => {
                 let Address::Client(client) = from else { panic!("only clients ask nodes") };
                 let answer = self.ask_node(node, &tenant_of(client), request);
-                self.send(Flight { id, from: to, to: from, said: Said::Answer(answer) });
+                self.send(Flight { id, from: to, to: from, connection, said: Said::Answer(answer) });
             }
             (Address::Node(node), Said::Answer(answer)) => self.answer_node(node, id, from, answer),
             (Address::Client(client), Said::Answer(answer)) => self.answer_client(client, id, answer),
@@ -184,7 +188,12 @@ impl World<'_> {
     }
 
     /// The broker's answer, released only after its records are durable; none if it crashed on the way.
-    fn ask_broker(&mut self, from: Address, request: Request) -> Option<Result<Reply, Refusal>> {
+    fn ask_broker(
+        &mut self,
+        from: Address,
+        connection: u64,
+        request: Request,
+    ) -> Option<Result<Reply, Refusal>> {
         let asker = match from {
             Address::Client(client) => tenant_of(client),
             _ => tenant::local(),
@@ -211,8 +220,10 @@ impl World<'_> {
                 broker.rename(&asker, &rename, &mut records).map(Reply::RenameName)
             }
             Request::Drain(order) => broker.drain(&asker, &order).map(Reply::Drain),
-            Request::Offer(offer) => broker.offer(now, offer).map(Reply::Offer),
-            Request::Inventory(inventory) => broker.inventory(now, inventory).map(Reply::Inventory),
+            Request::Offer(offer) => broker.offer(now, connection, offer).map(Reply::Offer),
+            Request::Inventory(inventory) => {
+                broker.inventory(now, connection, inventory).map(Reply::Inventory)
+            }
             other => panic!("nobody asks the broker for {other:?}"),
         };
         assert!(answer.is_ok() || records.is_empty(), "a refusal changes nothing: {records:?}");
@@ -404,9 +415,13 @@ impl World<'_> {
             Request::Offer(offer_of(index, node.arbiter.incarnation()))
         };
         let id = self.fresh();
-        (self.nodes[index].waiting, self.nodes[index].asked_life) = (Some((id, now_ms)), life);
-        let to = Address::Broker { life };
-        self.send(Flight { id, from: Address::Node(index), to, said: Said::Ask(request) });
+        let node = &mut self.nodes[index];
+        (node.waiting, node.asked_life) = (Some((id, now_ms)), life);
+        if matches!(request, Request::Offer(_)) {
+            node.connection = id;
+        }
+        let (from, to, connection) = (Address::Node(index), Address::Broker { life }, node.connection);
+        self.send(Flight { id, from, to, connection, said: Said::Ask(request) });
     }
 
     fn answer_node(&mut self, index: usize, id: u64, from: Address, answer: Result<Reply, Refusal>) {
@@ -510,17 +525,17 @@ impl World<'_> {
         for index in 0..NODES {
             let now = self.node_now(index);
             let offer = offer_of(index, self.nodes[index].arbiter.incarnation());
-            let broker_now = self.broker_now();
+            let (broker_now, connection) = (self.broker_now(), self.fresh());
             let arbiter = &mut self.nodes[index].arbiter;
             arbiter.tick(now);
             let broker = self.broker.as_mut().expect("it runs");
-            arbiter.offered(&broker.offer(broker_now, offer).expect("taken in"));
+            arbiter.offered(&broker.offer(broker_now, connection, offer).expect("taken in"));
             for _ in 0..2 {
-                let ruling = broker.inventory(broker_now, arbiter.inventory()).expect("known");
+                let ruling = broker.inventory(broker_now, connection, arbiter.inventory()).expect("known");
                 arbiter.rule(now, &ruling);
                 arbiter.to_scrub().into_iter().for_each(|region| arbiter.scrub(region));
             }
-            broker.inventory(broker_now, arbiter.inventory()).expect("known");
+            broker.inventory(broker_now, connection, arbiter.inventory()).expect("known");
         }
         self.invariant_i5_what_was_promised_is_kept();
     }

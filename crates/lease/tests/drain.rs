@@ -8,6 +8,8 @@ use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 
+/// Between each node and the broker.
+const CONNECTION: u64 = 1;
 const KEY: [u8; 32] = [3; 32];
 const START: MonoNs = MonoNs(1_000_000_000);
 const SESSION: SessionId = SessionId(9);
@@ -45,12 +47,12 @@ fn join(broker: &mut BrokerLeases, called: &str, host: &str) {
         host_label: name(host),
         region_bytes: REGION_BYTES_MIN,
     };
-    broker.offer(START, Offer { info, ticket_key: KEY }).expect("taken in");
+    broker.offer(START, CONNECTION, Offer { info, ticket_key: KEY }).expect("taken in");
 }
 
 /// A report, and what follows from it.
 fn report(broker: &mut BrokerLeases, node: &mut NodeLeases) -> Ruling {
-    let ruling = broker.inventory(START, node.inventory(Traffic::default(), 0)).expect("known");
+    let ruling = broker.inventory(START, CONNECTION, node.inventory(Traffic::default(), 0)).expect("known");
     node.rule(START, &ruling, &mut Vec::new());
     ruling
 }

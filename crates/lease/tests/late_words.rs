@@ -11,6 +11,8 @@ use farpool_wire::*;
 const NODE: NodeId = NodeId(1);
 const LIFE: Incarnation = Incarnation(2);
 const KEY: [u8; 32] = [3; 32];
+/// Between the node and the broker.
+const CONNECTION: u64 = 1;
 const START: MonoNs = MonoNs(1_000_000_000);
 
 fn name(text: &str) -> Name {
@@ -18,10 +20,14 @@ fn name(text: &str) -> Name {
 }
 
 fn offer_of(node: NodeId) -> Offer {
+    offer_of_life(node, LIFE)
+}
+
+fn offer_of_life(node: NodeId, incarnation: Incarnation) -> Offer {
     let info = NodeInfo {
         node,
         name: name("n"),
-        incarnation: LIFE,
+        incarnation,
         address: Text::default(),
         shm_socket: Text::default(),
         host_boot: 0,
@@ -36,7 +42,7 @@ fn broker() -> (BrokerLeases, SessionProof) {
     let records = &mut Vec::new();
     let mut broker =
         BrokerLeases::start(START, LeaseSettings::default(), Durable::default(), [4; 32], records);
-    broker.offer(START, offer_of(NODE)).expect("taken in");
+    broker.offer(START, CONNECTION, offer_of(NODE)).expect("taken in");
     let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
     let opened = broker.open_session(START, &tenant::local(), &open, SessionId(9)).expect("opened");
     (broker, SessionProof { session: opened.session, secret: opened.secret })
@@ -73,12 +79,17 @@ fn publish(
     answer.map(|published| published.file).map_err(|refusal| refusal.code)
 }
 
-/// The broker's word on region 0 at this epoch, owned so.
-fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
+/// A report of region 0 at this epoch, owned so.
+fn inventory_with(epoch: u64, owner: RegionOwner) -> Inventory {
     let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(Traffic::default(), 0);
     let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(epoch), owner };
     inventory.owned = List::new(vec![owned]).expect("one");
-    broker.inventory(START, inventory).expect("known")
+    inventory
+}
+
+/// The broker's word on region 0 at this epoch, owned so.
+fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
+    broker.inventory(START, CONNECTION, inventory_with(epoch, owner)).expect("known")
 }
 
 /// The node shows region 0 as sealed at this epoch, on its way to a name.
@@ -126,6 +137,43 @@ fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
     );
 }
 
+/// The model checker's: the offer of a node's earlier life was taken after that of the present one, and the
+/// broker forgot what it had given up there; an inventory of a connection that had broken, taken after that,
+/// showed the region as sealed still, and a late publish of it was acknowledged. It had been freed.
+#[test]
+fn report_of_a_broken_connection_does_not_bring_back_what_was_ruled_away() {
+    let (mut broker, proof) = broker();
+    let late_report = inventory_with(2, RegionOwner::Sealing(SessionId(9)));
+    assert_eq!(ruling_on(&mut broker, 2, RegionOwner::Orphan).drop.len(), 1);
+    let silent_ms = u64::from(LeaseSettings::default().node_silence_ms) + 1;
+    let (earlier, broken, present) = (CONNECTION + 1, CONNECTION, CONNECTION + 2);
+    let later = START.plus_ms(silent_ms);
+    broker.offer(later, earlier, offer_of_life(NODE, Incarnation(1))).expect("the other is silent");
+    let later = later.plus_ms(silent_ms);
+    broker.offer(later, present, offer_of(NODE)).expect("not locked out");
+
+    let answer = broker.inventory(later, broken, late_report.clone());
+    assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
+    assert_eq!(publish(&mut broker, &proof, "late", &[extent(2)]), Err(Code::NotReported));
+    // What the node shows over its present connection is there.
+    broker.inventory(later, present, late_report).expect("taken");
+    assert!(publish(&mut broker, &proof, "there", &[extent(2)]).is_ok());
+}
+
+/// The same from another side: an offer whose answer the node never had comes after that of its present
+/// connection. The node is told, and offers itself again.
+#[test]
+fn offer_that_comes_late_makes_the_node_offer_itself_again() {
+    let (mut broker, proof) = broker();
+    broker.offer(START, CONNECTION + 1, offer_of(NODE)).expect("taken in");
+    let sealed = inventory_with(2, RegionOwner::Sealing(SessionId(9)));
+    let answer = broker.inventory(START, CONNECTION, sealed.clone());
+    assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
+    broker.offer(START, CONNECTION + 2, offer_of(NODE)).expect("taken in");
+    broker.inventory(START, CONNECTION + 2, sealed).expect("taken");
+    assert!(publish(&mut broker, &proof, "view", &[extent(2)]).is_ok());
+}
+
 /// A publish arrives a second time, after its name was dropped: it must not come back without its bytes.
 #[test]
 fn publish_repeated_after_its_name_was_dropped_is_refused() {
@@ -157,7 +205,7 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     let regions = List::new(vec![RegionAt { region: granted.region, epoch: granted.epoch }]).expect("one");
     let (session, secret) = (SessionId(9), Secret(8));
     node.seal(None, &Seal { session, secret, regions }, || Handle(6), actions).expect("sealed");
-    let ruling = broker.inventory(START, node.inventory(Traffic::default(), 0)).expect("known");
+    let ruling = broker.inventory(START, CONNECTION, node.inventory(Traffic::default(), 0)).expect("known");
     node.rule(START, &ruling, actions);
     assert_eq!(node.inventory(Traffic::default(), 0).counts.cleaning, 1);
 }
@@ -184,10 +232,10 @@ fn publish_of_a_region_no_node_can_have_is_refused() {
 fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
     let (mut broker, proof) = broker();
     for node in [NODE, NodeId(2)] {
-        broker.offer(START, offer_of(node)).expect("taken in");
+        broker.offer(START, CONNECTION, offer_of(node)).expect("taken in");
         let mut inventory = NodeLeases::new(node, LIFE, KEY, 1).inventory(Traffic::default(), 0);
         inventory.counts.free = u32::MAX;
-        let answer = broker.inventory(START, inventory);
+        let answer = broker.inventory(START, CONNECTION, inventory);
         assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::Malformed));
     }
     let request = RequestTickets {

@@ -50,6 +50,8 @@ struct Node {
     /// Whether an administrator has said that this life of it is to be emptied.
     is_to_drain: bool,
     under_way: UnderWay,
+    /// To the broker; each has a number of its own.
+    connection: u64,
     clock_ahead_ms: u64,
 }
 
@@ -94,7 +96,7 @@ fn key_of(incarnation: Incarnation) -> [u8; 32] {
 
 fn fresh_node(index: usize, incarnation: Incarnation, clock_ahead_ms: u64) -> Node {
     let arbiter = Arbiter::new(NodeId(index as u64 + 1), incarnation, key_of(incarnation), REGIONS);
-    Node { arbiter, is_to_drain: false, under_way: UnderWay::Cut, clock_ahead_ms }
+    Node { arbiter, is_to_drain: false, under_way: UnderWay::Cut, connection: 0, clock_ahead_ms }
 }
 
 impl World<'_> {
@@ -113,7 +115,7 @@ impl World<'_> {
 
     /// The next thing that happens between a node and the broker.
     fn advance(&mut self, index: usize) {
-        let (now, node_now) = (self.now(), self.node_now(index));
+        let (now, node_now, fresh) = (self.now(), self.node_now(index), self.fresh());
         let node = &mut self.nodes[index];
         node.under_way = match std::mem::replace(&mut node.under_way, UnderWay::Cut) {
             UnderWay::Cut => {
@@ -129,7 +131,8 @@ impl World<'_> {
                     host_label: label,
                     region_bytes: MIB,
                 };
-                match self.broker.offer(now, Offer { info, ticket_key: key_of(incarnation) }) {
+                node.connection = fresh;
+                match self.broker.offer(now, fresh, Offer { info, ticket_key: key_of(incarnation) }) {
                     Ok(offered) => {
                         node.arbiter.offered(&offered);
                         UnderWay::Nothing
@@ -140,7 +143,8 @@ impl World<'_> {
             }
             UnderWay::Nothing => UnderWay::Report(Box::new(node.arbiter.inventory()), node_now),
             UnderWay::Report(inventory, made) => {
-                let ruling = self.broker.inventory(now, *inventory).expect("its life is known");
+                let ruling = self.broker.inventory(now, node.connection, *inventory);
+                let ruling = ruling.expect("its life is known");
                 UnderWay::Ruling(Box::new(ruling), made)
             }
             UnderWay::Ruling(ruling, asked) => {

@@ -10,6 +10,8 @@ use farpool_wire::*;
 use std::collections::BTreeMap;
 
 const LIFE: Incarnation = Incarnation(2);
+/// Between each node and the broker.
+const CONNECTION: u64 = 1;
 const START: MonoNs = MonoNs(1_000_000_000);
 
 fn name(text: &str) -> Name {
@@ -50,7 +52,7 @@ impl Pool {
             host_label: name("h"),
             region_bytes: REGION_BYTES_MIN,
         };
-        self.broker.offer(START, Offer { info, ticket_key: [3; 32] }).expect("taken in");
+        self.broker.offer(START, CONNECTION, Offer { info, ticket_key: [3; 32] }).expect("taken in");
         self.report();
     }
 
@@ -65,7 +67,7 @@ impl Pool {
             owned: List::new(self.sealed.clone()).expect("few"),
             tenants: List::new(self.uses.clone()).expect("few"),
         };
-        self.broker.inventory(START, inventory).expect("known")
+        self.broker.inventory(START, CONNECTION, inventory).expect("known")
     }
 
     fn session(&mut self, tenant: &str, id: u64) -> SessionProof {
@@ -314,5 +316,5 @@ fn inventory_that_counts_more_regions_than_a_node_can_have_is_refused() {
         owned: List::default(),
         tenants: List::new(uses.to_vec()).expect("two"),
     };
-    assert_eq!(code(pool.broker.inventory(START, inventory)), Err(Code::Malformed));
+    assert_eq!(code(pool.broker.inventory(START, CONNECTION, inventory)), Err(Code::Malformed));
 }

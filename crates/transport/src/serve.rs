@@ -10,10 +10,16 @@ use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, Opcode, Refusal, Reply, Request, WireError};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Connections that this process has ever answered.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Who is asking, as far as the connection proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
+    /// A number that no other connection of this process has; 0 for a peer that came over none.
+    pub connection: u64,
     /// On this host, under the same user: reached by a Unix socket that checked both.
     pub is_local: bool,
     /// Who it is, by its certificate; nothing on connections without TLS.
@@ -77,9 +83,16 @@ pub enum Next {
 }
 
 impl Conversation {
-    /// Begins with a peer that has not said hello.
+    /// Begins with a peer that has not said hello, and numbers its connection.
     pub fn new(peer: Peer) -> Self {
-        Conversation { peer, greeted: false, spans: Vec::new(), body: Vec::new() }
+        // They are only compared with each other.
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        Conversation {
+            peer: Peer { connection, ..peer },
+            greeted: false,
+            spans: Vec::new(),
+            body: Vec::new(),
+        }
     }
 
     /// Answers a frame; the reply is appended to `out`.

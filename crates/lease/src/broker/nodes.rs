@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) info: NodeInfo,
+    /// What it offered itself over.
+    connection: u64,
     pub(super) ticket_key: TicketKey,
     /// When it last said anything.
     pub(super) heard: MonoNs,
@@ -56,9 +58,10 @@ pub(super) struct Share {
 }
 
 impl Node {
-    fn new(now: MonoNs, offer: Offer) -> Node {
+    fn new(now: MonoNs, connection: u64, offer: Offer) -> Node {
         Node {
             info: offer.info,
+            connection,
             ticket_key: offer.ticket_key,
             heard: now,
             inventory: None,
@@ -73,8 +76,8 @@ impl Node {
 
     /// The same life over a new connection: what was promised of it and said of it stands, and what it held it
     /// holds until it says otherwise.
-    fn connected_again(&mut self, now: MonoNs, offer: Offer) {
-        let before = std::mem::replace(self, Node::new(now, offer));
+    fn connected_again(&mut self, now: MonoNs, connection: u64, offer: Offer) {
+        let before = std::mem::replace(self, Node::new(now, connection, offer));
         (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
         self.told = before.told;
     }
@@ -174,9 +177,12 @@ impl Node {
 }
 
 impl BrokerLeases {
-    /// A node presents itself; a new incarnation replaces the old one, once that is silent: two that live would
-    /// displace each other for ever.
-    pub fn offer(&mut self, now: MonoNs, offer: Offer) -> Result<Offered, Refusal> {
+    /// A node presents itself, over a connection that the caller has a number for; a new incarnation replaces
+    /// the old one, once that is silent: two that live would displace each other for ever.
+    ///
+    /// An offer may be taken late, when its connection is over: then an earlier life, or an earlier connection,
+    /// seems to be the present one until the node has offered itself again.
+    pub fn offer(&mut self, now: MonoNs, connection: u64, offer: Offer) -> Result<Offered, Refusal> {
         if !self.nodes.contains_key(&offer.info.node) && self.nodes.len() >= NODES_MAX {
             return Err(Refusal::new(Code::LimitReached, NODES_MAX as u64));
         }
@@ -190,11 +196,17 @@ impl BrokerLeases {
         {
             return Err(Refusal::new(Code::WrongIncarnation, other.info.incarnation.0));
         }
+        // Even if this is an earlier life's offer that comes late, and forgets what the present life was told to
+        // free, none of that is published: a region must be shown as sealed first, in an inventory that the node
+        // made after the answer to a later offer. What it shows then is there, and what it was told before, over
+        // other connections, it does not hear any more.
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
         match self.nodes.get_mut(&id) {
-            Some(node) if node.info.incarnation == incarnation => node.connected_again(now, offer),
+            Some(node) if node.info.incarnation == incarnation => {
+                node.connected_again(now, connection, offer);
+            }
             _ => {
-                self.nodes.insert(id, Node::new(now, offer));
+                self.nodes.insert(id, Node::new(now, connection, offer));
             }
         }
         let times = &self.settings.lease;
@@ -206,13 +218,22 @@ impl BrokerLeases {
         })
     }
 
-    /// A node's report, answered by who owns its sealed regions.
-    pub fn inventory(&mut self, now: MonoNs, inventory: Inventory) -> Result<Ruling, Refusal> {
+    /// A node's report, answered by who owns its sealed regions. Taken over the connection of its last offer
+    /// only: what an earlier one has brought, and is looked at late, may show what was freed since.
+    pub fn inventory(
+        &mut self,
+        now: MonoNs,
+        connection: u64,
+        inventory: Inventory,
+    ) -> Result<Ruling, Refusal> {
         let broker_now_ms = self.clock_ms(now);
         let node =
             self.nodes.get_mut(&inventory.node).ok_or(Refusal::new(Code::NoNodes, inventory.node.0))?;
         if node.info.incarnation != inventory.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
+        }
+        if node.connection != connection {
+            return Err(Refusal::new(Code::NoNodes, inventory.node.0));
         }
         let counted: u64 = inventory.tenants.iter().map(|has| u64::from(has.regions)).sum();
         if u64::from(inventory.counts.free).max(counted) > NODE_REGIONS_MAX as u64 {

@@ -26,7 +26,8 @@ impl World<'_> {
     fn ask_as_client(&mut self, client: usize, to: Address, request: Request) {
         let id = self.fresh();
         self.clients[client].asked.insert(id, (request.clone(), to, self.now_ms));
-        self.send(Flight { id, from: Address::Client(client), to, said: Said::Ask(request) });
+        let from = Address::Client(client);
+        self.send(Flight { id, from, to, connection: 0, said: Said::Ask(request) });
     }
 
     fn ask_broker_as_client(&mut self, client: usize, request: Request) {

@@ -61,7 +61,7 @@ pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
         Socket::unix(stream)
     };
     let admit = |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
-        Ok((Box::new(socket), Peer { is_local: true, identity: None }))
+        Ok((Box::new(socket), Peer { is_local: true, ..Peer::default() }))
     };
     crate::tcp::run(listener, accept, admit, service)
 }

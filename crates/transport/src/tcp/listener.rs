@@ -62,7 +62,7 @@ pub fn listen(address: SocketAddr, reach: &Reach, service: Arc<dyn Service>) -> 
     let admit = move |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
         let Some(tls) = &tls else { return Ok((Box::new(socket), Peer::default())) };
         let (stream, identity) = tls::accept(tls, socket, clock::now().plus_ms(HANDSHAKE_MS_MAX))?;
-        Ok((Box::new(stream), Peer { is_local: false, identity: Some(identity) }))
+        Ok((Box::new(stream), Peer { identity: Some(identity), ..Peer::default() }))
     };
     let mut listening = run(listener, accept, admit, service)?;
     listening.local = Some(local);
