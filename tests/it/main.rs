@@ -15,6 +15,7 @@ mod raw_client;
 mod roles;
 mod shaped_and_simulated;
 mod tenant;
+mod tickets;
 mod tls;
 mod zombies;
 

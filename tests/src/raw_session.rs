@@ -73,6 +73,11 @@ impl RawSession {
         link: &mut dyn Link,
         regions: u64,
     ) -> Result<Vec<Grant>, LinkError> {
+        redeem(link, &self.ticket(broker, regions)?)
+    }
+
+    /// A ticket for regions of a node; the first one, if it takes several nodes.
+    pub fn ticket(&self, broker: &mut dyn Link, regions: u64) -> Result<Ticket, LinkError> {
         let request = RequestTickets {
             session: self.proof.session,
             secret: self.proof.secret,
@@ -84,12 +89,7 @@ impl RawSession {
         };
         let reply = broker.call(&Request::RequestTickets(request), soon())?;
         let Reply::RequestTickets(tickets) = reply else { panic!("tickets are answered by tickets") };
-        let ticket = tickets.tickets[0].ticket.clone();
-        let shared = link.transport() == Transport::Shm;
-        match link.call(&Request::Lease(Lease { ticket, shared }), soon())? {
-            Reply::Lease(leased) => Ok(leased.grants.into_vec()),
-            other => panic!("a lease is answered by {other:?}"),
-        }
+        Ok(tickets.tickets[0].ticket.clone())
     }
 
     /// Gives regions back.
@@ -131,6 +131,15 @@ impl RawSession {
     /// Renews all its leases at the node.
     pub fn renew(&self, link: &mut dyn Link) -> Result<Reply, LinkError> {
         link.call(&Request::Renew(self.proof.clone()), soon())
+    }
+}
+
+/// Makes leases of a ticket.
+pub fn redeem(link: &mut dyn Link, ticket: &Ticket) -> Result<Vec<Grant>, LinkError> {
+    let lease = Lease { ticket: ticket.clone(), shared: link.transport() == Transport::Shm };
+    match link.call(&Request::Lease(lease), soon())? {
+        Reply::Lease(leased) => Ok(leased.grants.into_vec()),
+        other => panic!("a lease is answered by {other:?}"),
     }
 }
 
