@@ -4,6 +4,7 @@ mod bad_input;
 mod certificates;
 mod certs_command;
 mod conformance;
+mod drain;
 mod fencing;
 mod file_model;
 mod held_back;

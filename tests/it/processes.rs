@@ -4,7 +4,7 @@ use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Protection, StatusReport, TransportChoice,
 };
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -33,6 +33,18 @@ impl Process {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("signalled");
+    }
+
+    /// How it ended, by itself.
+    pub fn ends_within(mut self, patience: Duration) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("waited") {
+                return status;
+            }
+            assert!(begun.elapsed() < patience, "the process goes on after {patience:?}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
 
     /// `kill -9`.

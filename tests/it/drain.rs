@@ -1,0 +1,255 @@
+//! Draining under load: `farpool drain` empties one node after the other while every kind of client reads and
+//! writes without a pause. Nobody may notice: every operation succeeds, with the right bytes.
+
+use crate::processes::{Process, binary, until};
+use crate::random::Random;
+use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// What each client's file holds at most.
+const FILE_BYTES: u64 = 4 * MIB;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn node(number: u32, url: &str) -> Process {
+    let (name, label) = (format!("n{number}"), format!("rack-{number}"));
+    let own =
+        ["node", "--name", &name, "--host-label", &label, "--memory", "256MiB", "--region-size", "1MiB"];
+    // Pre-faulting would take the two processors of a small machine from the clients.
+    Process::start(&[&own[..], &["--no-prefault", "--no-lock", "--broker", url]].concat())
+}
+
+/// What all clients share.
+#[derive(Default)]
+struct Load {
+    is_over: AtomicBool,
+    /// Operations that succeeded, by kind of client.
+    done: Mutex<BTreeMap<String, u64>>,
+    operations: AtomicU64,
+    failures: Mutex<Vec<String>>,
+}
+
+/// A client's wrong answer or failed operation.
+type Outcome = Result<(), String>;
+
+fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
+    move |error| format!("{what}: {error}")
+}
+
+impl Load {
+    /// Repeats operations until the load is over or one of them fails.
+    fn keep_up(&self, kind: &str, mut operation: impl FnMut() -> Outcome) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            if let Err(failure) = operation() {
+                self.failures.lock().expect("nobody panics").push(format!("{kind}: {failure}"));
+                return;
+            }
+            *self.done.lock().expect("nobody panics").entry(kind.to_owned()).or_default() += 1;
+            self.operations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn check(&self) {
+        let failures = self.failures.lock().expect("nobody panics");
+        assert!(failures.is_empty(), "{} failed operations: {failures:#?}", failures.len());
+    }
+}
+
+fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
+    let protection = Some(protection);
+    Pool::connect_with(url, PoolOptions { transport, protection, ..PoolOptions::default() })
+        .expect("a session")
+}
+
+/// A file and what it must hold.
+struct Modelled {
+    file: FarFile,
+    model: Vec<u8>,
+}
+
+impl Modelled {
+    fn create(pool: &Pool, name: &str, class: FileClass) -> Result<Modelled, String> {
+        let file = pool.create(name, class, CreateOptions::default()).map_err(failed("create"))?;
+        Ok(Modelled { file, model: Vec::new() })
+    }
+
+    fn write(&mut self, random: &mut Random) -> Outcome {
+        let from = random.below(FILE_BYTES) as usize;
+        let bytes = (1 + random.below(256 << 10) as usize).min(FILE_BYTES as usize - from);
+        let content = random.bytes(bytes);
+        self.file.write_at(from as u64, &content).map_err(failed("write"))?;
+        self.model.resize(self.model.len().max(from + bytes), 0);
+        self.model[from..from + bytes].copy_from_slice(&content);
+        Ok(())
+    }
+
+    fn read(&self, random: &mut Random) -> Outcome {
+        let from = random.below(self.model.len().max(1) as u64) as usize;
+        let bytes = (1 + random.below(256 << 10) as usize).min(self.model.len() - from);
+        self.read_at(from, bytes)
+    }
+
+    fn read_at(&self, from: usize, bytes: usize) -> Outcome {
+        let mut into = vec![0xee; bytes];
+        let count = self.file.read_at(from as u64, &mut into).map_err(failed("read"))?;
+        let is_right = into[..count] == self.model[from..from + bytes];
+        is_right.then_some(()).ok_or_else(|| format!("wrong bytes in {from}..{}", from + bytes))
+    }
+
+    fn step(&mut self, random: &mut Random) -> Outcome {
+        if self.model.is_empty() || random.below(2) == 0 { self.write(random) } else { self.read(random) }
+    }
+}
+
+/// Writes and reads a file; now and then it is deleted, and another begun.
+fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64) {
+    let mut random = Random(seed);
+    let mut number = 0;
+    let mut current: Option<Modelled> = None;
+    load.keep_up(kind, || {
+        let name = format!("{kind}-{number}");
+        match current.take() {
+            Some(old) if random.below(500) == 0 => {
+                old.read_at(0, old.model.len())?;
+                number += 1;
+                pool.delete(&name).map_err(failed("delete"))
+            }
+            Some(mut file) => {
+                let outcome = file.step(&mut random);
+                current = Some(file);
+                outcome
+            }
+            None => {
+                current = Some(Modelled::create(pool, &name, class)?);
+                Ok(())
+            }
+        }
+    });
+    // Nothing of what was moved was lost.
+    if let Some(file) = current
+        && let Err(failure) = file.read_at(0, file.model.len())
+    {
+        load.failures.lock().expect("nobody panics").push(format!("{kind}, at the end: {failure}"));
+    }
+}
+
+/// Publishes small files, has another session read them, and drops them.
+fn publish_and_drop(load: &Load, kind: &str, writer: &Pool, reader: &Pool, seed: u64) {
+    let mut random = Random(seed);
+    let mut number = 0;
+    load.keep_up(kind, || {
+        number += 1;
+        let name = format!("{kind}-{number}");
+        let bytes = 1 + random.below(MIB) as usize;
+        let content = random.bytes(bytes);
+        let mut file = Modelled::create(writer, &name, FileClass::Pinned)?;
+        file.file.write_at(0, &content).map_err(failed("write"))?;
+        file.model = content;
+        writer.publish(&name, false).map_err(failed("publish"))?;
+        let opened = reader.open(&name).map_err(failed("open"))?;
+        for file in [Modelled { file: opened, model: file.model.clone() }, file] {
+            file.read_at(0, file.model.len())?;
+        }
+        reader.delete(&name).map_err(failed("drop"))
+    });
+}
+
+/// Reads a published file that it has opened once.
+fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
+    let mut random = Random(seed);
+    load.keep_up(kind, || file.read(&mut random));
+}
+
+/// `farpool drain`, until it is over.
+fn drain(url: &str, name: &str) {
+    let output =
+        Command::new(binary()).args(["drain", name, "--pool", url, "--json", "--timeout", "60s"]).output();
+    let output = output.expect("the binary runs");
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "drain said {said:?} and {complained:?}");
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["state"], "ended", "{said}");
+    println!("{said}");
+}
+
+#[test]
+fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let url = broker.ready.clone();
+    let mut nodes: BTreeMap<u32, Process> = (1..=3).map(|number| (number, node(number, &url))).collect();
+    let observer = connect(&url, TransportChoice::Tcp, Protection::None);
+
+    // One on each node at least: a region is a MiB.
+    let mut shared = Modelled::create(&observer, "shared", FileClass::Pinned).expect("created");
+    shared.model = Random(1).bytes(12 * MIB as usize);
+    shared.file.write_at(0, &shared.model).expect("a write");
+    observer.publish("shared", false).expect("published");
+
+    let load = Load::default();
+    let transports = [TransportChoice::Tcp, TransportChoice::Shm];
+    let protections = [Protection::Mirror, Protection::Local, Protection::None];
+    let open_shared = |transport| {
+        let pool = connect(&url, transport, Protection::None);
+        let file = pool.open("shared").expect("opened");
+        (pool, Modelled { file, model: shared.model.clone() })
+    };
+    // Sessions that look again only when their node has ended.
+    let rare = transports.map(open_shared);
+    let look_again = || {
+        rare.iter().for_each(|(_, file)| file.read_at(0, file.model.len()).expect("right bytes"));
+    };
+    look_again();
+    std::thread::scope(|scope| {
+        let (load, url) = (&load, url.as_str());
+        for (number, transport) in (1..).zip(transports) {
+            for protection in protections {
+                let kind = format!("{transport:?} {}", protection.word());
+                let pool = connect(url, transport, protection);
+                scope.spawn(move || use_a_file(load, &kind, &pool, FileClass::Scratch, number));
+            }
+            let kind = format!("{transport:?} pinned");
+            let pool = connect(url, transport, Protection::None);
+            scope.spawn(move || use_a_file(load, &kind, &pool, FileClass::Pinned, number));
+            let kind = format!("{transport:?} publisher");
+            let pools = [(); 2].map(|()| connect(url, transport, Protection::None));
+            scope.spawn(move || publish_and_drop(load, &kind, &pools[0], &pools[1], number));
+            let kind = format!("{transport:?} reader");
+            let (reader, file) = open_shared(transport);
+            scope.spawn(move || {
+                read_published(load, &kind, &file, number);
+                reader.close();
+            });
+        }
+        let watched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for number in [1, 2, 3, 1] {
+                let begun = Instant::now();
+                until(&observer, PATIENCE, "everybody is at work", |_| {
+                    load.check();
+                    load.done.lock().expect("nobody panics").len() == 12
+                });
+                let before = load.operations.load(Ordering::Relaxed);
+                drain(url, &format!("n{number}"));
+                let drained = nodes.remove(&number).expect("it runs");
+                let status = drained.ends_within(PATIENCE);
+                assert_eq!(status.code(), Some(0), "n{number} ended with {status}");
+                let during = load.operations.load(Ordering::Relaxed) - before;
+                load.check();
+                look_again();
+                println!("n{number}: {during} operations during {:?}", begun.elapsed());
+                assert!(during > 0);
+                nodes.insert(number, node(number, url));
+            }
+        }));
+        load.is_over.store(true, Ordering::Relaxed);
+        if let Err(panic) = watched {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    load.check();
+    println!("{:?}", load.done.lock().expect("nobody panics"));
+}
