@@ -62,10 +62,10 @@ pub struct NodeService<M = Arena> {
     /// Regions that could not be wiped, or were found unclean when they were to be granted. Never granted
     /// again.
     withheld: Mutex<BTreeSet<RegionIndex>>,
-    /// Regions whose bytes are being moved to be sealed, without the lease lock. Until that is over nobody wipes
-    /// them, and so nobody else gets them.
+    /// Regions that are being made ready for a lease, or whose bytes are being moved to be sealed, without the
+    /// lease lock. Until that is over nobody wipes them, and so nobody else gets them.
     moving: Mutex<BTreeSet<RegionIndex>>,
-    /// Rings when some of them have been moved.
+    /// Rings when that is over for some of them.
     moved: Bell,
 }
 
@@ -218,7 +218,13 @@ impl<M: Memory> NodeService<M> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
                 self.open_fresh(region, shared)?;
-                self.agree(self.arena.open(region, epoch, Some(handle), None))?;
+                match self.arena.open(region, epoch, Some(handle), None) {
+                    // Taken back meanwhile.
+                    Err(RegionError::EpochOrder { current, .. }) => {
+                        return Err(Refusal::new(Code::StaleEpoch, current.0));
+                    }
+                    other => self.agree(other)?,
+                }
             }
         }
         Ok(())
@@ -277,17 +283,20 @@ impl<M: Memory> NodeService<M> {
             handles.push(fresh_handle(&*self.host)?);
         }
         let mut actions = Vec::new();
-        let leased = {
+        let (leased, claimed) = {
             let mut leases = self.leases();
             let next = || handles.pop().unwrap_or_default();
             let leased = leases.redeem(self.host.now(), asker, lease, next, &mut actions)?;
             self.carry_out(&actions)?;
-            leased
+            // Before the lock goes: from then on they might be taken back, granted to others and written.
+            let claimed = self.claim_moving(&leased.grants);
+            (leased, claimed)
         };
         if lease.shared {
             self.chores().sharing_wanted = true;
         }
         let opened = self.open_granted(&actions, lease.shared);
+        self.end_moving(&claimed);
         let regions: Vec<RegionAt> =
             leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();
         let mut leases = self.leases();
