@@ -29,7 +29,7 @@ CONSTANTS
     SharedKinds,   \* {FALSE}, {TRUE} or both: leases over the network, or mapped by clients of the same host
     SplitBrain,    \* whether a deposed broker goes on, and nodes may go back to it
     LateReports,   \* whether the broker may take a report after the connection that brought it has ended
-    LateOffers,    \* whether it may take a node's offer after that of the node's next life
+    LateOffers,    \* whether it may take offers late too: those of earlier lives, and those given up
     Draining,      \* whether the broker may drain nodes
     MayDie,        \* whether sessions may end for good; then their late requests end too (for liveness)
     Mistake,       \* "none", or which of the mistakes below is made
@@ -61,6 +61,7 @@ GivenUpForgotten     == Mistake = "GivenUpForgotten"     \* what a ruling drops 
 PublishWithoutReport == Mistake = "PublishWithoutReport" \* a broker publishes what no node has shown it
 NameTwice            == Mistake = "NameTwice"            \* a region is given to a second name
 OrphanKept           == Mistake = "OrphanKept"           \* a broker leaves alone what nobody owns
+AnyConnection        == Mistake = "AnyConnection"        \* a broker takes reports over whatever connection
 GrantWhileDraining   == Mistake = "GrantWhileDraining"   \* a node that is draining grants leases
 
 Regions == 1..RegionCount
@@ -110,9 +111,10 @@ vars == <<reg, node, bytes, wires, brokers, rest>>
    A node: its incarnation; the highest term seen; the life of the broker it is connected to (0: none);
    whether it is draining; spent tickets of that term; its sessions: "none", "live" or "suspended".
 
-   A life of the broker: the incarnation that each node offered last, and which ever did; the regions
-   <<region, incarnation, epoch>> shown as sealed and nobody's, and those given up; the names with their files
-   [f: id, x: regions]; the key of the sessions' secrets. *)
+   A life of the broker: the incarnation that each node offered last, and which ever did; whether that offer
+   came over the last connection that the node used with it (heard); the regions <<region, incarnation, epoch>>
+   shown as sealed and nobody's, and those given up; the names with their files [f: id, x: regions]; the key of
+   the sessions' secrets. *)
 Zero == NONE
 
 FreshRegion ==
@@ -122,7 +124,8 @@ FreshNode(i) ==
      sess |-> [s \in Sessions |-> "none"]]
 NoNames == [m \in Names |-> NONE]
 FreshLife(names, key) ==
-    [known |-> [n \in Nodes |-> 0], ever |-> {}, sealed |-> {}, gone |-> {}, names |-> names, key |-> key]
+    [known |-> [n \in Nodes |-> 0], ever |-> {}, heard |-> [n \in Nodes |-> FALSE], sealed |-> {}, gone |-> {},
+     names |-> names, key |-> key]
 Unborn == FreshLife(NoNames, 0)
 
 TypeOK ==
@@ -281,10 +284,19 @@ Orphan(r) ==
          IF OrphanFreed THEN TakenBack(@) ELSE [@ EXCEPT !.st = "orphan", !.own = NONE]]
     /\ UNCHANGED <<node, bytes, wires, brokers, rest>>
 
+\* A life of the broker takes reports of a node over the connection that brought the node's last offer.
+IsHeard(b, n) == AnyConnection \/ life[b].heard[n]
+
 \* What a connection brought may be taken after its end. Lines that can only lead to refusals are left out.
 Overtaken(n) ==
-    [r \in Regions |-> IF LateReports /\ Home(r) = n /\ report[r] # NONE /\ report[r].of = "sealed"
+    [r \in Regions |-> IF /\ LateReports /\ Home(r) = n /\ report[r] # NONE /\ report[r].of = "sealed"
+                          /\ IsHeard(report[r].b, n)
                        THEN report[r] ELSE stale[r]]
+
+\* Of these, those that are still taken once b has taken an offer of n over another connection.
+Outlasting(lines, b, n) ==
+    [r \in Regions |-> IF Home(r) = n /\ lines[r] # NONE /\ lines[r].b = b /\ ~AnyConnection
+                       THEN NONE ELSE lines[r]]
 
 \* The process ends and another begins: memory, handles and what was on the connections are gone.
 Restart(n) ==
@@ -376,27 +388,28 @@ SecondLook(l) ==
 
 Lives(b) == b = store.term \/ (b < store.term /\ SplitBrain)
 
-TakeOffer(l, n, i) ==
-    [l EXCEPT !.known[n] = i, !.ever = @ \union {<<n, i>>}, !.sealed = {x \in @ : Home(x[1]) # n},
-              !.gone = {x \in @ : Home(x[1]) # n \/ x[2] = i}]
+TakeOffer(l, n, i, heard) ==
+    [l EXCEPT !.known[n] = i, !.ever = @ \union {<<n, i>>}, !.heard[n] = heard,
+              !.sealed = {x \in @ : Home(x[1]) # n}, !.gone = {x \in @ : Home(x[1]) # n \/ x[2] = i}]
 
 \* A new connection, an offer, and its answer.
 Connect(n, b) ==
     /\ Lives(b) /\ ~Locked(n)
-    /\ MayDie => node[n].link # b
-    /\ life' = [life EXCEPT ![b] = TakeOffer(@, n, node[n].inc)]
+    /\ MayDie => node[n].link # b \/ ~IsHeard(b, n)
+    /\ life' = [life EXCEPT ![b] = TakeOffer(@, n, node[n].inc, TRUE)]
     /\ node' = [node EXCEPT ![n] = [Seen(@, b) EXCEPT !.link = b]]
-    /\ stale' = Overtaken(n)
+    /\ stale' = Outlasting(Overtaken(n), b, n)
     /\ report' = [r \in Regions |-> IF Home(r) = n THEN NONE ELSE report[r]]
     /\ ruling' = [r \in Regions |-> IF Home(r) = n THEN NONE ELSE ruling[r]]
     /\ <<life', node', wires'>> # <<life, node, wires>>
     /\ UNCHANGED <<reg, store, promised, bytes, rest>>
 
-\* An offer whose answer does not arrive. Of an earlier life it is taken only if LateOffers says so.
+\* An offer whose answer does not arrive: its connection is over, and perhaps the life that made it.
 OfferLate(n, b, i) ==
-    /\ Lives(b) /\ i <= node[n].inc /\ (i = node[n].inc \/ LateOffers)
-    /\ life' = [life EXCEPT ![b] = TakeOffer(@, n, i)] /\ life' # life
-    /\ UNCHANGED <<reg, node, store, promised, bytes, wires, rest>>
+    /\ LateOffers /\ Lives(b) /\ i <= node[n].inc
+    /\ life' = [life EXCEPT ![b] = TakeOffer(@, n, i, FALSE)] /\ life' # life
+    /\ stale' = Outlasting(stale, b, n)
+    /\ UNCHANGED <<reg, node, store, promised, report, ruling, bytes, rest>>
 
 Report(r) ==
     LET n == Home(r)  x == reg[r]
@@ -430,6 +443,7 @@ TakeReport(line, answer) ==
         sealed == line.of = "sealed" /\ file = 0 /\ ~drop
     IN
     /\ Lives(b) /\ l.known[Home(r)] = line.i
+    /\ answer => IsHeard(b, Home(r)) \* else the node connects anew
     /\ life' = [life EXCEPT
          ![b].sealed = IF sealed THEN others \union {<<r, line.i, line.e>>} ELSE others,
          ![b].gone = IF drop THEN GiveUp(@, {<<r, line.i, line.e>>}) ELSE @]
