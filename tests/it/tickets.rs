@@ -240,7 +240,7 @@ fn ticket_of_a_dead_broker_is_good_until_the_node_has_heard_of_its_successor() {
 
 #[test]
 fn ticket_whose_time_is_over_is_expired() {
-    let settings = LeaseSettings { ticket_ttl_ms: 300, ..LeaseSettings::default() };
+    let settings = LeaseSettings { ticket_ttl_ms: 300, heartbeat_ms: 100, ..LeaseSettings::default() };
     let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
     // The command's broker gives every ticket its 10 s.
     let broker = Broker::start(loopback, &Reach::default(), settings, store).expect("a broker");
