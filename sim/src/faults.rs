@@ -3,6 +3,7 @@
 //! The idea: every fault is a thing that happens in machine rooms, done to the simulated one by a chore, and
 //! most of them leave a second chore in the queue that undoes them.
 
+use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::kernel::{MachineId, ProcessId, World, world};
 use crate::net::{CALLER, ConnId};
@@ -14,6 +15,8 @@ use crate::store::Mishap;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Chore {
     NextFault,
+    /// A request that was answered comes again.
+    AskAgain(u64),
     /// A process ends; its machine lives on.
     Kill(ProcessId),
     /// A broker whose store failed answers nothing more: somebody starts it again.
@@ -30,6 +33,8 @@ pub(crate) enum Chore {
     LocalDiskWorks(MachineId),
     /// The older of two brokers ends.
     EndOlder(ProcessId),
+    /// A machine is led to the older broker, though it may have spoken with the newer.
+    Mislead(MachineId),
     /// A machine is led to the newer broker again.
     Lead(MachineId),
     /// No more faults from here on.
@@ -44,6 +49,7 @@ const MS: u64 = 1_000_000;
 pub(crate) fn carry_out(chore: Chore) {
     match chore {
         Chore::NextFault => next_fault(),
+        Chore::AskAgain(number) => again::ask(number),
         Chore::Kill(process) => end_and_restart(process),
         Chore::RestartFailedBroker(process) => restart_broker(process),
         Chore::StartBroker(machine) => {
@@ -83,7 +89,12 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::Boot(machine) => boot(machine),
         Chore::DiskHasSpace => world(|world| world.parties.disk.set_full(false)),
         Chore::LocalDiskWorks(machine) => world(|world| world.machines[machine].disk_is_broken = false),
-        Chore::EndOlder(process) => parties::end(process, true),
+        Chore::EndOlder(process) => {
+            parties::end(process, true);
+            // The newer one may have ended first.
+            carry_out(Chore::StartBroker(BROKER_MACHINE));
+        }
+        Chore::Mislead(machine) => world(|world| mislead(world, machine)),
         Chore::Lead(machine) => world(|world| world.net.misled.retain(|misled| *misled != machine)),
         Chore::Heal => heal(),
         Chore::Begin(phase) => world(|world| world.parties.phase = phase),
@@ -308,7 +319,7 @@ const WEIGHTS: [(Fault, u64); 23] = [
     (Fault::CommitMishap, 7),
     (Fault::MemoryRefused, 5),
     (Fault::LocalDisk, 2),
-    (Fault::TwoHeads, 4),
+    (Fault::TwoHeads, 6),
 ];
 
 fn next_fault() {
@@ -609,13 +620,60 @@ fn two_heads() {
                 world.chore_in(ns, Chore::Lead(machine));
             }
         }
-        let ns = world.random.skewed(100 * MS, 2 * life_ns);
+        let ns = world.random.range(life_ns / 8, 3 * life_ns).max(100 * MS);
         world.chore_in(ns, Chore::EndOlder(process));
+        // Nodes come to the older one again after they have been with the newer.
+        for node in 0..world.parties.nodes.len() {
+            for _ in 0..world.random.below(4) {
+                let machine = world.parties.nodes[node].machine;
+                let (from, during) = (world.random.below(ns), world.random.skewed(MS, ns));
+                world.chore_in(from, Chore::Mislead(machine));
+                world.chore_in(from + during, Chore::Lead(machine));
+            }
+        }
         Some(process)
     });
     if older.is_some() {
         parties::start_broker(SPARE_MACHINE);
     }
+}
+
+/// A machine's way to the broker leads to the older of two, and what it had there before is cut.
+fn mislead(world: &mut World, machine: MachineId) {
+    if world.parties.brokers.len() < 2 || world.parties.phase != Phase::Faulty {
+        return;
+    }
+    world.net.misled.push(machine);
+    for conn in world.net.open() {
+        let Some((caller, server)) = world.net.ends_of(conn) else { continue };
+        let is_to_broker = world.parties.brokers.iter().any(|life| life.process == server);
+        if is_to_broker && world.process(caller).machine == machine {
+            world.tally.fault(word(Fault::CutConnection));
+            world.reset_end(conn, CALLER);
+            world.reset_end(conn, 1 - CALLER);
+        }
+    }
+}
+
+/// The way between a process and a node is congested for as long as a few of its questions may take: requests,
+/// or answers, overtake each other, and some come too late.
+pub(crate) fn congest(world: &mut World, process: ProcessId) {
+    let here = world.process(process).machine;
+    let node = world.random.below(world.parties.nodes.len() as u64) as usize;
+    let there = world.parties.nodes[node].machine;
+    let scope = scope(world);
+    let may = world.plan.fault_every_ns > 0 && (scope.contains(&here) || scope.contains(&there));
+    if here == there || !may {
+        return;
+    }
+    let timeout_ns = world.plan.request_timeout_ms * MS;
+    let (from, to) = if world.random.one_in(3) { (there, here) } else { (here, there) };
+    let until = world.now() + world.random.below(4 * timeout_ns);
+    world.tally.fault("congestion");
+    world.note(process, "congestion", [from as u64, to as u64, (until - world.now()) / MS]);
+    let path = world.net.path(from, to);
+    // Just in time, or just too late.
+    (path.congested_until, path.congested_ns) = (until, timeout_ns * 3 / 4);
 }
 
 /// Plans a world's faults and their end.

@@ -10,6 +10,7 @@
 //! net, disk, memory.
 
 mod admin;
+mod again;
 mod campaign;
 mod clock;
 mod coroutine;

@@ -9,6 +9,7 @@
 //! a copy that ran at another epoch than it was admitted at, an epoch that went back, a region opened dirty.
 
 use crate::kernel::{rest, world};
+use crate::profile::Theme;
 use farpool_node::{Inside, Memory};
 use farpool_region::{Fence, GATE_BYTES_MAX, RegionError, SharedAccess};
 use farpool_transport::shm::{Mapped, MappedBytes};
@@ -152,6 +153,23 @@ fn interrupted() {
 /// The same inside a gate, which must not be held for long: its node has real-time threads there.
 fn interrupted_inside() {
     interrupted_for(20_000_000);
+}
+
+/// The same between two looks at a fence word, where a client may be put aside for as long as its machine likes.
+fn interrupted_in_mapping() {
+    let ns = world(|world| {
+        let plan = &world.plan;
+        let may = plan.interrupts_per_million > 0 && plan.theme == Theme::Everybody;
+        let most = plan.life_ns();
+        if may && world.random.one_in(200) { Some(world.random.skewed(1_000_000, most)) } else { None }
+    });
+    match ns {
+        Some(ns) => {
+            world(|world| world.tally.interrupts += 1);
+            rest(ns);
+        }
+        None => interrupted(),
+    }
 }
 
 fn interrupted_for(ns_max: u64) {
@@ -343,6 +361,9 @@ impl Memory for SimMemory {
         };
         if write.is_some() && !is_zero {
             violated("I4", || format!("region {index} is opened to its new holder with bytes in it"));
+        }
+        if write.is_none() && matches!(region.backing, Backing::Shared(_, SharedAccess::ReadWrite)) {
+            violated("I1", || format!("region {index} is sealed in a file that its writer may have mapped"));
         }
         region.state = GateState::Open;
         region.opened = Some((epoch, write, read));
@@ -593,7 +614,7 @@ impl MappedBytes for Mapping {
         let half = into.len() / 2;
         let (first, second) = into.split_at_mut(half);
         for (offset, into) in [(offset, first), (offset + half as u64, second)] {
-            interrupted();
+            interrupted_in_mapping();
             locked(&self.file.pages).read(offset, into);
         }
         true
@@ -605,7 +626,7 @@ impl MappedBytes for Mapping {
         }
         let (first, second) = from.split_at(from.len() / 2);
         for (offset, from) in [(offset, first), (offset + first.len() as u64, second)] {
-            interrupted();
+            interrupted_in_mapping();
             let serves = self.file.serves.load(Ordering::Relaxed);
             if serves != 0 && serves != self.epoch.0 << 1 {
                 violated("I1", || {

@@ -7,9 +7,13 @@
 
 use crate::kernel::World;
 use crate::store::Disk;
-use farpool_lease::broker::{NamedFile, Record};
+use farpool_lease::broker::{Durable, NamedFile, Record};
+use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// A region of a node's life at an epoch.
+pub(crate) type Place = (Incarnation, RegionIndex, Epoch);
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,4 +123,19 @@ impl World {
             named.is_some_and(|named| named.extents.iter().all(|extent| !ended.contains(&extent.incarnation)))
         })
     }
+
+    /// What names have in a life of a node, as the disk says.
+    pub(crate) fn named_in(&self, incarnation: Incarnation) -> Vec<(RegionIndex, Epoch)> {
+        self.parties.disk.with_durable(|durable| {
+            let extents = durable.names.values().flat_map(|named| &named.extents);
+            let here = extents.filter(|extent| extent.incarnation == incarnation);
+            here.map(|extent| (extent.region, extent.epoch)).collect()
+        })
+    }
+}
+
+/// Everything that names have, as a disk says.
+pub(crate) fn places(durable: &Durable) -> BTreeSet<Place> {
+    let extents = durable.names.values().flat_map(|named| &named.extents);
+    extents.map(|extent| (extent.incarnation, extent.region, extent.epoch)).collect()
 }

@@ -82,6 +82,9 @@ pub(crate) struct Path {
     pub(crate) blocked_until: u64,
     /// Slower by this.
     pub(crate) slow_ns: u64,
+    /// Until then it is congested: some things are slower by twice this, some by this, most by a little.
+    pub(crate) congested_until: u64,
+    pub(crate) congested_ns: u64,
 }
 
 #[derive(Default)]
@@ -178,8 +181,17 @@ impl World {
             return self.random.range(2_000, 20_000);
         }
         let (low, high) = self.plan.latency_ns;
-        let slow_ns = self.net.paths.get(&(from, to)).map_or(0, |path| path.slow_ns);
-        self.random.range(low, high) + slow_ns + bytes as u64 * self.plan.byte_ns
+        let path = self.net.paths.get(&(from, to)).copied().unwrap_or_default();
+        let is_congested = path.congested_until > self.now();
+        let congested_ns = match is_congested {
+            true => match self.random.below(16) {
+                0 => 2 * path.congested_ns,
+                1 | 2 => path.congested_ns,
+                _ => self.random.below(path.congested_ns / 16),
+            },
+            false => 0,
+        };
+        self.random.range(low, high) + path.slow_ns + congested_ns + bytes as u64 * self.plan.byte_ns
     }
 
     /// Until when nothing passes; 0 if it does.

@@ -7,23 +7,25 @@ use farpool_node::NodeService;
 use farpool_transport::{Peer, Service, Shared};
 use farpool_wire::control::Attach;
 use farpool_wire::data::Span;
-use farpool_wire::{Incarnation, Refusal, Reply, Request};
+use farpool_wire::{Incarnation, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
 /// A node, observed.
 pub(crate) struct ObservedNode {
-    process: ProcessId,
-    incarnation: Incarnation,
+    pub(crate) process: ProcessId,
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: Incarnation,
     service: Arc<NodeService<SimMemory>>,
 }
 
 impl ObservedNode {
     pub(crate) fn new(
         process: ProcessId,
+        node: NodeId,
         incarnation: Incarnation,
         service: Arc<NodeService<SimMemory>>,
     ) -> ObservedNode {
-        ObservedNode { process, incarnation, service }
+        ObservedNode { process, node, incarnation, service }
     }
 
     fn moved(&self, span: &Span, is_write: bool, result: &Result<(), Refusal>) {
@@ -33,12 +35,14 @@ impl ObservedNode {
             let code = result.as_ref().err().map_or(0, |refusal| refusal.code as u64);
             let what = if is_write { "writes" } else { "reads" };
             world.note(self.process, what, [span.region.0.into(), span.epoch.0, code]);
+            if result.is_ok() {
+                world.node_let_in(self.incarnation, span, is_write);
+            }
         });
     }
-}
 
-impl Service for ObservedNode {
-    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+    /// Answers a request, the first time or again.
+    pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let known = world(|world| world.oracle.node_called(self.incarnation, &request));
         let asked = request.clone();
         let answer = self.service.call(peer, request);
@@ -49,6 +53,13 @@ impl Service for ObservedNode {
             world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
         });
         answer
+    }
+}
+
+impl Service for ObservedNode {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        world(|world| world.node_was_asked(self.node, peer, &request));
+        self.answer(peer, request)
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
@@ -75,7 +86,7 @@ impl Service for ObservedNode {
 
 /// A broker, observed.
 pub(crate) struct ObservedBroker {
-    process: ProcessId,
+    pub(crate) process: ProcessId,
     service: Arc<BrokerService>,
 }
 
@@ -83,10 +94,9 @@ impl ObservedBroker {
     pub(crate) fn new(process: ProcessId, service: Arc<BrokerService>) -> ObservedBroker {
         ObservedBroker { process, service }
     }
-}
 
-impl Service for ObservedBroker {
-    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+    /// Answers a request, the first time or again.
+    pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let asked = request.clone();
         world(|world| world.oracle.broker_called(&asked));
         let answer = self.service.call(peer, request);
@@ -97,6 +107,13 @@ impl Service for ObservedBroker {
             world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
         });
         answer
+    }
+}
+
+impl Service for ObservedBroker {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        world(|world| world.broker_was_asked(peer, &request));
+        self.answer(peer, request)
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {

@@ -5,13 +5,15 @@
 //! and `names`, those on memory in `memory`; all of them report here.
 
 use crate::memory::{GateView, SimMemory};
+use crate::names::Place;
 use crate::profile::Plan;
 use crate::store::Disk;
 use farpool_node::NodeService;
 use farpool_wire::control::{Inventory, Lease, RegionOwner, Traffic};
 use farpool_wire::data::Span;
 use farpool_wire::{
-    Epoch, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, Term, TicketId,
+    Epoch, Handle, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, Term,
+    TicketId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +70,8 @@ pub(crate) struct Oracle {
     grace_ms: u64,
     tick_ms: u64,
     nodes: BTreeMap<Incarnation, NodeView>,
+    /// What names had and have let go of since the disk was opened last.
+    let_go: BTreeSet<Place>,
 }
 
 /// I6: this much later than TTL and grace.
@@ -82,6 +86,7 @@ impl Oracle {
             grace_ms: plan.settings.grace_ms.into(),
             tick_ms: plan.tick_ms,
             nodes: BTreeMap::new(),
+            let_go: BTreeSet::new(),
         }
     }
 
@@ -122,6 +127,26 @@ impl Oracle {
         if let Some(view) = self.nodes.get_mut(&incarnation) {
             view.runs_since = clock;
         }
+    }
+
+    /// The last right that a node has given for a region.
+    pub(crate) fn right_of(&self, incarnation: Incarnation, region: RegionIndex) -> Option<(Epoch, Handle)> {
+        let right = self.nodes.get(&incarnation)?.rights.get(&region)?;
+        Some((right.epoch, Handle(right.handle)))
+    }
+
+    /// A broker has opened the disk: what its predecessors have given up it need not know.
+    pub(crate) fn disk_opened(&mut self) {
+        self.let_go.clear();
+    }
+
+    /// I5: what a name had and has let go of, the same broker gives to no name again.
+    pub(crate) fn names_changed(&mut self, before: &BTreeSet<Place>, after: &BTreeSet<Place>) {
+        let again = after.difference(before).find(|place| self.let_go.contains(*place)).copied();
+        self.check(again.is_none(), "I5", || {
+            format!("a name has {again:?} (life, region, epoch), which a name had and has let go of")
+        });
+        self.let_go.extend(before.difference(after));
     }
 
     /// Nodes say aloud what they do not understand about themselves.
@@ -328,10 +353,20 @@ impl Oracle {
         incarnation: Incarnation,
         clock: MonoNs,
         service: &NodeService<SimMemory>,
+        named: &[(RegionIndex, Epoch)],
     ) {
+        self.invariant_i5_what_names_have_is_kept(incarnation, service.memory(), named);
         // While they are being changed they need not agree.
         let Some(leases) = service.try_leases() else { return };
         let inventory = leases.inventory(Traffic::default(), 0);
+        let suspended: BTreeSet<SessionId> = inventory
+            .owned
+            .iter()
+            .filter_map(|owned| match owned.owner {
+                RegionOwner::Session(session) if leases.is_suspended(session) => Some(session),
+                _ => None,
+            })
+            .collect();
         drop(leases);
         let memory = service.memory();
         let region_count = farpool_node::Memory::region_count(memory);
@@ -347,6 +382,50 @@ impl Oracle {
             {
                 self.invariant_i6_silent_sessions_own_nothing(incarnation, clock, region, *session);
             }
+            if let Some((_, RegionOwner::Session(session))) = owners.get(&region) {
+                let is_suspended = suspended.contains(session);
+                self.invariant_gates_are_suspended_as_sessions_are(
+                    incarnation,
+                    region,
+                    *session,
+                    is_suspended,
+                    &gate,
+                );
+            }
+        }
+    }
+
+    /// I5: the bytes of a name stay until it lets them go.
+    fn invariant_i5_what_names_have_is_kept(
+        &mut self,
+        incarnation: Incarnation,
+        memory: &SimMemory,
+        named: &[(RegionIndex, Epoch)],
+    ) {
+        for (region, epoch) in named {
+            let gate = memory.view(region.0);
+            self.check(gate.epoch == *epoch, "I5", || {
+                format!("a name has region {region} at epoch {epoch} in life {incarnation}: {gate:?}")
+            });
+        }
+    }
+
+    /// A session that is not silent any more is let in again, everywhere.
+    fn invariant_gates_are_suspended_as_sessions_are(
+        &mut self,
+        incarnation: Incarnation,
+        region: RegionIndex,
+        session: SessionId,
+        is_suspended: bool,
+        gate: &GateView,
+    ) {
+        let Some(view) = self.nodes.get(&incarnation) else { return };
+        let is_in = gate.is_open || gate.is_suspended;
+        // What is being granted is opened by and by.
+        if is_in && !view.calls.contains_key(&session) {
+            self.check(gate.is_suspended == is_suspended, "suspension", || {
+                format!("session {session} is suspended: {is_suspended}; its region {region}: {gate:?}")
+            });
         }
     }
 

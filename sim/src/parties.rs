@@ -3,6 +3,7 @@
 //! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three
 //! loops, [`farpool::Pool`] under a workload. What they answer passes the oracle on its way out.
 
+use crate::again::UnderWay;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::faults::Chore;
 use crate::host::SimHost;
@@ -18,7 +19,7 @@ use farpool_node::{NodeService, keep_house, keep_time, report};
 use farpool_transport::{Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
-use farpool_wire::{Incarnation, Name, Text};
+use farpool_wire::{Incarnation, Name, NodeId, Text};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ pub(crate) struct BrokerLife {
 /// A running node.
 pub(crate) struct NodeLife {
     pub(crate) process: ProcessId,
+    pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) service: Arc<NodeService<SimMemory>>,
 }
@@ -82,13 +84,19 @@ pub(crate) struct Parties {
     pub(crate) disk: Disk,
     /// Oldest first; more than one while the pool has two heads.
     pub(crate) brokers: Vec<BrokerLife>,
+    /// When the last one ended that another had deposed.
+    pub(crate) deposed_until: Option<u64>,
     pub(crate) nodes: Vec<NodePlace>,
     pub(crate) clients: Vec<ClientPlace>,
     pub(crate) admin: Option<ProcessId>,
     pub(crate) phase: Phase,
     pub(crate) names: NameBook,
+    /// Requests that will come again.
+    pub(crate) again: UnderWay,
     /// Counts everything that is written, so that no two contents are alike.
     pub(crate) next_stamp: u64,
+    /// Counts what is written in storms.
+    pub(crate) next_unit: u32,
     /// In the last phase: tenants whose names are all dropped.
     pub(crate) names_cleared: usize,
     /// What became of the administrator's work: nodes that were told to be emptied, and no other word since.
@@ -100,10 +108,11 @@ pub(crate) struct Parties {
 }
 
 impl World {
-    /// Whether a broker lives that another has deposed, and that may tell of the past.
-    pub(crate) fn has_deposed_broker(&self) -> bool {
+    /// Whether since then a broker has lived that another has deposed, and that may have told of the past.
+    pub(crate) fn had_deposed_broker(&self, since: u64) -> bool {
         let openings = self.parties.disk.openings();
-        self.parties.brokers.iter().any(|life| life.opening < openings)
+        let lives = self.parties.brokers.iter().any(|life| life.opening < openings);
+        lives || self.parties.deposed_until.is_some_and(|until| until >= since)
     }
 
     /// Puts up the machines.
@@ -145,6 +154,7 @@ pub(crate) fn start_broker(machine: MachineId) {
         let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
         let store = world.parties.disk.open();
         let opening = store.opening();
+        world.oracle.disk_opened();
         world.parties.brokers.push(BrokerLife { process, machine, opening, service: None });
         world.note(process, "starts", [0; 3]);
         (process, world.plan.broker_settings(), store)
@@ -201,7 +211,7 @@ pub(crate) fn start_node(index: usize) {
             region_bytes: REGION_BYTES_MIN,
         };
         let observed: Arc<dyn Service> =
-            Arc::new(ObservedNode::new(process, life.incarnation, Arc::clone(&service)));
+            Arc::new(ObservedNode::new(process, node, life.incarnation, Arc::clone(&service)));
         world.net.listen(&address, machine, process, Arc::clone(&observed));
         world.net.listen(&shm_socket, machine, process, observed);
         world.oracle.node_begins(life.incarnation, node);
@@ -214,7 +224,7 @@ pub(crate) fn start_node(index: usize) {
         let key = life.ticket_key;
         world.spawn(process, Box::new(move || report(&loops, &info, key, BROKER)));
         let place = &mut world.parties.nodes[index];
-        place.life = Some(NodeLife { process, incarnation: life.incarnation, service });
+        place.life = Some(NodeLife { process, node, incarnation: life.incarnation, service });
     });
 }
 
@@ -252,6 +262,10 @@ pub(crate) fn end(process: ProcessId, says_so: bool) {
         world.close_all(process, says_so);
         let brokers =
             world.parties.brokers.extract_if(.., |life| life.process == process).collect::<Vec<_>>();
+        let openings = world.parties.disk.openings();
+        if brokers.iter().any(|life| life.opening < openings) {
+            world.parties.deposed_until = Some(world.now());
+        }
         let mut nodes = Vec::new();
         for place in &mut world.parties.nodes {
             if place.life.as_ref().is_some_and(|life| life.process == process) {

@@ -77,6 +77,7 @@ pub(crate) struct Plan {
     pub(crate) client_with_node: Vec<Option<usize>>,
     pub(crate) tick_ms: u64,
     pub(crate) renew_ms_max: u64,
+    pub(crate) repair_bytes_per_second: u64,
     pub(crate) request_timeout_ms: u64,
     pub(crate) broker_patience_ms: u64,
     /// How long faults go on.
@@ -93,6 +94,8 @@ pub(crate) struct Plan {
     pub(crate) interrupt_ns_max: u64,
     pub(crate) commit_ns_max: u64,
     pub(crate) drifting_clocks: bool,
+    /// What was asked once may be asked again.
+    pub(crate) asks_again: bool,
 }
 
 impl Plan {
@@ -144,15 +147,18 @@ impl Plan {
         };
         let still = profile == Profile::Still;
         let regions_of_node: Vec<u32> = (0..nodes).map(|_| random.range(3, 12) as u32).collect();
-        let has_identities = random.one_in(2);
+        // Where quotas hold to the letter they are looked at.
+        let is_exact = theme == Theme::Clients || still;
+        let has_identities = random.one_in(2) || is_exact && random.one_in(2);
         let tenants = match (has_identities, random.one_in(2)) {
             (false, _) => vec![TENANT_LOCAL],
             (true, false) => vec!["red"],
             (true, true) => vec!["red", "blue"],
         };
         let all_bytes = u64::from(regions_of_node.iter().sum::<u32>()) * REGION_BYTES_MIN;
-        let quota_bytes = (has_identities && random.one_in(2))
-            .then(|| random.range(2 * REGION_BYTES_MIN, all_bytes.max(3 * REGION_BYTES_MIN)));
+        let most = if is_exact { all_bytes / 2 } else { all_bytes };
+        let quota_bytes = (has_identities && (is_exact || random.one_in(2)))
+            .then(|| random.range(2 * REGION_BYTES_MIN, most.max(3 * REGION_BYTES_MIN)));
         let request_timeout_ms = match is_strict {
             true => random.skewed(200, u64::from(lease_ttl_ms) / 10).min(5_000),
             false => random.skewed(200, 5_000).max(if still { 2_000 } else { 0 }),
@@ -174,7 +180,13 @@ impl Plan {
                 .map(|with| with.filter(|node| theme != Theme::OneNode(*node) && theme != Theme::Clients))
                 .collect(),
             tick_ms: (u64::from(lease_ttl_ms) / 64).clamp(50, 5_000),
-            renew_ms_max: if random.one_in(3) { 250.max(u64::from(lease_ttl_ms) / 40) } else { 600_000 },
+            renew_ms_max: match random.below(4) {
+                0 => 250.max(u64::from(lease_ttl_ms) / 40),
+                // A node is trusted again while questions that it was asked before are under way.
+                1 | 2 => (request_timeout_ms / 8).max(u64::from(lease_ttl_ms) / 100).max(25),
+                _ => 600_000,
+            },
+            repair_bytes_per_second: *random.pick(&[1 << 20, 1 << 20, 1 << 28]),
             request_timeout_ms,
             broker_patience_ms: random.skewed(500, 10_000).max(request_timeout_ms),
             faulty_ns,
@@ -187,6 +199,7 @@ impl Plan {
             interrupt_ns_max,
             commit_ns_max: random.skewed(100_000, 20_000_000),
             drifting_clocks: !still,
+            asks_again: !still,
             settings,
         }
     }

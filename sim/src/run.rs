@@ -110,7 +110,8 @@ fn look() {
     for (process, incarnation, service) in nodes {
         world(|world| {
             let clock = world.clock_of(process);
-            world.oracle.node_as_a_whole(incarnation, clock, &service);
+            let named = world.named_in(incarnation);
+            world.oracle.node_as_a_whole(incarnation, clock, &service, &named);
         });
         if service.is_drained() {
             faults::carry_out(Chore::Kill(process));
@@ -138,7 +139,8 @@ impl World {
     /// No tenant holds more than it may, where broker and nodes always reach each other.
     fn check_quota(&mut self) {
         let Some(quota_bytes) = self.plan.quota_bytes else { return };
-        if self.plan.theme != Theme::Clients || !self.steps.is_multiple_of(16) {
+        let is_exact = self.plan.theme == Theme::Clients || self.plan.profile == Profile::Still;
+        if !is_exact || !self.steps.is_multiple_of(16) {
             return;
         }
         let lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());

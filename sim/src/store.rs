@@ -9,6 +9,7 @@
 
 use crate::faults::Chore;
 use crate::kernel::{rest, world};
+use crate::names::places;
 use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,11 +127,16 @@ impl Store for SimStore {
         }
         let apply = || {
             let mut content = self.disk.content();
+            let before = places(&content.durable);
             for record in records {
                 content.durable.apply(record.clone());
             }
+            let after = places(&content.durable);
             drop(content);
-            world(|world| records.iter().for_each(|record| world.recorded(record)));
+            world(|world| {
+                world.oracle.names_changed(&before, &after);
+                records.iter().for_each(|record| world.recorded(record));
+            });
         };
         match mishap {
             None => {

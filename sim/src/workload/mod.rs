@@ -5,9 +5,13 @@
 //! model of each private file, and for published ones from the [`names`](crate::names). When the faults are
 //! over, every client must prove that the pool works again.
 
+mod proving;
+mod published;
+mod storm;
+
+use self::storm::Storm;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
-use crate::names::Value;
 use crate::parties::{BROKER, Phase};
 use crate::profile::{Profile, Theme};
 use crate::random::Random;
@@ -17,7 +21,7 @@ use farpool::{
     WriteRange,
 };
 use farpool_wire::FileClass;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const FILES_MAX: usize = 6;
@@ -61,6 +65,7 @@ struct Client {
     seen: Vec<Seen>,
     next_file: u64,
     has_reserved: bool,
+    storm: Option<Storm>,
 }
 
 /// A client's process, until the world ends.
@@ -75,6 +80,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         seen: Vec::new(),
         next_file: 0,
         has_reserved: false,
+        storm: None,
     };
     while world(|world| world.parties.phase) < Phase::Proving {
         client.burst();
@@ -128,30 +134,35 @@ fn first_difference(found: &[u8], expected: &[u8]) -> String {
     )
 }
 
+/// Counts an operation. In a world without faults nothing may fail but for want of memory.
+fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Error>) -> Option<T> {
+    world(|world| {
+        world.tally.operation(kind, result.is_ok());
+        let code = result.as_ref().err().map_or(0, |error| error.kind() as u64 + 1);
+        world.note(process, kind, [code, 0, 0]);
+        let error = result.as_ref().err()?;
+        *world.tally.errors.entry(format!("{kind}: {:?}", error.kind())).or_default() += 1;
+        if error.kind() == ErrorKind::Tampered {
+            world.oracle.violated("I3", format!("an honest node is accused: {error}"));
+        }
+        let permitted = [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
+        let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
+        let is_still = is_still && world.parties.phase == Phase::Faulty;
+        // Its client has left the pool, or gives everything up.
+        let is_left =
+            kind.ends_with("in a storm") && [ErrorKind::Closed, ErrorKind::Lost].contains(&error.kind());
+        let is_small = permitted.contains(&error.kind()) || is_left || is_replaced(kind, error);
+        if is_still && !is_small {
+            world.oracle.violated("liveness", format!("{kind} failed in a world without faults: {error}"));
+        }
+        Some(())
+    });
+    result.ok()
+}
+
 impl Client {
-    /// Counts an operation. In a world without faults nothing may fail but for want of memory.
     fn outcome<T>(&self, kind: &'static str, result: Result<T, Error>) -> Option<T> {
-        world(|world| {
-            world.tally.operation(kind, result.is_ok());
-            let code = result.as_ref().err().map_or(0, |error| error.kind() as u64 + 1);
-            world.note(self.process, kind, [code, 0, 0]);
-            let error = result.as_ref().err()?;
-            *world.tally.errors.entry(format!("{kind}: {:?}", error.kind())).or_default() += 1;
-            if error.kind() == ErrorKind::Tampered {
-                world.oracle.violated("I3", format!("an honest node is accused: {error}"));
-            }
-            let permitted =
-                [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
-            let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
-            let is_still = is_still && world.parties.phase == Phase::Faulty;
-            if is_still && !permitted.contains(&error.kind()) && !is_replaced(kind, error) {
-                world
-                    .oracle
-                    .violated("liveness", format!("{kind} failed in a world without faults: {error}"));
-            }
-            Some(())
-        });
-        result.ok()
+        note_outcome(self.process, kind, result)
     }
 
     fn think(&mut self) {
@@ -187,6 +198,7 @@ impl Client {
             request_timeout_ms: world.plan.request_timeout_ms,
             broker_patience_ms: world.plan.broker_patience_ms,
             renew_ms_max: world.plan.renew_ms_max,
+            repair_bytes_per_second: world.plan.repair_bytes_per_second,
             plaintext: true,
             label: Some(format!("client{}", self.index)),
             ..PoolOptions::default()
@@ -218,7 +230,16 @@ impl Client {
             97 => self.reserve(),
             98 if self.random.one_in(4) => self.leave(),
             98 => self.list(),
+            _ if self.random.one_in(4) => self.begin_storm(),
             _ => self.think(),
+        }
+    }
+
+    /// Lets other tasks of this process work beside this one for a while.
+    fn begin_storm(&mut self) {
+        if self.storm.as_ref().is_none_or(Storm::is_over) {
+            let pool = self.pool();
+            self.storm = storm::begin(self.process, &pool, &mut self.random);
         }
     }
 
@@ -440,178 +461,6 @@ impl Client {
         self.outcome("delete", result);
     }
 
-    fn any_name(&mut self) -> String {
-        let tenant = world(|world| world.plan.tenant_of(self.index));
-        format!("{tenant}/{}", self.random.below(3))
-    }
-
-    fn publish(&mut self) {
-        let name = self.any_name();
-        let replace = !self.random.one_in(4);
-        // Long enough that no two are alike.
-        let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
-        let pool = self.pool();
-        let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
-        let Some(file) = self.outcome("create pinned", created) else { return };
-        let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
-        let written = file.write_at(gap, &bytes);
-        if self.outcome("write pinned", written).is_none() {
-            let _ = pool.delete(&name);
-            return;
-        }
-        let mut content = vec![0; gap as usize];
-        content.extend_from_slice(&bytes);
-        let (from, number) = world(|world| {
-            let number = world.parties.names.add_content(content);
-            world.note_text(self.process, "will publish", [number, 0, 0], Some(name.as_str().into()));
-            (world.now(), number)
-        });
-        let mut published = false;
-        for _ in 0..self.random.range(1, 3) {
-            let result = pool.publish(&name, replace);
-            published = self.outcome("publish", result).is_some();
-            if published {
-                break;
-            }
-        }
-        if published {
-            self.must_have_been(&name, from, Value::Content(number));
-        } else if pool.has_private(&name) {
-            let _ = pool.delete(&name);
-        }
-    }
-
-    /// Whoever was told that a name was given or dropped must find that on the disk.
-    fn must_have_been(&self, name: &str, from: u64, value: Value) {
-        world(|world| {
-            let values = world.parties.names.since(name, from);
-            world.oracle.checks += 1;
-            if !values.contains(&value) && !values.contains(&Value::Unknown) {
-                let what = format!("{name:?} was to be {value:?} and was only {values:?}");
-                world.oracle.violated("I5", what);
-            }
-        });
-    }
-
-    fn now(&self) -> u64 {
-        world(|world| world.now())
-    }
-
-    /// What may have been seen since then. A deposed broker may tell of the past.
-    fn values_since(&self, name: &str, from: u64, had_two_heads: bool) -> BTreeSet<Value> {
-        world(|world| {
-            let is_doubtful = had_two_heads || world.has_deposed_broker();
-            world.parties.names.since(name, if is_doubtful { 0 } else { from })
-        })
-    }
-
-    fn must_not_be_there(&self, name: &str, values: &BTreeSet<Value>) {
-        world(|world| world.oracle.checks += 1);
-        if !values.contains(&Value::Nothing) {
-            violated("I5", format!("{name:?} is gone, and nobody has dropped it: it may be {values:?}"));
-        }
-    }
-
-    fn has_two_heads(&self) -> bool {
-        world(|world| world.has_deposed_broker())
-    }
-
-    fn open_published(&mut self) {
-        let name = self.any_name();
-        let pool = self.pool();
-        if pool.has_private(&name) {
-            return;
-        }
-        let had_two_heads = self.has_two_heads();
-        let from = self.now();
-        let result = pool.open(&name);
-        let values = self.values_since(&name, from, had_two_heads);
-        let kind = result.as_ref().err().map(Error::kind);
-        let opened = self.outcome("open", result);
-        if kind == Some(ErrorKind::NotFound) {
-            self.must_not_be_there(&name, &values);
-        }
-        let Some(file) = opened else { return };
-        let candidates = world(|world| world.parties.names.contents(&values, file.length() as usize));
-        world(|world| {
-            world.oracle.checks += 1;
-            let text = format!("{name} of {} bytes: {values:?}", file.length());
-            world.note_text(self.process, "has opened", [0; 3], Some(text.into()));
-        });
-        if candidates.is_empty() {
-            let length = file.length();
-            violated("I5", format!("{name:?} opens as a file of {length} bytes, none of {values:?}"));
-            return;
-        }
-        if self.seen.len() >= 4 {
-            self.seen.remove(0);
-        }
-        self.seen.push(Seen { file, name, candidates });
-    }
-
-    fn read_published(&mut self) {
-        if self.seen.is_empty() {
-            return self.open_published();
-        }
-        let which = self.random.below(self.seen.len() as u64) as usize;
-        let length = self.seen[which].file.length();
-        let offset = self.random.below(length);
-        let most = if self.random.one_in(3) { length } else { 16 << 10 };
-        let count = self.random.skewed(1, most).min(length - offset) as usize;
-        let mut found = vec![0xEE; count];
-        let result = self.seen[which].file.read_at(offset, &mut found);
-        let kind = result.as_ref().err().map(Error::kind);
-        if self.outcome("read published", result).is_some() {
-            let at = offset as usize;
-            let seen = &mut self.seen[which];
-            let expected = seen.candidates.first().map(|content| content[at..at + count].to_vec());
-            seen.candidates.retain(|content| content[at..at + count] == found[..]);
-            world(|world| {
-                world.tally.bytes_compared += count as u64;
-                world.oracle.checks += 1;
-            });
-            if seen.candidates.is_empty() {
-                let difference = first_difference(&found, &expected.unwrap_or_default());
-                violated("I3", format!("published {:?} at {offset}: {difference}", seen.name));
-            }
-        } else if kind == Some(ErrorKind::Lost) {
-            self.seen.remove(which);
-        }
-    }
-
-    fn drop_name(&mut self) {
-        let name = self.any_name();
-        let pool = self.pool();
-        if pool.has_private(&name) {
-            return;
-        }
-        let had_two_heads = self.has_two_heads();
-        let from = self.now();
-        world(|world| world.note_text(self.process, "will drop", [0; 3], Some(name.as_str().into())));
-        let result = pool.delete(&name);
-        let kind = result.as_ref().err().map(Error::kind);
-        if self.outcome("drop", result).is_some() {
-            self.must_have_been(&name, from, Value::Nothing);
-        } else if kind == Some(ErrorKind::NotFound) {
-            self.must_not_be_there(&name, &self.values_since(&name, from, had_two_heads));
-        }
-    }
-
-    fn rename(&mut self) {
-        let (from, to) = (self.any_name(), self.any_name());
-        let pool = self.pool();
-        if from == to || pool.has_private(&from) || pool.has_private(&to) {
-            return;
-        }
-        let at = self.now();
-        let text = format!("{from} to {to}");
-        world(|world| world.note_text(self.process, "will rename", [0; 3], Some(text.into())));
-        let result = pool.rename(&from, &to);
-        if self.outcome("rename", result).is_some() {
-            self.must_have_been(&from, at, Value::Nothing);
-        }
-    }
-
     fn reserve(&mut self) {
         self.has_reserved = true;
         let bytes = self.random.range(1, 1 << 20);
@@ -626,6 +475,10 @@ impl Client {
 
     /// Deletes the private files, and keeps nothing back from the others.
     fn put_away(&mut self) {
+        while self.storm.as_ref().is_some_and(|storm| !storm.is_over()) {
+            rest(100 * MS);
+        }
+        self.storm = None;
         let names: Vec<String> = std::mem::take(&mut self.files).into_keys().collect();
         if let Some(pool) = &self.pool {
             for name in names {
@@ -636,104 +489,6 @@ impl Client {
         if self.has_reserved {
             self.leave();
         }
-    }
-
-    /// Tries something until it works, which must not take for ever: the world ends if it does.
-    fn until_it_works(&mut self, attempt: fn(&mut Client, &Pool) -> Result<(), Error>) {
-        loop {
-            let result = match self.pool.clone() {
-                Some(pool) => attempt(self, &pool).map(|()| true),
-                None => self.try_to_connect().map(|pool| {
-                    self.pool = Some(pool);
-                    false
-                }),
-            };
-            let is_done = matches!(result, Ok(true));
-            world(|world| {
-                let trouble = &mut world.parties.clients[self.index].trouble;
-                *trouble = result.err().map_or_else(String::new, |error| error.to_string());
-            });
-            if is_done {
-                return;
-            }
-            rest(200 * MS);
-        }
-    }
-
-    /// A file can be created, written, read and deleted.
-    fn prove_writing(&mut self, pool: &Pool) -> Result<(), Error> {
-        let _ = pool.delete("own/proof");
-        let file = pool.create("own/proof", FileClass::Scratch, CreateOptions::default())?;
-        let bytes = stamped(10_000);
-        file.write_at(0, &bytes)?;
-        let mut found = vec![0; bytes.len()];
-        file.read_at(0, &mut found)?;
-        if found != bytes {
-            violated("I3", format!("the proof: {}", first_difference(&found, &bytes)));
-        }
-        pool.delete("own/proof")
-    }
-
-    /// I5: what was published and not dropped can be opened, and read if its nodes live.
-    fn prove_names(&mut self, pool: &Pool) -> Result<(), Error> {
-        for name in self.own_names() {
-            if pool.has_private(&name) {
-                pool.delete(&name)?;
-            }
-            let had_two_heads = self.has_two_heads();
-            let from = self.now();
-            let result = pool.open(&name);
-            let values = self.values_since(&name, from, had_two_heads);
-            let is_whole = world(|world| world.is_whole(&name, &world.parties.disk));
-            match result {
-                Ok(file) => {
-                    let mut found = vec![0; file.length() as usize];
-                    match file.read_at(0, &mut found) {
-                        Ok(_) => {
-                            let is_one = world(|world| {
-                                world.oracle.checks += 1;
-                                let contents = world.parties.names.contents(&values, found.len());
-                                contents.iter().any(|content| **content == found)
-                            });
-                            if !is_one {
-                                let length = found.len();
-                                violated(
-                                    "I5",
-                                    format!("{name:?} reads as {length} bytes that are none of {values:?}"),
-                                );
-                            }
-                        }
-                        Err(error) if is_whole => return Err(error),
-                        Err(_) => {}
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.must_not_be_there(&name, &values);
-                }
-                Err(error) if is_whole => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Names that this client's tenant sees.
-    fn own_names(&self) -> Vec<String> {
-        world(|world| {
-            let prefix = format!("{}/", world.plan.tenant_of(self.index));
-            world.parties.names.all().into_iter().filter(|name| name.starts_with(&prefix)).collect()
-        })
-    }
-
-    /// Drops every name of its tenant, so that nothing may be left in the pool.
-    fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
-        for name in self.own_names() {
-            match pool.delete(&name) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,179 @@
+//! What clients do with published files: publish, open, read, drop, rename, each answer compared with what the
+//! disk has seen.
+
+use super::{Client, Seen, first_difference, stamped, violated};
+use crate::kernel::world;
+use crate::names::Value;
+use farpool::{CreateOptions, Error, ErrorKind};
+use farpool_wire::FileClass;
+use std::collections::BTreeSet;
+
+impl Client {
+    fn any_name(&mut self) -> String {
+        let tenant = world(|world| world.plan.tenant_of(self.index));
+        format!("{tenant}/{}", self.random.below(3))
+    }
+
+    pub(super) fn publish(&mut self) {
+        let name = self.any_name();
+        let replace = !self.random.one_in(4);
+        // Long enough that no two are alike.
+        let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
+        let pool = self.pool();
+        let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
+        let Some(file) = self.outcome("create pinned", created) else { return };
+        let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
+        let written = file.write_at(gap, &bytes);
+        if self.outcome("write pinned", written).is_none() {
+            let _ = pool.delete(&name);
+            return;
+        }
+        let mut content = vec![0; gap as usize];
+        content.extend_from_slice(&bytes);
+        let (from, number) = world(|world| {
+            let number = world.parties.names.add_content(content);
+            world.note_text(self.process, "will publish", [number, 0, 0], Some(name.as_str().into()));
+            (world.now(), number)
+        });
+        let mut published = false;
+        for _ in 0..self.random.range(1, 3) {
+            let result = pool.publish(&name, replace);
+            published = self.outcome("publish", result).is_some();
+            if published {
+                break;
+            }
+        }
+        if published {
+            self.must_have_been(&name, from, Value::Content(number));
+        } else if pool.has_private(&name) {
+            let _ = pool.delete(&name);
+        }
+    }
+
+    /// Whoever was told that a name was given or dropped must find that on the disk. But who loses the answer to a
+    /// drop, and asks again, takes it for done if there is no such name; of a deposed broker that may be the past.
+    fn must_have_been(&self, name: &str, from: u64, value: Value) {
+        world(|world| {
+            let values = world.parties.names.since(name, from);
+            world.oracle.checks += 1;
+            let is_doubtful = value == Value::Nothing && world.had_deposed_broker(from);
+            if !is_doubtful && !values.contains(&value) && !values.contains(&Value::Unknown) {
+                let what = format!("{name:?} was to be {value:?} and was only {values:?}");
+                world.oracle.violated("I5", what);
+            }
+        });
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        world(|world| world.now())
+    }
+
+    /// What may have been seen since then. A deposed broker may tell of the past.
+    pub(super) fn values_since(&self, name: &str, from: u64) -> BTreeSet<Value> {
+        world(|world| {
+            let is_doubtful = world.had_deposed_broker(from);
+            world.parties.names.since(name, if is_doubtful { 0 } else { from })
+        })
+    }
+
+    pub(super) fn must_not_be_there(&self, name: &str, values: &BTreeSet<Value>) {
+        world(|world| world.oracle.checks += 1);
+        if !values.contains(&Value::Nothing) {
+            violated("I5", format!("{name:?} is gone, and nobody has dropped it: it may be {values:?}"));
+        }
+    }
+
+    pub(super) fn open_published(&mut self) {
+        let name = self.any_name();
+        let pool = self.pool();
+        if pool.has_private(&name) {
+            return;
+        }
+        let from = self.now();
+        let result = pool.open(&name);
+        let values = self.values_since(&name, from);
+        let kind = result.as_ref().err().map(Error::kind);
+        let opened = self.outcome("open", result);
+        if kind == Some(ErrorKind::NotFound) {
+            self.must_not_be_there(&name, &values);
+        }
+        let Some(file) = opened else { return };
+        let candidates = world(|world| world.parties.names.contents(&values, file.length() as usize));
+        world(|world| {
+            world.oracle.checks += 1;
+            let text = format!("{name} of {} bytes: {values:?}", file.length());
+            world.note_text(self.process, "has opened", [0; 3], Some(text.into()));
+        });
+        if candidates.is_empty() {
+            let length = file.length();
+            violated("I5", format!("{name:?} opens as a file of {length} bytes, none of {values:?}"));
+            return;
+        }
+        if self.seen.len() >= 4 {
+            self.seen.remove(0);
+        }
+        self.seen.push(Seen { file, name, candidates });
+    }
+
+    pub(super) fn read_published(&mut self) {
+        if self.seen.is_empty() {
+            return self.open_published();
+        }
+        let which = self.random.below(self.seen.len() as u64) as usize;
+        let length = self.seen[which].file.length();
+        let offset = self.random.below(length);
+        let most = if self.random.one_in(3) { length } else { 16 << 10 };
+        let count = self.random.skewed(1, most).min(length - offset) as usize;
+        let mut found = vec![0xEE; count];
+        let result = self.seen[which].file.read_at(offset, &mut found);
+        let kind = result.as_ref().err().map(Error::kind);
+        if self.outcome("read published", result).is_some() {
+            let at = offset as usize;
+            let seen = &mut self.seen[which];
+            let expected = seen.candidates.first().map(|content| content[at..at + count].to_vec());
+            seen.candidates.retain(|content| content[at..at + count] == found[..]);
+            world(|world| {
+                world.tally.bytes_compared += count as u64;
+                world.oracle.checks += 1;
+            });
+            if seen.candidates.is_empty() {
+                let difference = first_difference(&found, &expected.unwrap_or_default());
+                violated("I3", format!("published {:?} at {offset}: {difference}", seen.name));
+            }
+        } else if kind == Some(ErrorKind::Lost) {
+            self.seen.remove(which);
+        }
+    }
+
+    pub(super) fn drop_name(&mut self) {
+        let name = self.any_name();
+        let pool = self.pool();
+        if pool.has_private(&name) {
+            return;
+        }
+        let from = self.now();
+        world(|world| world.note_text(self.process, "will drop", [0; 3], Some(name.as_str().into())));
+        let result = pool.delete(&name);
+        let kind = result.as_ref().err().map(Error::kind);
+        if self.outcome("drop", result).is_some() {
+            self.must_have_been(&name, from, Value::Nothing);
+        } else if kind == Some(ErrorKind::NotFound) {
+            self.must_not_be_there(&name, &self.values_since(&name, from));
+        }
+    }
+
+    pub(super) fn rename(&mut self) {
+        let (from, to) = (self.any_name(), self.any_name());
+        let pool = self.pool();
+        if from == to || pool.has_private(&from) || pool.has_private(&to) {
+            return;
+        }
+        let at = self.now();
+        let text = format!("{from} to {to}");
+        world(|world| world.note_text(self.process, "will rename", [0; 3], Some(text.into())));
+        let result = pool.rename(&from, &to);
+        if self.outcome("rename", result).is_some() {
+            self.must_have_been(&from, at, Value::Nothing);
+        }
+    }
+}
