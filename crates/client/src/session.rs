@@ -338,6 +338,9 @@ impl Session {
             }
             None => {
                 links.set_suspect(false);
+                // It told an earlier lease of ours that it was being emptied. Whether it still is, the next one
+                // hears; the broker gives no tickets for a node that is.
+                links.set_draining(false);
                 self.lose_regions_below(links, below);
             }
         }
