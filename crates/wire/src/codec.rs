@@ -145,6 +145,7 @@ newtypes!(
     Incarnation(u64),
     Term(u64),
     SessionId(u64),
+    ClientId(u64),
     TicketId(u64),
     FileId(u64),
     RegionIndex(u32),

@@ -13,6 +13,9 @@ wire_struct! {
         version_min: u8,
         /// Newest version the asker speaks.
         version_max: u8,
+        /// Whom this connection and others are for. A node shares its time between clients; 0: the connection is
+        /// a client by itself.
+        client: ClientId,
     }
 }
 

@@ -99,6 +99,42 @@ pub fn decode_write<'a>(body: &'a [u8], batch: bool, spans: &mut Vec<Span>) -> R
     Ok(payload)
 }
 
+/// Reads the table of a `Write` or `WriteBatch` whose payload is still under way, into `spans` (its old content
+/// goes). Returns where the payload begins; nothing while the table is not all here.
+pub fn decode_write_table(
+    begun: &[u8],
+    batch: bool,
+    body_bytes: usize,
+    spans: &mut Vec<Span>,
+) -> Result<Option<usize>, WireError> {
+    let count = match begun.first_chunk::<8>() {
+        _ if !batch => 1,
+        Some(count) => u64::from_le_bytes(*count).min(BATCH_OPS_MAX as u64 + 1) as usize,
+        None => return Ok(None),
+    };
+    // Bounded: the count was. One that is too high is refused by `take_spans`, which looks at it first.
+    let table = if batch { 8 } else { 0 } + if count > BATCH_OPS_MAX { 0 } else { count * SPAN_BYTES };
+    let Some(table_bytes) = begun.get(..table) else { return Ok(None) };
+    let total = take_spans(&mut Cursor::new(table_bytes), batch, spans)?;
+    match body_bytes.checked_sub(table) {
+        Some(payload) if payload as u64 == total => Ok(Some(table)),
+        _ => Err(WireError::Value { what: "the payload length of a write", found: body_bytes as u64 }),
+    }
+}
+
+/// The parts of a list of ranges behind its first `skip` bytes: of which range each is, and the part of it.
+pub fn parts_behind(spans: &[Span], skip: u64) -> impl Iterator<Item = (usize, Span)> + '_ {
+    let mut left = skip;
+    spans.iter().enumerate().filter_map(move |(index, span)| {
+        let gone = left.min(span.bytes.into()) as u32;
+        left -= u64::from(gone);
+        let is_over = gone == span.bytes && span.bytes > 0;
+        // What lies past the last offset is refused when its bounds are looked at.
+        let offset = span.offset.saturating_add(gone.into());
+        (!is_over).then_some((index, Span { bytes: span.bytes - gone, offset, ..*span }))
+    })
+}
+
 /// In a refused batch, the body of the reply: the index of the first operation that was refused. A read
 /// batch is answered whole or not at all; of a write batch, the operations before this index were done.
 pub fn decode_refused_index(body: &[u8]) -> Result<u32, WireError> {

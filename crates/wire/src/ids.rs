@@ -24,6 +24,8 @@ id!(/// One life of a broker; only ever grows. A node refuses tickets of a lower
     Term(u64));
 id!(/// One client's life with the pool.
     SessionId(u64));
+id!(/// Whoever several connections belong to, as it says: random, and no proof of anything. 0: nobody says.
+    ClientId(u64));
 id!(/// A promise of the broker, redeemed at one node once.
     TicketId(u64));
 id!(/// A published far file, whatever its name is at the moment. Never reused.

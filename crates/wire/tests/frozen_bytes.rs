@@ -52,16 +52,18 @@ fn ticket() -> Ticket {
 #[test]
 fn hello_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
-    Request::Hello(Hello { version_min: 1, version_max: 1 }).encode(&mut body);
+    Request::Hello(Hello { version_min: 1, version_max: 1, client: ClientId(0x0102_0304_0506_0708) })
+        .encode(&mut body);
     assert_eq!(
         request_frame(Opcode::Hello, 1, &body),
         concat!(
             "4650573101020100",
             "0100000000000000",
-            "02000000a66ca810",
+            "0a00000010ed6476",
             "0000000000000000",
-            "000000003f1876cd",
-            "0101",
+            "000000005b77fe12",
+            "0101080706050403",
+            "0201",
         )
     );
 }

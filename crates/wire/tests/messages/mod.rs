@@ -15,6 +15,7 @@ macro_rules! ids {
 }
 ids!(
     node_id -> NodeId(u64), incarnation -> Incarnation(u64), term -> Term(u64), session_id -> SessionId(u64),
+    client_id -> ClientId(u64),
     ticket_id -> TicketId(u64), file_id -> FileId(u64), region_index -> RegionIndex(u32),
     epoch -> Epoch(u64), handle -> Handle(u128), secret -> Secret(u128),
 );
@@ -58,7 +59,7 @@ macro_rules! strategies {
     )*};
 }
 strategies! {
-    hello -> Hello { version_min: any::<u8>(), version_max: any::<u8>() }
+    hello -> Hello { version_min: any::<u8>(), version_max: any::<u8>(), client: client_id() }
     welcome -> Welcome { version: any::<u8>() }
     open_session -> OpenSession { resume: session_id(), secret: secret(), label: name() }
     session_opened -> SessionOpened {
