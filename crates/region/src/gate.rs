@@ -18,6 +18,7 @@
 //! revoke: it is over before the revoke is).
 #![allow(unsafe_code)]
 
+use crate::window::Window;
 use farpool_wire::{Code, Epoch, Handle, Refusal};
 use std::cell::Cell;
 use std::ptr;
@@ -190,19 +191,35 @@ impl Entered<'_> {
 
     /// Copies `from` into the region. Refused as in [`Entered::copy_out`], and `Sealed` if nobody may write.
     pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
-        let (gate, into) = self.admit(offset, from.len())?;
+        let into = self.admit_write(offset, from.len())?;
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+        Ok(())
+    }
+
+    /// A range to send from, for as long as this is not dropped. Refused as in [`Entered::copy_out`].
+    pub fn window_out(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
+        self.admit(offset, bytes).map(|(_, from)| Window::new(from, bytes))
+    }
+
+    /// A range to receive into, likewise. Refused as in [`Entered::copy_in`].
+    pub fn window_in(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
+        self.admit_write(offset, bytes).map(|into| Window::new(into, bytes))
+    }
+
+    /// The address of a range that may be written now and until `self` is dropped; it counts as written.
+    fn admit_write(&self, offset: u64, bytes: usize) -> Result<*mut u8, Refusal> {
+        let (gate, into) = self.admit(offset, bytes)?;
         if self.fence.write_handle.is_none() {
             return Err(Refusal::new(Code::Sealed, 0));
         }
         // Bounded by the region's size: `admit` has checked it.
-        let end = offset + from.len() as u64;
+        let end = offset + bytes as u64;
         // Mostly only a look: a line that does not change stays in every core's cache.
         if gate.dirty_bytes.load(Ordering::Relaxed) < end {
             gate.dirty_bytes.fetch_max(end, Ordering::Relaxed);
         }
-        // SAFETY: as in `copy_out`, the other way round.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
-        Ok(())
+        Ok(into)
     }
 
     /// The address of a range that may be copied now and until `self` is dropped.

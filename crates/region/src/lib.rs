@@ -5,8 +5,8 @@
 //! increment, no lock) and looks at the [`Fence`] behind it; whoever takes a region away changes the fence
 //! word first and then waits for the copies already inside. Nothing else is needed for I1, I2 and I3.
 //!
-//! Never in this crate: a decision about who may do what (that is the node's dispatch and `lease`), sockets,
-//! clocks, a Rust reference into region memory, or a panic that a peer's numbers can reach (I10).
+//! Never in this crate: a decision about who may do what (that is the node's dispatch and `lease`), a
+//! socket of its own, clocks, a Rust reference into region memory, or a panic that a peer's numbers can reach (I10).
 #![deny(unsafe_code)]
 
 mod arena;
@@ -14,8 +14,10 @@ mod error;
 mod gate;
 mod mapping;
 mod memfd;
+mod window;
 mod words;
 
 pub use arena::{Arena, ArenaOptions, SharedAccess};
 pub use error::RegionError;
 pub use gate::{Entered, Fence, GATE_BYTES_MAX};
+pub use window::{WINDOWS_MAX, Window, receive, send};
