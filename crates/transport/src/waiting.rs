@@ -1,32 +1,101 @@
-//! Waiting: spin for what a park would cost anyway, then park.
+//! Waiting: spin or park, whichever has been the cheaper for the waits of late.
 //!
-//! A blocked thread costs its wake-up (30 to 80 us on a virtual machine); a spinning one costs a CPU that
-//! somebody else may need. Spinning for as long as the wake-up takes and then parking is never worse than
-//! twice the best choice, whatever the answer's latency is. Two things make it better than that here:
-//! a waiter whose last spins were in vain skips the next ones (doubling, up to 64), and no process ever has
-//! more spinners than it has CPUs to spare.
+//! A parked thread comes back late: its wake-up costs 30 to 80 us between the CPUs of a virtual machine. A
+//! spinning one burns a CPU that somebody else may need. Call the wake-up (and the time of an answer) `B`. To spin for up to `B` and then park
+//! costs the wait itself if it is shorter than `B`, and `2 B` on top of nothing gained if it is longer: never more
+//! than twice the best that hindsight could do (Karlin et al. 1990), but every time, if all waits are long. To
+//! park at once costs `B` always. So [`Rule`] keeps, over the waits of late, the share of those shorter than `B`
+//! (`hits`) and the mean of `min(wait, B)` (`spun`), and spins if that was the cheaper: `spun + (1 - hits) B < B`.
+//! Parked waits teach as well as spun ones, for how long they would have been is known but for the wake-up.
 //!
-//! Never: `sched_yield`, which costs a whole tick under load.
+//! * One wait costs at most `2 B` more than the best choice; waits of one kind cost no more than the better of the
+//!   two ways, but for the few that it takes to learn which that is.
+//! * Two sides that both park wait long *because* the other parks: neither would ever learn better. So a side that
+//!   parks tries a few waits of up to `2 B` now and then, ever more seldom as long as that leads nowhere: less than
+//!   a hundredth of the time.
+//! * No process has more spinners than CPUs to spare: on one CPU spinning only keeps the other side from answering.
+//! * Never `sched_yield`, which costs a whole tick under load.
+//!
+//! What is spun is counted ([`spun_ns`]).
 
 use farpool_wire::MonoNs;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const BUDGET_NS_MIN: u64 = 2_000;
-const BUDGET_NS_MAX: u64 = 100_000;
-const SKIPS_MAX: u32 = 64;
+/// What a wake-up may have cost, where it was measured. A machine that is busy at that moment may seem to need less
+/// than it does later: its CPUs do not fall idle.
+const WAKE_NS_MIN: u64 = 20_000;
+const WAKE_NS_MAX: u64 = 100_000;
+/// What an answer over a socket takes. Added to the wake-up: whoever waits for somebody that has just been parked must
+/// outlast the other's wake-up *and* its answer, or one park brings on the next for ever.
+const ANSWER_NS: u64 = 20_000;
 
-/// What a park and wake-up costs on this machine, measured once (some milliseconds); 0 on one CPU, where
-/// spinning only keeps the other side from answering.
+/// How this process waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Waiting {
+    /// As the module says.
+    #[default]
+    Adaptive,
+    /// Spins until what is waited for has come. For measurements: it leaves nothing to others.
+    Spin,
+    /// Parks at once.
+    Park,
+}
+
+impl Waiting {
+    /// Every way, with the word it is called by.
+    pub const ALL: [(&'static str, Waiting); 3] =
+        [("adaptive", Waiting::Adaptive), ("spin", Waiting::Spin), ("park", Waiting::Park)];
+
+    /// The way of this word.
+    pub fn of_word(word: &str) -> Option<Waiting> {
+        Self::ALL.iter().find(|(known, _)| *known == word).map(|(_, waiting)| *waiting)
+    }
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(_, waiting)| *waiting == self).map_or("", |(word, _)| word)
+    }
+}
+
+static WAITING: AtomicU8 = AtomicU8::new(Waiting::Adaptive as u8);
+
+/// Chooses for the whole process, from the next wait on.
+pub fn choose(waiting: Waiting) {
+    WAITING.store(waiting as u8, Ordering::Relaxed);
+}
+
+/// What was chosen.
+pub fn chosen() -> Waiting {
+    match WAITING.load(Ordering::Relaxed) {
+        1 => Waiting::Spin,
+        2 => Waiting::Park,
+        _ => Waiting::Adaptive,
+    }
+}
+
+static SPUN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Nanoseconds that this process has spun.
+pub fn spun_ns() -> u64 {
+    SPUN_NS.load(Ordering::Relaxed)
+}
+
+/// For how long a wait is worth spinning on this machine: what a wake-up costs, measured once (some milliseconds), and
+/// an answer. 0 on one CPU, where spinning only keeps the other side from answering.
 pub fn spin_budget_ns() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
     *BUDGET.get_or_init(|| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        if cpus < 2 { 0 } else { measured_wake_ns().unwrap_or(0).clamp(BUDGET_NS_MIN, BUDGET_NS_MAX) }
+        if cpus < 2 {
+            return 0;
+        }
+        measured_wake_ns().unwrap_or(0).clamp(WAKE_NS_MIN, WAKE_NS_MAX) + ANSWER_NS
     })
 }
 
@@ -73,12 +142,14 @@ fn measured_wake_ns() -> Option<u64> {
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
 /// A seat among the process's spinners; given back on drop.
+#[derive(Debug)]
 struct Seat;
 
 impl Seat {
     fn take() -> Option<Seat> {
         static SEATS: OnceLock<usize> = OnceLock::new();
         let seats = *SEATS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from) - 1);
+        let seats = if chosen() == Waiting::Spin { usize::MAX } else { seats };
         let one_more = |taken: usize| (taken < seats).then(|| taken + 1);
         SPINNERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Seat)
     }
@@ -90,39 +161,142 @@ impl Drop for Seat {
     }
 }
 
-/// One side of a conversation that waits for the other, and remembers how that went.
-#[derive(Debug, Default)]
-pub struct Waiter {
-    failed_streak: u32,
-    skips_left: u32,
+/// What is known of the waits of one side of a conversation, and what follows for the next: see the module. No
+/// clock: times are told.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    park_ns: u64,
+    /// Share of the waits of late that were shorter than a wake-up, in 65536ths.
+    hits: u64,
+    /// Mean of their lengths, each at most a wake-up, in nanoseconds.
+    spun: u64,
+    /// Waits until the next trial.
+    until_trial: u32,
+    /// How long trials are put off, in waits.
+    put_off: u32,
+    /// Waits left of a trial.
+    trial: u32,
+}
+
+const ONE: u64 = 65_536;
+/// A wait counts for an eighth.
+const GAIN: u64 = 8;
+const TRIAL_WAITS: u32 = 8;
+const PUT_OFF_MIN: u32 = 256;
+const PUT_OFF_MAX: u32 = 16_384;
+
+impl Rule {
+    /// A side that knows nothing yet, where a wake-up costs so much; 0: spinning is never worth it.
+    pub fn new(park_ns: u64) -> Rule {
+        Rule { park_ns, hits: ONE, spun: 0, until_trial: PUT_OFF_MIN, put_off: PUT_OFF_MIN, trial: 0 }
+    }
+
+    /// For how long to spin before parking.
+    pub fn spin_ns(&self) -> u64 {
+        match self.trial {
+            0 if self.spins() => self.park_ns,
+            0 => 0,
+            _ => 2 * self.park_ns,
+        }
+    }
+
+    /// Whether spinning was the cheaper of late.
+    fn spins(&self) -> bool {
+        self.spun * ONE < self.park_ns * self.hits
+    }
+
+    /// A wait is over: its length, of which the wake-up is taken off if it ended parked.
+    pub fn learn(&mut self, waited_ns: u64, was_parked: bool) {
+        let waited_ns = if was_parked { waited_ns.saturating_sub(self.park_ns) } else { waited_ns };
+        let hit = if waited_ns < self.park_ns { ONE } else { 0 };
+        self.hits = (self.hits * (GAIN - 1) + hit) / GAIN;
+        self.spun = (self.spun * (GAIN - 1) + waited_ns.min(self.park_ns)) / GAIN;
+        if self.spins() {
+            (self.trial, self.put_off, self.until_trial) = (0, PUT_OFF_MIN, PUT_OFF_MIN);
+        } else if self.trial > 0 {
+            self.trial -= 1;
+        } else if self.until_trial > 0 {
+            self.until_trial -= 1;
+        } else {
+            self.trial = TRIAL_WAITS;
+            self.put_off = (2 * self.put_off).min(PUT_OFF_MAX);
+            self.until_trial = self.put_off;
+        }
+    }
+}
+
+/// What to do while nothing has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Look again at once.
+    Look,
+    /// Let the kernel say when.
+    Park,
+}
+
+/// One side of a conversation that waits for the other.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    rule: Option<Rule>,
+    open: Option<Open>,
+}
+
+/// A wait that goes on.
+#[derive(Debug)]
+struct Open {
+    since: Instant,
+    spin_ns: u64,
+    seat: Option<Seat>,
+    is_parked: bool,
 }
 
 impl Waiter {
-    /// Spins until `ready` says so or the budget is used up. Whether it became ready.
-    pub fn spin(&mut self, mut ready: impl FnMut() -> bool) -> bool {
-        let budget = spin_budget_ns();
-        if budget == 0 {
-            return false;
-        }
-        if self.skips_left > 0 {
-            self.skips_left -= 1;
-            return false;
-        }
-        let Some(_seat) = Seat::take() else { return false };
-        let start = Instant::now();
-        loop {
-            if ready() {
-                self.failed_streak = 0;
-                return true;
-            }
-            if start.elapsed().as_nanos() as u64 >= budget {
-                self.failed_streak = (self.failed_streak + 1).min(16);
-                if self.failed_streak >= 2 {
-                    self.skips_left = (1 << self.failed_streak.min(10)).min(SKIPS_MAX);
-                }
-                return false;
-            }
+    pub(crate) const fn new() -> Waiter {
+        Waiter { rule: None, open: None }
+    }
+
+    /// From now on does not spin.
+    pub(crate) fn never_spin(&mut self) {
+        self.rule = Some(Rule::new(0));
+    }
+
+    /// Nothing has come: what to do about it.
+    pub(crate) fn next(&mut self) -> Step {
+        let waiting = chosen();
+        let rule = self.rule.get_or_insert_with(|| Rule::new(spin_budget_ns()));
+        let open = self.open.get_or_insert_with(|| {
+            let spin_ns = match waiting {
+                Waiting::Adaptive => rule.spin_ns(),
+                Waiting::Spin => u64::MAX,
+                Waiting::Park => 0,
+            };
+            let seat = if spin_ns == 0 { None } else { Seat::take() };
+            Open { since: Instant::now(), spin_ns, seat, is_parked: false }
+        });
+        if open.seat.is_some() {
             std::hint::spin_loop();
+            if (open.since.elapsed().as_nanos() as u64) < open.spin_ns {
+                return Step::Look;
+            }
+            open.stop_spinning();
+        }
+        open.is_parked = true;
+        Step::Park
+    }
+
+    /// What was waited for has come.
+    pub(crate) fn heard(&mut self) {
+        if let (Some(mut open), Some(rule)) = (self.open.take(), &mut self.rule) {
+            rule.learn(open.since.elapsed().as_nanos() as u64, open.is_parked);
+            open.stop_spinning();
+        }
+    }
+}
+
+impl Open {
+    fn stop_spinning(&mut self) {
+        if self.seat.take().is_some() {
+            SPUN_NS.fetch_add(self.since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 }
