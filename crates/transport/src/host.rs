@@ -5,10 +5,10 @@
 //! whole pool runs in one thread from one seed.
 
 use crate::reach::Reach;
-use crate::shm::{ShmLink, ShmSpace};
+use crate::shm::{self, ShmSpace};
 use crate::tls::Identity;
 use crate::{Link, LinkError, clock, tcp};
-use farpool_wire::{MonoNs, NodeId};
+use farpool_wire::{ClientId, MonoNs, NodeId};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -183,12 +183,17 @@ impl<T> Turn<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     reach: Reach,
+    /// What all connections of this host name as their client.
+    client: ClientId,
 }
 
 impl Machine {
-    /// This machine as a host whose connections go as far as `reach` says.
+    /// This machine as a host whose connections go as far as `reach` says. They count as one client.
     pub fn host(reach: Reach) -> Arc<dyn Host> {
-        Arc::new(Machine { reach })
+        let mut client = [0; 8];
+        // Without randomness there is no name, and each connection is a client by itself.
+        let client = getrandom::fill(&mut client).map_or(0, |()| u64::from_le_bytes(client));
+        Arc::new(Machine { reach, client: ClientId(client) })
     }
 }
 
@@ -211,14 +216,12 @@ impl Host for Machine {
     }
 
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        let connect =
+            |address, expected| tcp::connect_for(self.client, &self.reach, address, &expected, deadline);
         match to {
-            Dial::Broker { address } => tcp::connect(&self.reach, address, &Identity::Broker, deadline),
-            Dial::Node { address, node } => {
-                tcp::connect(&self.reach, address, &Identity::Node(node), deadline)
-            }
-            Dial::Local { socket, space } => {
-                Ok(Box::new(ShmLink::connect(socket, Arc::clone(space), deadline)?))
-            }
+            Dial::Broker { address } => connect(address, Identity::Broker),
+            Dial::Node { address, node } => connect(address, Identity::Node(node)),
+            Dial::Local { socket, space } => shm::connect(socket, Arc::clone(space), deadline),
         }
     }
 

@@ -11,12 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Sends bytes with the descriptors beside the first of them. How many bytes went.
 ///
-/// Called with one reply. The socket is non-blocking, and its buffer is empty but for the replies before: at
-/// most one flush's worth, which a Unix socket takes whole or not at all at this size.
-pub(crate) fn send_descriptors(socket: &Socket, from: &[u8], fds: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
+/// At most two. The socket is non-blocking, and what it holds are bells: there is room.
+pub(crate) fn send_descriptors(socket: &Socket, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
+    if !beside.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
     Ok(rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(from)], &mut beside, SendFlags::NOSIGNAL)?)

@@ -1,10 +1,10 @@
 //! The asking side: mapped regions shared by all links of a process to one node, and the checked copies.
 
-use super::descriptors::receive_descriptors;
 use super::mapping::{Access, Mapping};
+use super::ring::RingStream;
 use super::{Mapped, MappedBytes};
 use crate::client::{FrameLink, broken};
-use crate::socket::{Interest, Socket, Stream};
+use crate::socket::{Interest, Stream};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops};
 use farpool_wire::control::{Attach, Attached};
 use farpool_wire::data::Span;
@@ -14,8 +14,6 @@ use farpool_wire::{Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, W
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A copy is checked against the fence word every so many bytes.
@@ -23,8 +21,9 @@ const COPY_BYTES_MAX: usize = 256 << 10;
 /// Most bytes of fence words a node may ask us to map: one cache line for each region it may have.
 const WORDS_BYTES_MAX: u64 = 64 * farpool_wire::limits::NODE_REGIONS_MAX as u64;
 
+/// A region as this process has mapped it, at one epoch.
 #[derive(Debug)]
-struct MappedRegion {
+pub struct MappedRegion {
     epoch: u64,
     region: Box<dyn MappedBytes>,
     words: Arc<dyn MappedBytes>,
@@ -51,7 +50,9 @@ impl MappedRegion {
         if mutant!(FenceNotLookedAtAgain) { Ok(()) } else { self.check(span) }
     }
 
-    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
+    /// Copies a range out; it is exactly as long as `into`. Refused if the region is not ours at the range's epoch
+    /// any more, or was not while any of it was copied.
+    pub fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
         self.check(span)?;
         let mut offset = span.offset;
         for chunk in into.chunks_mut(COPY_BYTES_MAX) {
@@ -66,7 +67,9 @@ impl MappedRegion {
         Ok(())
     }
 
-    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
+    /// Copies bytes into a range, exactly as many. Refused as in [`Self::read`]; what was written then reaches
+    /// nobody, unless the lease may still be renewed.
+    pub fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
         self.check(span)?;
         if !self.region.is_writable() {
             return Err(Refusal::new(Code::Sealed, 0));
@@ -92,7 +95,8 @@ pub struct ShmSpace {
 }
 
 impl ShmSpace {
-    fn get(&self, span: &Span) -> Option<Arc<MappedRegion>> {
+    /// The region of a range, if it is mapped at the range's epoch.
+    pub fn get(&self, span: &Span) -> Option<Arc<MappedRegion>> {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
         regions.get(&span.region).filter(|mapped| mapped.epoch == span.epoch.0).cloned()
     }
@@ -119,50 +123,40 @@ pub trait MemoryStream: Stream {
     ) -> Result<Mapped, LinkError>;
 }
 
-impl MemoryStream for Socket {
-    type Beside = Vec<OwnedFd>;
-
-    fn read_beside(&mut self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        receive_descriptors(self, into, fds)
-    }
-
-    fn map(
-        fds: Vec<OwnedFd>,
-        attached: &Attached,
-        words: Option<Arc<dyn MappedBytes>>,
-    ) -> Result<Mapped, LinkError> {
-        let [region_fd, words_fd] = &fds[..] else {
-            let found = fds.len() as u64;
-            return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
-        };
-        // The descriptor says what may be done with it: a read handle brings one without write access.
-        let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
-        let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
-        let mapped = |fd: &OwnedFd, bytes: u64, access| {
-            Mapping::new(fd.as_fd(), bytes as usize, access).map_err(LinkError::Cut)
-        };
-        let region = mapped(region_fd, attached.region_bytes, access)?;
-        let words = match words {
-            Some(words) => words,
-            None => Arc::new(mapped(words_fd, attached.words_bytes, Access::Read)?),
-        };
-        Ok(Mapped { region: Box::new(region), words })
-    }
+/// Maps a region and, unless they are here already, the fence words.
+pub(super) fn map_files(
+    fds: Vec<OwnedFd>,
+    attached: &Attached,
+    words: Option<Arc<dyn MappedBytes>>,
+) -> Result<Mapped, LinkError> {
+    let [region_fd, words_fd] = &fds[..] else {
+        let found = fds.len() as u64;
+        return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
+    };
+    // The descriptor says what may be done with it: a read handle brings one without write access.
+    let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
+    let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
+    let mapped = |fd: &OwnedFd, bytes: u64, access| {
+        Mapping::new(fd.as_fd(), bytes as usize, access).map_err(LinkError::Cut)
+    };
+    let region = mapped(region_fd, attached.region_bytes, access)?;
+    let words = match words {
+        Some(words) => words,
+        None => Arc::new(mapped(words_fd, attached.words_bytes, Access::Read)?),
+    };
+    Ok(Mapped { region: Box::new(region), words })
 }
 
 /// A link to a node of this host.
-pub struct ShmLink<S = Socket> {
+pub struct ShmLink<S> {
     control: FrameLink<S>,
     space: Arc<ShmSpace>,
 }
 
-impl ShmLink {
-    /// Connects to a node's local socket and greets.
-    pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<ShmLink, LinkError> {
-        let address = SocketAddr::from_abstract_name(socket).map_err(LinkError::Cut)?;
-        let stream = UnixStream::connect_addr(&address).map_err(LinkError::Cut)?;
-        ShmLink::over(Socket::unix(stream).map_err(LinkError::Cut)?, space, deadline)
-    }
+/// Connects to a node's local socket and greets.
+pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+    let ring = RingStream::connect(socket, deadline).map_err(broken)?;
+    Ok(Box::new(ShmLink::over(ring, space, deadline)?))
 }
 
 impl<S: MemoryStream> ShmLink<S> {

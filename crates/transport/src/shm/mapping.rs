@@ -51,6 +51,27 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), bytes, access })
     }
 
+    /// The word at an offset, to be written. `None`: no word is there, or none that may be written.
+    fn word_to_write(&self, offset: u64) -> Option<&AtomicU64> {
+        if self.access != Access::ReadWrite || !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
+            return None;
+        }
+        // SAFETY: as in `word`, and the mapping is writable; it lives as long as the reference.
+        Some(unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) })
+    }
+
+    /// Stores a word, releasing; nothing happens where there is none to write.
+    pub(crate) fn store_word(&self, offset: u64, value: u64) {
+        if let Some(word) = self.word_to_write(offset) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// Changes a word; what it was. 0 where there is none to write.
+    pub(crate) fn swap_word(&self, offset: u64, value: u64) -> u64 {
+        self.word_to_write(offset).map_or(0, |word| word.swap(value, Ordering::SeqCst))
+    }
+
     fn is_inside(&self, offset: u64, length: usize) -> bool {
         offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes as u64)
     }

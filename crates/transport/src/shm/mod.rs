@@ -5,14 +5,16 @@
 //! region's fence word, which the node changes before anything else, is compared before and after each copy
 //! of at most 256 KiB; if it moved, the copy is thrown away and the caller gets an error.
 //!
-//! Control messages and the mapping's descriptors travel over a Unix socket in the abstract namespace, which
-//! leaves no file behind, and which admits only the node's own user and root.
+//! Everything else passes a [`ring`]. The two sides meet over a Unix socket in the abstract namespace, which leaves
+//! no file behind, and which admits only the node's own user and root; it carries descriptors, and wakes whoever
+//! is parked.
 
 mod descriptors;
 mod link;
 mod mapping;
+pub mod ring;
 
-pub use link::{MemoryStream, ShmLink, ShmSpace};
+pub use link::{MappedRegion, MemoryStream, ShmLink, ShmSpace, connect};
 
 use crate::serve::{Peer, Service};
 use crate::socket::{Socket, Stream};
@@ -21,8 +23,6 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
-
-pub(crate) use descriptors::send_descriptors;
 
 /// A node's memory as a client on its host has it: copied from and to, never referred to.
 pub trait MappedBytes: std::fmt::Debug + Send + Sync {
@@ -61,7 +61,7 @@ pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
         Socket::unix(stream)
     };
     let admit = |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
-        Ok((Box::new(socket), Peer { is_local: true, ..Peer::default() }))
+        Ok((Box::new(ring::RingStream::offer(socket)?), Peer { is_local: true, ..Peer::default() }))
     };
     crate::tcp::run(listener, accept, admit, service)
 }

@@ -1,0 +1,314 @@
+//! A stream through shared memory: two rings of bytes, and the local socket as the bell.
+//!
+//! The idea: what client and node of one host say to each other passes memory that both have mapped, so that a
+//! question and its answer cost two cache lines and no system call while both sides are awake. Whoever is parked
+//! waits for a byte on the socket they met over; that also tells when the other is gone, and carries descriptors.
+//!
+//! The node makes the memory, seals its size, and sends it with the first byte of the connection. Neither side
+//! trusts what the other writes there: see [`protocol`].
+
+pub mod protocol;
+
+use super::descriptors::{receive_descriptors, send_descriptors};
+use super::mapping::{Access, Mapping};
+use super::{Mapped, MappedBytes};
+use crate::clock;
+use crate::socket::{Interest, Socket, Stream};
+use crate::waiting::{Step, Waiter, time_left};
+use farpool_wire::MonoNs;
+use protocol::{Impossible, Side, Word, Words};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+
+/// Bytes of each ring. Longer frames pass it piece by piece.
+const RING_BYTES: u64 = 64 << 10;
+/// The words of both rings, each on a cache line of its own, before the bytes.
+const WORDS_BYTES: u64 = 4096;
+const LINE_BYTES: u64 = 64;
+const MEMORY_BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
+/// The byte that calls.
+const BELL: u8 = b'!';
+/// The node's side of a call with descriptors never sends more of them.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// One ring of the memory: 0 from client to node, 1 back.
+struct Ring<'m> {
+    memory: &'m Mapping,
+    index: u64,
+}
+
+impl Ring<'_> {
+    fn at(&self, word: Word) -> u64 {
+        (4 * self.index + word as u64) * LINE_BYTES
+    }
+
+    fn bytes_at(&self, offset: u64) -> u64 {
+        WORDS_BYTES + self.index * RING_BYTES + offset
+    }
+}
+
+impl Words for Ring<'_> {
+    fn load(&self, word: Word) -> u64 {
+        // The places are ours, and in the mapping.
+        self.memory.word(self.at(word)).unwrap_or_default()
+    }
+
+    fn store(&self, word: Word, value: u64) {
+        self.memory.store_word(self.at(word), value);
+    }
+
+    fn swap(&self, word: Word, value: u64) -> u64 {
+        self.memory.swap_word(self.at(word), value)
+    }
+
+    fn fence(&self) {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// See the module.
+pub struct RingStream {
+    socket: Socket,
+    memory: Mapping,
+    reader: Side,
+    writer: Side,
+    /// Which ring this side reads; it writes the other.
+    reads: u64,
+    waiter: Waiter,
+    has_ended: bool,
+    /// Descriptors that came with a bell.
+    beside: Vec<OwnedFd>,
+}
+
+fn damaged(_: Impossible) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the other side of a ring shows a count that cannot be")
+}
+
+impl RingStream {
+    /// The node's side: makes the memory and offers it.
+    pub(crate) fn offer(socket: Socket) -> io::Result<RingStream> {
+        let fd = memfd_create("farpool-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, MEMORY_BYTES)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
+        send_descriptors(&socket, &[BELL], &[fd.as_fd()])?;
+        Ok(RingStream::over(socket, memory, 0))
+    }
+
+    /// The client's side: connects to a node's local socket.
+    pub fn connect(socket: &str, deadline: MonoNs) -> io::Result<RingStream> {
+        let address = SocketAddr::from_abstract_name(socket)?;
+        RingStream::accept(UnixStream::connect_addr(&address).and_then(Socket::unix)?, deadline)
+    }
+
+    /// Takes the memory that it is offered.
+    fn accept(mut socket: Socket, deadline: MonoNs) -> io::Result<RingStream> {
+        let mut fds = Vec::new();
+        let count = loop {
+            match receive_descriptors(&socket, &mut [0], &mut fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    socket.wait(Interest::Readable, deadline)?;
+                }
+                other => break other?,
+            }
+        };
+        let [fd] = &fds[..] else {
+            let kind = if count == 0 { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidData };
+            return Err(kind.into());
+        };
+        // Whoever could shrink it could kill us by SIGBUS.
+        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
+        socket.heard();
+        Ok(RingStream::over(socket, memory, 1))
+    }
+
+    fn over(socket: Socket, memory: Mapping, reads: u64) -> RingStream {
+        let (reader, writer) = (Side::reader(RING_BYTES), Side::writer(RING_BYTES));
+        let (waiter, beside) = (Waiter::new(), Vec::new());
+        RingStream { socket, memory, reader, writer, reads, waiter, has_ended: false, beside }
+    }
+
+    fn ring(&self, index: u64) -> Ring<'_> {
+        Ring { memory: &self.memory, index }
+    }
+
+    fn call(&self) {
+        // A socket that is full of bells has called already, and one that has ended tells by itself.
+        let _ = rustix::net::send(
+            self.socket.as_fd(),
+            &[BELL],
+            rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT,
+        );
+    }
+
+    /// Takes the bells that have come, and what came with them.
+    fn hear(&mut self) -> io::Result<()> {
+        let mut bells = [0; 64];
+        loop {
+            match receive_descriptors(&self.socket, &mut bells, &mut self.beside) {
+                Ok(0) => {
+                    self.has_ended = true;
+                    return Ok(());
+                }
+                Ok(_) if self.beside.len() > DESCRIPTORS_MAX => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "more descriptors than were asked for",
+                    ));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    self.has_ended = true;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The descriptors that came beside what has been read.
+    pub(crate) fn take_beside(&mut self) -> io::Result<Vec<OwnedFd>> {
+        self.hear()?;
+        Ok(std::mem::take(&mut self.beside))
+    }
+}
+
+/// The parts of a ring that hold `count` bytes from `offset` on: one, or two where it ends.
+fn parts(offset: u64, count: u64) -> [(u64, usize); 2] {
+    let first = count.min(RING_BYTES - offset);
+    [(offset, first as usize), (0, (count - first) as usize)]
+}
+
+impl Stream for RingStream {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut total = 0;
+        let mut calls = false;
+        for slice in into.iter_mut().filter(|slice| !slice.is_empty()) {
+            let ring = Ring { memory: &self.memory, index: self.reads };
+            let ready = self.reader.ready(&ring).map_err(damaged)?.min(slice.len() as u64);
+            if ready == 0 {
+                break;
+            }
+            let mut rest = &mut slice[..ready as usize];
+            for (offset, count) in parts(self.reader.offset(), ready) {
+                let (part, behind) = rest.split_at_mut(count);
+                self.memory.copy_out(ring.bytes_at(offset), part);
+                rest = behind;
+            }
+            calls |= self.reader.advance(&ring, ready);
+            total += ready as usize;
+        }
+        if calls {
+            self.call();
+        }
+        match total {
+            0 if into.iter().all(|slice| slice.is_empty()) => Ok(0),
+            0 if self.has_ended => Ok(0),
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => {
+                self.waiter.heard();
+                Ok(total)
+            }
+        }
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.has_ended {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut total: u64 = 0;
+        let ring = Ring { memory: &self.memory, index: 1 - self.reads };
+        let room = self.writer.ready(&ring).map_err(damaged)?;
+        for slice in from {
+            let fits = (room - total).min(slice.len() as u64);
+            let mut rest = &slice[..fits as usize];
+            let at = (self.writer.offset() + total) % RING_BYTES;
+            for (offset, count) in parts(at, fits) {
+                let (part, behind) = rest.split_at(count);
+                self.memory.copy_in(ring.bytes_at(offset), part);
+                rest = behind;
+            }
+            total += fits;
+        }
+        if total == 0 {
+            let wanted = from.iter().any(|slice| !slice.is_empty());
+            return if wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(0) };
+        }
+        self.waiter.heard();
+        if self.writer.advance(&ring, total) {
+            self.call();
+        }
+        Ok(total as usize)
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
+        let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
+        if self.has_ended || self.waiter.next() == Step::Look {
+            return Ok(());
+        }
+        let (side, index) = match interest {
+            Interest::Readable => (self.reader, self.reads),
+            Interest::Writable => (self.writer, 1 - self.reads),
+        };
+        if !side.park(&self.ring(index)).map_err(damaged)? {
+            return Ok(());
+        }
+        let polled = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left));
+        side.unpark(&self.ring(index));
+        match polled {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => self.hear(),
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_readable(&mut self) -> bool {
+        self.has_ended || self.reader.ready(&self.ring(self.reads)) != Ok(0)
+    }
+
+    fn needs_checksums(&self) -> bool {
+        false
+    }
+
+    fn heard(&mut self) {
+        self.waiter.heard();
+    }
+
+    fn never_spin(&mut self) {
+        self.waiter.never_spin();
+    }
+
+    fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
+        // Before the bytes they belong to: whoever has those finds them.
+        send_descriptors(&self.socket, &[BELL], &beside)?;
+        self.write(&[IoSlice::new(from)])
+    }
+}
+
+impl super::MemoryStream for RingStream {
+    type Beside = Vec<OwnedFd>;
+
+    fn read_beside(&mut self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let count = self.read(&mut [IoSliceMut::new(into)])?;
+        fds.extend(self.take_beside()?);
+        Ok(count)
+    }
+
+    fn map(
+        fds: Vec<OwnedFd>,
+        attached: &farpool_wire::control::Attached,
+        words: Option<Arc<dyn MappedBytes>>,
+    ) -> Result<Mapped, crate::LinkError> {
+        super::link::map_files(fds, attached, words)
+    }
+}
