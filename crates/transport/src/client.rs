@@ -1,18 +1,19 @@
 //! The asking side of a framed conversation, over any [`Stream`].
 //!
-//! Replies come in the order of requests and one frame is in flight at a time, so a read's reply is received
-//! by one vectored call straight into the callers' buffers, header and all, and nothing behind it can be
-//! caught by mistake. A refused reply is shorter: its few bytes are then gathered back from those buffers.
+//! Replies come in the order of requests, so a read's reply is received by one vectored call straight into the
+//! callers' buffers, header and all. A refused reply is shorter: its few bytes are then gathered back from those
+//! buffers, and what was caught of the next reply is kept for when that is taken.
 
-use crate::socket::{Stream, read_full, write_full};
+use crate::socket::{Interest, Stream, read_full, write_full};
 use crate::tls::{self, TlsError};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops, fitting};
 use farpool_wire::control::{Hello, Request};
 use farpool_wire::data::{Span, decode_refused_index, put_spans};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{MonoNs, Opcode, Refusal, Reply, WireError};
-use std::io::{self, IoSlice, IoSliceMut};
+use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, WireError};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read};
 
 /// A link that moves everything in frames.
 pub struct FrameLink<S> {
@@ -22,7 +23,26 @@ pub struct FrameLink<S> {
     /// Request bodies and control replies, reused.
     scratch: Vec<u8>,
     spans: Vec<Span>,
+    /// Frames whose replies have not come, oldest first.
+    posted: VecDeque<Posted>,
+    /// Bytes of later replies that were received with a short one.
+    ahead: Vec<u8>,
+    ahead_taken: usize,
 }
+
+/// A frame of data operations that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    id: u64,
+    opcode: Opcode,
+    ops: usize,
+    /// Of the request.
+    bytes: usize,
+}
+
+/// Requests are sent ahead until so many bytes of them are under way. A peer that sends a reply does not take
+/// requests, so they must fit the sockets' buffers, or both sides would wait for each other.
+const POSTED_BYTES_MAX: usize = 32 << 10;
 
 pub(crate) fn broken(error: io::Error) -> LinkError {
     if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
@@ -34,8 +54,27 @@ pub(crate) fn broken(error: io::Error) -> LinkError {
 impl<S: Stream> FrameLink<S> {
     /// Greets the peer over a fresh stream and settles the version.
     pub fn greet(stream: S, transport: Transport, deadline: MonoNs) -> Result<Self, LinkError> {
-        let mut link = FrameLink { stream, transport, next_id: 1, scratch: Vec::new(), spans: Vec::new() };
-        let hello = Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX });
+        FrameLink::greet_for(ClientId(0), stream, transport, deadline)
+    }
+
+    /// The same for a client that has several links: its peer shares between clients, not between links.
+    pub fn greet_for(
+        client: ClientId,
+        stream: S,
+        transport: Transport,
+        deadline: MonoNs,
+    ) -> Result<Self, LinkError> {
+        let mut link = FrameLink {
+            stream,
+            transport,
+            next_id: 1,
+            scratch: Vec::new(),
+            spans: Vec::new(),
+            posted: VecDeque::new(),
+            ahead: Vec::new(),
+            ahead_taken: 0,
+        };
+        let hello = Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client });
         match link.call(&hello, deadline)? {
             Reply::Hello(welcome) if (VERSION_MIN..=VERSION_MAX).contains(&welcome.version) => Ok(link),
             Reply::Hello(welcome) => Err(LinkError::Protocol(WireError::Version { found: welcome.version })),
@@ -69,7 +108,7 @@ impl<S: Stream> FrameLink<S> {
     /// The header of a request whose body is `scratch`. Where the stream itself notices a changed byte, the
     /// body goes without a checksum, and so does its reply.
     fn request_header(&self, opcode: Opcode, id: u64) -> [u8; HEADER_BYTES] {
-        let body_crc = (!self.stream.is_sealed()).then(|| crc32c::crc32c(&self.scratch));
+        let body_crc = self.stream.needs_checksums().then(|| crc32c::crc32c(&self.scratch));
         self.header(opcode, id, self.scratch.len(), body_crc).encode()
     }
 
@@ -122,19 +161,44 @@ impl<S: Stream> FrameLink<S> {
         Reply::decode(opcode, &self.scratch).map(Ok).map_err(LinkError::Protocol)
     }
 
-    /// One read frame: all of `ops` fit it.
-    fn read_frame(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
-        let batch = ops.len() > 1;
-        let opcode = if batch { Opcode::ReadBatch } else { Opcode::Read };
+    /// Sends the request of one read frame: all of `ops` fit it.
+    fn post_read_frame(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let opcode = if ops.len() > 1 { Opcode::ReadBatch } else { Opcode::Read };
         let id = self.take_id();
+        self.scratch.clear();
         self.spans.clear();
         self.spans.extend(ops.iter().map(|op| op.span));
-        self.scratch.clear();
-        put_spans(&self.spans, batch, &mut self.scratch);
+        put_spans(&self.spans, ops.len() > 1, &mut self.scratch);
         let header = self.request_header(opcode, id);
         let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let bytes = HEADER_BYTES + self.scratch.len();
+        self.posted.push_back(Posted { id, opcode, ops: ops.len(), bytes });
+        Ok(())
+    }
 
+    /// Sends requests from `from` on until enough are under way. How many operations that were.
+    fn post_reads(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<usize, LinkError> {
+        let mut done = 0;
+        while done < ops.len()
+            && self.posted.iter().map(|posted| posted.bytes).sum::<usize>() < POSTED_BYTES_MAX
+        {
+            let count = fitting(ops[done..].iter().map(|op| op.into.len()));
+            self.post_read_frame(&ops[done..done + count], deadline)?;
+            done += count;
+        }
+        Ok(done)
+    }
+
+    /// The reply to the oldest read under way; `ops` begin with its operations. How many they were.
+    fn take_read_frame(
+        &mut self,
+        ops: &mut [ReadOp<'_>],
+        deadline: MonoNs,
+    ) -> Result<(usize, Option<(usize, Refusal)>), LinkError> {
+        let Posted { id, opcode, ops: count, .. } = self.oldest()?;
+        let Some(ops) = ops.get_mut(..count) else { return Err(out_of_order()) };
+        let batch = opcode == Opcode::ReadBatch;
         let wanted: usize = ops.iter().map(|op| op.into.len()).sum();
         let mut head = [0; HEADER_BYTES];
         let mut got = 0;
@@ -142,7 +206,7 @@ impl<S: Stream> FrameLink<S> {
             let mut slices = Vec::with_capacity(1 + ops.len());
             slices.push(IoSliceMut::new(&mut head[got..]));
             slices.extend(ops.iter_mut().map(|op| IoSliceMut::new(op.into)));
-            got += read_some(&mut self.stream, &mut slices, deadline)?;
+            got += self.read_some(&mut slices, deadline)?;
         }
         let header = Header::decode(&head).map_err(LinkError::Protocol)?;
         check_reply(&header, opcode, id)?;
@@ -150,7 +214,7 @@ impl<S: Stream> FrameLink<S> {
         if let Some(refusal) = header.refusal {
             let body = self.gather_back(ops, landed, header.body_bytes as usize, deadline)?;
             header.check_body(&body).map_err(LinkError::Protocol)?;
-            return Err(LinkError::Refused { index: refused_index(batch, &body, ops.len())?, refusal });
+            return Ok((count, Some((refused_index(batch, &body, count)?, refusal))));
         }
         if header.body_bytes as usize != wanted || landed > wanted {
             return Err(LinkError::Protocol(WireError::Value {
@@ -158,15 +222,19 @@ impl<S: Stream> FrameLink<S> {
                 found: header.body_bytes.into(),
             }));
         }
-        let mut slices: Vec<IoSliceMut<'_>> = ops.iter_mut().map(|op| IoSliceMut::new(op.into)).collect();
-        let mut rest = &mut slices[..];
-        IoSliceMut::advance_slices(&mut rest, landed);
-        read_full(&mut self.stream, rest, deadline).map_err(broken)?;
+        if landed < wanted {
+            let mut slices: Vec<IoSliceMut<'_>> = ops.iter_mut().map(|op| IoSliceMut::new(op.into)).collect();
+            let mut rest = &mut slices[..];
+            IoSliceMut::advance_slices(&mut rest, landed);
+            self.read_full(rest, deadline)?;
+        }
         let crc = || ops.iter().fold(0, |crc, op| crc32c::crc32c_append(crc, op.into));
-        header.check_body_crc(crc).map_err(LinkError::Protocol)
+        header.check_body_crc(crc).map_err(LinkError::Protocol)?;
+        Ok((count, None))
     }
 
-    /// The body of a refused reply, of which `landed` bytes lie in the callers' buffers.
+    /// The body of a refused reply, of which `landed` bytes lie in the callers' buffers, and behind it perhaps
+    /// the beginning of the next reply.
     fn gather_back(
         &mut self,
         ops: &[ReadOp<'_>],
@@ -174,7 +242,7 @@ impl<S: Stream> FrameLink<S> {
         body_bytes: usize,
         deadline: MonoNs,
     ) -> Result<Vec<u8>, LinkError> {
-        if body_bytes > 64 || landed > body_bytes {
+        if body_bytes > 64 {
             return Err(LinkError::Protocol(WireError::TooMany {
                 what: "bytes of a refused read",
                 found: body_bytes as u64,
@@ -182,13 +250,19 @@ impl<S: Stream> FrameLink<S> {
             }));
         }
         let mut body: Vec<u8> = ops.iter().flat_map(|op| op.into.iter().copied()).take(landed).collect();
+        if landed > body_bytes {
+            // What was received ahead of its time comes first when it is asked for.
+            self.ahead.splice(..self.ahead_taken, body.drain(body_bytes..));
+            self.ahead_taken = 0;
+        }
         body.resize(body_bytes, 0);
-        read_full(&mut self.stream, &mut [IoSliceMut::new(&mut body[landed..])], deadline).map_err(broken)?;
+        let start = landed.min(body_bytes);
+        self.read_full(&mut [IoSliceMut::new(&mut body[start..])], deadline)?;
         Ok(body)
     }
 
-    /// One write frame: all of `ops` fit it.
-    fn write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+    /// Sends one write frame: all of `ops` fit it.
+    fn post_write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         let batch = ops.len() > 1;
         let opcode = if batch { Opcode::WriteBatch } else { Opcode::Write };
         let id = self.take_id();
@@ -197,7 +271,7 @@ impl<S: Stream> FrameLink<S> {
         self.scratch.clear();
         put_spans(&self.spans, batch, &mut self.scratch);
         let payload_bytes: usize = ops.iter().map(|op| op.from.len()).sum();
-        let body_crc = (!self.stream.is_sealed()).then(|| {
+        let body_crc = self.stream.needs_checksums().then(|| {
             let spans = crc32c::crc32c(&self.scratch);
             ops.iter().fold(spans, |crc, op| crc32c::crc32c_append(crc, op.from))
         });
@@ -207,17 +281,78 @@ impl<S: Stream> FrameLink<S> {
         parts.push(IoSlice::new(&self.scratch));
         parts.extend(ops.iter().map(|op| IoSlice::new(op.from)));
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        // Its bytes have left; what waits in our socket is its peer's to take.
+        self.posted.push_back(Posted { id, opcode, ops: ops.len(), bytes: HEADER_BYTES });
+        Ok(())
+    }
 
+    /// The reply to the oldest write under way.
+    fn take_write_frame(&mut self, deadline: MonoNs) -> Result<(usize, Option<(usize, Refusal)>), LinkError> {
+        let Posted { id, opcode, ops: count, .. } = self.oldest()?;
         let mut head = [0; HEADER_BYTES];
-        read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline).map_err(broken)?;
+        self.read_full(&mut [IoSliceMut::new(&mut head)], deadline)?;
         let header = Header::decode(&head).map_err(LinkError::Protocol)?;
         check_reply(&header, opcode, id)?;
         let body = self.gather_back(&[], 0, header.body_bytes as usize, deadline)?;
         header.check_body(&body).map_err(LinkError::Protocol)?;
-        match header.refusal {
-            Some(refusal) => {
-                Err(LinkError::Refused { index: refused_index(batch, &body, ops.len())?, refusal })
+        let index = refused_index(opcode == Opcode::WriteBatch, &body, count)?;
+        Ok((count, header.refusal.map(|refusal| (index, refusal))))
+    }
+
+    fn oldest(&mut self) -> Result<Posted, LinkError> {
+        self.posted.pop_front().ok_or_else(out_of_order)
+    }
+
+    /// Reads something: first what was received ahead of its time.
+    fn read_some(&mut self, into: &mut [IoSliceMut<'_>], deadline: MonoNs) -> Result<usize, LinkError> {
+        if self.ahead_taken < self.ahead.len() {
+            let mut left = &self.ahead[self.ahead_taken..];
+            let count = left.read_vectored(into).unwrap_or_default();
+            self.ahead_taken += count;
+            return Ok(count);
+        }
+        loop {
+            match self.stream.read(into) {
+                Ok(0) => return Err(LinkError::Cut(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stream.wait(Interest::Readable, deadline).map_err(broken)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error)),
             }
+        }
+    }
+
+    fn read_full(&mut self, mut into: &mut [IoSliceMut<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        IoSliceMut::advance_slices(&mut into, 0);
+        while !into.is_empty() {
+            let count = self.read_some(into, deadline)?;
+            IoSliceMut::advance_slices(&mut into, count);
+        }
+        Ok(())
+    }
+}
+
+/// A reply was to be taken that was not asked for. Only this process can have done that.
+fn out_of_order() -> LinkError {
+    LinkError::Cut(io::Error::other("a reply was to be taken out of order"))
+}
+
+/// The first refusal of several frames, its index counted from the first of them.
+#[derive(Default)]
+struct FirstRefusal(Option<(usize, Refusal)>);
+
+impl FirstRefusal {
+    fn note(&mut self, before: usize, refused: Option<(usize, Refusal)>) {
+        if let Some((index, refusal)) = refused {
+            self.0.get_or_insert((before + index, refusal));
+        }
+    }
+
+    fn result(self) -> Result<(), LinkError> {
+        match self.0 {
+            Some((index, refusal)) => Err(LinkError::Refused { index, refusal }),
             None => Ok(()),
         }
     }
@@ -229,24 +364,6 @@ fn refused_index(batch: bool, body: &[u8], ops: usize) -> Result<usize, LinkErro
     }
     let index = decode_refused_index(body).map_err(LinkError::Protocol)? as usize;
     Ok(index.min(ops.saturating_sub(1)))
-}
-
-fn read_some(
-    stream: &mut dyn Stream,
-    into: &mut [IoSliceMut<'_>],
-    deadline: MonoNs,
-) -> Result<usize, LinkError> {
-    loop {
-        match stream.read(into) {
-            Ok(0) => return Err(LinkError::Cut(io::ErrorKind::UnexpectedEof.into())),
-            Ok(count) => return Ok(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                stream.wait(crate::socket::Interest::Readable, deadline).map_err(broken)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(broken(error)),
-        }
-    }
 }
 
 fn check_reply(header: &Header, opcode: Opcode, id: u64) -> Result<(), LinkError> {
@@ -276,38 +393,63 @@ impl<S: Stream> Link for FrameLink<S> {
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
-        check_ops(ops.iter().map(|op| (op.span.bytes, op.into.len())))?;
-        let mut done = 0;
-        while done < ops.len() {
-            let count = fitting(ops[done..].iter().map(|op| op.into.len()));
-            self.read_frame(&mut ops[done..done + count], deadline).map_err(|error| error.behind(done))?;
-            done += count;
-        }
-        Ok(())
+        self.post_read(ops, deadline)?;
+        self.take_read(ops, deadline)
     }
 
     fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        self.post_write(ops, deadline)?;
+        self.take_write(ops, deadline)
+    }
+
+    fn post_read(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        check_ops(ops.iter().map(|op| (op.span.bytes, op.into.len())))?;
+        self.post_reads(ops, deadline).map(drop)
+    }
+
+    fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let mut refused = FirstRefusal::default();
+        let under_way: usize = self.posted.iter().map(|posted| posted.ops).sum();
+        let (mut done, mut posted) = (0, under_way.min(ops.len()));
+        while done < ops.len() {
+            // Of many, the last are asked for when the first are here.
+            if posted < ops.len() {
+                posted += self.post_reads(&ops[posted..], deadline)?;
+            }
+            let (count, result) = self.take_read_frame(&mut ops[done..], deadline)?;
+            refused.note(done, result);
+            done += count;
+        }
+        refused.result()
+    }
+
+    fn is_ready(&mut self) -> bool {
+        self.ahead_taken < self.ahead.len() || self.stream.is_readable()
+    }
+
+    fn post_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         check_ops(ops.iter().map(|op| (op.span.bytes, op.from.len())))?;
         let mut done = 0;
         while done < ops.len() {
             let count = fitting(ops[done..].iter().map(|op| op.from.len()));
-            self.write_frame(&ops[done..done + count], deadline).map_err(|error| error.behind(done))?;
+            self.post_write_frame(&ops[done..done + count], deadline)?;
             done += count;
         }
         Ok(())
     }
 
+    fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let mut refused = FirstRefusal::default();
+        let mut done = 0;
+        while done < ops.len() {
+            let (count, result) = self.take_write_frame(deadline)?;
+            refused.note(done, result);
+            done += count;
+        }
+        refused.result()
+    }
+
     fn is_worn(&self) -> bool {
         self.stream.is_worn()
-    }
-}
-
-impl LinkError {
-    /// The same error, its index counted from `done` operations earlier.
-    fn behind(self, done: usize) -> LinkError {
-        match self {
-            LinkError::Refused { index, refusal } => LinkError::Refused { index: index + done, refusal },
-            other => other,
-        }
     }
 }

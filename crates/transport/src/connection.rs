@@ -1,19 +1,32 @@
 //! The answering side of one connection: frames in, replies out, in order. Requests that arrived together are
 //! answered together, so a pipelining peer costs one write for many replies.
+//!
+//! The idea: small things pass through buffers, where many of them share one call. The bytes of larger reads and
+//! writes move straight between the regions and the socket, in pieces that each fit one visit to their gates;
+//! the peer takes the first of them while the next is on its way. Bytes that need a checksum, or that TLS seals,
+//! pass through buffers whatever their size.
 
 use crate::outgoing::Outgoing;
-use crate::serve::{Conversation, Mappable, Next, Peer, Service, reject};
+use crate::passage::Passing;
+use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refuse_at, reject};
 use crate::socket::{Interest, Stream, write_full};
+use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
-use farpool_wire::{MonoNs, Opcode, WireError};
+use farpool_wire::{MonoNs, Opcode, Refusal, WireError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
 /// What a connection begins with for incoming bytes; it grows to the largest frame that comes.
 const INPUT_BYTES_START: usize = 64 << 10;
+/// The most that is taken from a socket at once, unless a frame needs more: of a large write, the rest then
+/// goes straight where it belongs.
+const INPUT_BYTES_TAKEN: usize = 16 << 10;
 /// Replies are sent when this much has gathered, even if more requests wait.
 const OUTPUT_BYTES_FLUSH: usize = 256 << 10;
+/// Smaller reads share a call with the replies around them, if there are any: copying them costs less than a
+/// call of their own.
+const STREAM_BYTES_MIN: u64 = 16 << 10;
 /// A peer that does not take its replies for this long is cut off.
 const SEND_PATIENCE_MS: u64 = 30_000;
 
@@ -29,19 +42,35 @@ impl Input {
         Input { buffer: vec![0; INPUT_BYTES_START], start: 0, end: 0 }
     }
 
-    /// The next whole frame's header, or how many bytes the buffer must hold for it.
-    fn peek(&self) -> Result<Result<Header, usize>, WireError> {
-        let waiting = &self.buffer[self.start..self.end];
+    /// The next frame's header, once it is here.
+    fn header(&self) -> Result<Option<Header>, WireError> {
+        let waiting = self.waiting();
         // Whoever speaks something else may never send as much as a header.
         if let Some(found) = waiting.first_chunk::<4>()
             && *found != MAGIC
         {
             return Err(WireError::Magic { found: *found });
         }
-        let Some(head) = waiting.first_chunk::<HEADER_BYTES>() else { return Ok(Err(HEADER_BYTES)) };
-        let header = Header::decode(head)?;
-        let whole = HEADER_BYTES + header.body_bytes as usize;
-        Ok(if waiting.len() >= whole { Ok(header) } else { Err(whole) })
+        waiting.first_chunk::<HEADER_BYTES>().map(Header::decode).transpose()
+    }
+
+    fn waiting(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// What is here of the next frame's body.
+    fn body(&self, header: &Header) -> &[u8] {
+        let begun = self.waiting().get(HEADER_BYTES..).unwrap_or_default();
+        &begun[..begun.len().min(header.body_bytes as usize)]
+    }
+
+    fn has_whole(&self, header: &Header) -> bool {
+        self.body(header).len() == header.body_bytes as usize
+    }
+
+    /// Drops `count` bytes from the front.
+    fn take(&mut self, count: usize) {
+        self.start += count;
     }
 
     /// Room for a frame of `whole` bytes at the front. Bounded: `Header::decode` refuses longer bodies.
@@ -56,69 +85,300 @@ impl Input {
             self.buffer.resize(whole, 0);
         }
     }
+
+    /// Takes what has come, once there is something, for a frame that needs `whole` bytes. False at the end of
+    /// the connection.
+    fn receive(&mut self, stream: &mut Passing<'_>, whole: usize) -> io::Result<bool> {
+        self.make_room(whole);
+        let most = INPUT_BYTES_TAKEN.max(whole - (self.end - self.start));
+        let room = self.end..self.buffer.len().min(self.end + most);
+        let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
+            stream.read(&mut [IoSliceMut::new(&mut self.buffer[room.clone()])])
+        })?;
+        self.end += count;
+        Ok(count > 0)
+    }
 }
 
-/// Serves one connection until the peer leaves, breaks the protocol or the socket is shut down.
-pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
-    let mut conversation = Conversation::new(peer);
-    let mut input = Input::new();
-    let mut out = Outgoing::default();
+/// Does something that does not wait, waiting before it is done again.
+fn patiently<T>(
+    stream: &mut Passing<'_>,
+    interest: Interest,
+    deadline: MonoNs,
+    mut attempt: impl FnMut(&mut Passing<'_>) -> io::Result<T>,
+) -> io::Result<T> {
     loop {
-        match input.peek() {
-            Err(error) => {
-                reject(error, &mut out);
-                return flush(stream, &mut out);
-            }
-            Ok(Ok(header)) => {
-                let body_start = input.start + HEADER_BYTES;
-                let body_end = body_start + header.body_bytes as usize;
-                if header.opcode == Opcode::Attach {
-                    // Descriptors go with the first bytes sent, which must be those of their own reply.
-                    flush(stream, &mut out)?;
-                }
-                let next =
-                    conversation.answer(service, &header, &input.buffer[body_start..body_end], &mut out);
-                input.start = body_end;
-                match next {
-                    Next::Continue => {
-                        if out.len() >= OUTPUT_BYTES_FLUSH {
-                            flush(stream, &mut out)?;
-                        }
-                    }
-                    Next::Memory(memory) => {
-                        let Mappable::Files { region, words } = *memory else {
-                            return Err(io::ErrorKind::Unsupported.into());
-                        };
-                        let sent = stream.write_with_descriptors(&out, [region.as_fd(), words.as_fd()])?;
-                        out.sent(sent);
-                        flush(stream, &mut out)?;
-                    }
-                    Next::HangUp => return flush(stream, &mut out),
-                }
-            }
-            Ok(Err(whole)) => {
-                flush(stream, &mut out)?;
-                input.make_room(whole);
-                let end = input.end;
-                match stream.read(&mut [IoSliceMut::new(&mut input.buffer[end..])]) {
-                    Ok(0) => return Ok(()),
-                    Ok(count) => input.end += count,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        stream.wait(Interest::Readable, MonoNs(u64::MAX))?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
+        match attempt(stream) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.wait(interest, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => {
+                stream.heard();
+                return other;
             }
         }
     }
 }
 
-fn flush(stream: &mut dyn Stream, out: &mut Outgoing) -> io::Result<()> {
-    if !out.is_empty() {
-        let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
-        write_full(stream, &mut [IoSlice::new(out)], deadline)?;
-        out.clear();
+/// Serves one connection until the peer leaves, breaks the protocol or the socket is shut down.
+pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
+    let input = Input::new();
+    let conversation = Conversation::new(peer);
+    Connection { stream: Passing::new(stream), service, conversation, input, out: Outgoing::default() }
+        .serve()
+}
+
+struct Connection<'c> {
+    stream: Passing<'c>,
+    service: &'c dyn Service,
+    conversation: Conversation,
+    input: Input,
+    /// Replies not sent yet.
+    out: Outgoing,
+}
+
+impl Connection<'_> {
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            let header = match self.input.header() {
+                Ok(header) => header,
+                Err(error) => return self.hang_up(error),
+            };
+            let goes_on = match &header {
+                Some(header) if self.input.has_whole(header) => self.answer(header)?,
+                Some(header) if self.streams(header) && is_write(header) => self.take_write(header)?,
+                _ => {
+                    self.flush()?;
+                    let body_bytes = header.map_or(0, |header| header.body_bytes as usize);
+                    self.input.receive(&mut self.stream, HEADER_BYTES + body_bytes)?
+                }
+            };
+            if !goes_on {
+                return self.flush();
+            }
+        }
+    }
+
+    /// Says what was wrong, and ends.
+    fn hang_up(&mut self, error: WireError) -> io::Result<()> {
+        reject(error, &mut self.out);
+        self.flush()
+    }
+
+    fn streams(&self, header: &Header) -> bool {
+        self.stream.socket().is_some() && self.conversation.may_stream(header)
+    }
+
+    /// Answers a frame that is all here. Whether there is more to do.
+    fn answer(&mut self, header: &Header) -> io::Result<bool> {
+        if matches!(header.opcode, Opcode::Read | Opcode::ReadBatch) && self.streams(header) {
+            return self.give_read(header);
+        }
+        if header.opcode == Opcode::Attach {
+            // Descriptors go with the first bytes sent, which must be those of their own reply.
+            self.flush()?;
+        }
+        let next = self.answer_whole(header);
+        self.input.take(HEADER_BYTES + header.body_bytes as usize);
+        if !self.stream.has_begun()
+            && let Some(peer) = self.conversation.greeted_peer()
+        {
+            self.stream.begin(self.service.passage(peer));
+        }
+        match next {
+            Next::Continue if self.out.len() >= OUTPUT_BYTES_FLUSH => self.flush()?,
+            Next::Continue => {}
+            Next::Memory(memory) => {
+                let Mappable::Files { region, words } = *memory else {
+                    return Err(io::ErrorKind::Unsupported.into());
+                };
+                let sent = self.stream.write_with_descriptors(&self.out, [region.as_fd(), words.as_fd()])?;
+                self.out.sent(sent);
+                self.flush()?;
+            }
+            Next::HangUp => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Answers a frame that is all here through buffers: inside if it moves data, and outside if it may take long
+    /// for other reasons.
+    fn answer_whole(&mut self, header: &Header) -> Next {
+        let Connection { stream, service, conversation, input, out } = self;
+        if !is_data(header) {
+            stream.leave();
+            return conversation.answer(*service, header, input.body(header), out);
+        }
+        stream.enter();
+        let before = out.len();
+        let next = conversation.answer(*service, header, input.body(header), out);
+        stream.note_moved((out.len() - before).max(header.body_bytes as usize) as u64);
+        next
+    }
+
+    /// Answers a read, straight from memory unless it is small and there are others to share a call with.
+    fn give_read(&mut self, header: &Header) -> io::Result<bool> {
+        self.stream.enter();
+        let Connection { stream, service, conversation, input, out } = self;
+        let whole = HEADER_BYTES + header.body_bytes as usize;
+        let Ok((spans, total)) = conversation.ranges_to_send(header, input.body(header)) else {
+            conversation.answer(*service, header, input.body(header), out);
+            return Ok(false);
+        };
+        let is_alone = out.is_empty() && input.waiting().len() == whole;
+        if total < STREAM_BYTES_MIN && !is_alone {
+            conversation.answer(*service, header, input.body(header), out);
+            stream.note_moved(total);
+            input.take(whole);
+            return Ok(true);
+        }
+        input.take(whole);
+        let before = out.len();
+        out.extend(&Header { body_bytes: total as u32, ..header.reply(&[], None) }.encode());
+        match stream_out(stream, *service, spans, total, out) {
+            Ok(sent) => sent.map(|()| true),
+            Err((index, refusal)) => {
+                out.truncate(before);
+                refuse_at(header, header.opcode == Opcode::ReadBatch, index, refusal, out);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes a write whose payload is still arriving, straight into memory.
+    fn take_write(&mut self, header: &Header) -> io::Result<bool> {
+        // Whoever sends it may wait for what was asked before.
+        self.flush()?;
+        let Connection { stream, service, conversation, input, out } = self;
+        let (spans, table) = match conversation.ranges_to_receive(header, input.body(header)) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let known = input.body(header).len();
+                return input.receive(stream, HEADER_BYTES + known + 1);
+            }
+            Err(_) => {
+                crate::serve::refuse(
+                    header,
+                    Refusal::new(farpool_wire::Code::Malformed, header.opcode as u64),
+                    out,
+                );
+                return Ok(false);
+            }
+        };
+        let here = input.body(header)[table..].len();
+        stream.enter();
+        stream.note_moved(here as u64);
+        let mut refused = service.admits(spans, true).err();
+        if refused.is_none() {
+            refused = write_front(*service, spans, &input.body(header)[table..]).err();
+        }
+        input.take(HEADER_BYTES + table + here);
+        let total = u64::from(header.body_bytes) - table as u64;
+        let mut done = here as u64;
+        while done < total {
+            let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
+                stream.enter();
+                if refused.is_none()
+                    && let Some(socket) = stream.socket()
+                {
+                    match service.receive(socket, spans, done) {
+                        Ok(received) => return received,
+                        Err(refusal) => refused = Some(refusal),
+                    }
+                }
+                // Nobody wants the rest, but it has to come out of the way.
+                input.make_room(INPUT_BYTES_START);
+                let most = input.buffer.len().min((total - done) as usize);
+                stream.read(&mut [IoSliceMut::new(&mut input.buffer[..most])])
+            })?;
+            if count == 0 {
+                return Ok(false);
+            }
+            stream.note_moved(count as u64);
+            done += count as u64;
+        }
+        match refused {
+            None => out.reply(header, &[], None),
+            Some((index, refusal)) => {
+                refuse_at(header, header.opcode == Opcode::WriteBatch, index, refusal, out);
+            }
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+            write_full(&mut self.stream, &mut [IoSlice::new(&self.out)], deadline)?;
+            self.out.clear();
+            self.stream.note_sent();
+        }
+        Ok(())
+    }
+}
+
+fn is_data(header: &Header) -> bool {
+    is_write(header) || matches!(header.opcode, Opcode::Read | Opcode::ReadBatch)
+}
+
+fn is_write(header: &Header) -> bool {
+    matches!(header.opcode, Opcode::Write | Opcode::WriteBatch)
+}
+
+/// Sends `out` and then the ranges. Refused only before any of it was sent.
+fn stream_out(
+    stream: &mut Passing<'_>,
+    service: &dyn Service,
+    spans: &[Span],
+    total: u64,
+    out: &mut Outgoing,
+) -> Result<io::Result<()>, RefusedAt> {
+    // What one visit cannot reach is looked at before: a reply that has begun cannot be taken back.
+    if spans.len() > 1 || total > OUTPUT_BYTES_FLUSH as u64 {
+        service.admits(spans, false)?;
+    }
+    let head_bytes = out.len() as u64;
+    let mut sent = 0;
+    let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+    while sent < head_bytes + total {
+        let mut refused = None;
+        let count = patiently(stream, Interest::Writable, deadline, |stream| {
+            stream.enter();
+            let socket = stream.socket().ok_or(io::ErrorKind::Unsupported)?;
+            let head = out.get(sent as usize..).unwrap_or_default();
+            match service.send(socket, head, spans, sent.saturating_sub(head_bytes)) {
+                Ok(sent) => sent,
+                Err(at) => {
+                    refused = Some(at);
+                    Ok(0)
+                }
+            }
+        });
+        match (count, refused) {
+            (_, Some(at)) if sent == 0 => return Err(at),
+            // The asker connects anew, asks again, and is told.
+            (_, Some(_)) => return Ok(Err(io::ErrorKind::ConnectionAborted.into())),
+            (Ok(count), None) => {
+                stream.note_moved(count as u64);
+                sent += count as u64;
+            }
+            (Err(error), None) => return Ok(Err(error)),
+        }
+    }
+    out.clear();
+    stream.note_sent();
+    Ok(Ok(()))
+}
+
+/// Writes what has arrived of a payload.
+fn write_front(service: &dyn Service, spans: &[Span], mut payload: &[u8]) -> Result<(), RefusedAt> {
+    for (index, span) in parts_behind(spans, 0) {
+        let (bytes, behind) = payload.split_at(payload.len().min(span.bytes as usize));
+        if bytes.is_empty() {
+            break;
+        }
+        let part = Span { bytes: bytes.len() as u32, ..span };
+        service.write(&part, bytes).map_err(|refusal| (index, refusal))?;
+        payload = behind;
     }
     Ok(())
 }

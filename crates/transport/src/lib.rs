@@ -16,8 +16,10 @@
 mod client;
 pub mod clock;
 mod connection;
+mod fork;
 pub mod host;
 mod outgoing;
+mod passage;
 pub mod reach;
 pub mod serve;
 pub mod shaped;
@@ -29,10 +31,12 @@ pub mod tls;
 pub mod waiting;
 
 pub use client::FrameLink;
+pub use fork::ForkMark;
 pub use host::{Bell, Dial, DiskFile, Host, Machine, Task, Turn};
 pub use outgoing::Outgoing;
+pub use passage::Passage;
 pub use reach::{Reach, ReachError};
-pub use serve::{Mappable, Peer, Service, Shared};
+pub use serve::{Mappable, Peer, RefusedAt, Service, Shared};
 pub use tls::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 
 use farpool_wire::data::Span;
@@ -83,10 +87,9 @@ pub struct WriteOp<'a> {
 /// Why an operation over a link did not happen.
 #[derive(Debug)]
 pub enum LinkError {
-    /// The peer refused operation `index`; the link is still good. Reads: none was done. Writes: those
-    /// before `index` were done.
+    /// The peer refused operation `index`; the link is still good. Of the others, any may have been done.
     Refused {
-        /// Which of the operations given.
+        /// Which of the operations given: the first that was refused.
         index: usize,
         /// Why.
         refusal: Refusal,
@@ -143,9 +146,80 @@ pub trait Link: Send {
     /// `IO_BYTES_MAX`.
     fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
 
+    /// Sends ahead what [`Self::take_read`], called with the same operations, will then wait for: between the two
+    /// the caller has other things to do, such as posting to other nodes. Several may be under way; they are
+    /// taken in the order they were posted, with no other use of the link in between. By default nothing goes
+    /// ahead.
+    fn post_read(&mut self, _ops: &[ReadOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// Finishes the oldest read that was posted. Errors as of [`Self::read`].
+    fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        self.read(ops, deadline)
+    }
+
+    /// Whether the oldest that was posted has begun to be answered, or the link has ended: taking it will not wait
+    /// for long. Links that nothing goes ahead on are always ready.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
+    /// As [`Self::post_read`], for a write.
+    fn post_write(&mut self, _ops: &[WriteOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// Finishes the oldest write that was posted. Errors as of [`Self::write`].
+    fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        self.write(ops, deadline)
+    }
+
     /// Whether it has been used for so much that the next caller should have a new one.
     fn is_worn(&self) -> bool {
         false
+    }
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn transport(&self) -> Transport {
+        (**self).transport()
+    }
+
+    fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        (**self).call(request, deadline)
+    }
+
+    fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).read(ops, deadline)
+    }
+
+    fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).write(ops, deadline)
+    }
+
+    fn post_read(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).post_read(ops, deadline)
+    }
+
+    fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).take_read(ops, deadline)
+    }
+
+    fn is_ready(&mut self) -> bool {
+        (**self).is_ready()
+    }
+
+    fn post_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).post_write(ops, deadline)
+    }
+
+    fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).take_write(ops, deadline)
+    }
+
+    fn is_worn(&self) -> bool {
+        (**self).is_worn()
     }
 }
 

@@ -2,14 +2,16 @@
 //! same code answers over tcp, over the shared-memory socket and in the simulator.
 
 use crate::outgoing::Outgoing;
+use crate::passage::Passage;
 use crate::shm::Mapped;
 use crate::tls::Identity;
 use farpool_wire::control::{Attach, Attached, Welcome};
-use farpool_wire::data::{Span, decode_read, decode_write};
+use farpool_wire::data::{Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{Code, Opcode, Refusal, Reply, Request, WireError};
-use std::os::fd::OwnedFd;
+use farpool_wire::{ClientId, Code, Opcode, Refusal, Reply, Request, WireError};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Connections that this process has ever answered.
@@ -24,6 +26,8 @@ pub struct Peer {
     pub is_local: bool,
     /// Who it is, by its certificate; nothing on connections without TLS.
     pub identity: Option<Identity>,
+    /// Whom it says it is for; 0 before it has greeted. Proves nothing.
+    pub client: ClientId,
 }
 
 /// A shared region and the node's fence words, for a local peer.
@@ -49,6 +53,9 @@ pub enum Mappable {
     Simulated(Mapped),
 }
 
+/// Which of several ranges was refused, and why.
+pub type RefusedAt = (usize, Refusal);
+
 /// What a node or broker does for its peers. Called from many threads at once.
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
@@ -57,8 +64,39 @@ pub trait Service: Send + Sync + 'static {
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal>;
     /// Copies the bytes, exactly as many as the range, into it.
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal>;
+    /// Whether all of these ranges may be read, or written; if not, which of them, and why.
+    fn admits(&self, _spans: &[Span], _writes: bool) -> Result<(), RefusedAt> {
+        Err((0, Refusal::new(Code::Unsupported, 0)))
+    }
+    /// Sends `head`, and behind it what the ranges hold after their first `skip` bytes, straight from memory to
+    /// a socket, by one call that does not wait. Returns the bytes sent, those of `head` included: seldom all.
+    /// If a range is refused that the call would have come to, nothing is sent.
+    fn send(
+        &self,
+        _socket: BorrowedFd<'_>,
+        _head: &[u8],
+        _spans: &[Span],
+        _skip: u64,
+    ) -> Result<io::Result<usize>, RefusedAt> {
+        Err((0, Refusal::new(Code::Unsupported, 0)))
+    }
+    /// Receives what belongs in the ranges behind their first `skip` bytes, straight from a socket to memory, by
+    /// one call that does not wait. Returns the bytes received: seldom all; 0 at the end of the connection.
+    fn receive(
+        &self,
+        _socket: BorrowedFd<'_>,
+        _spans: &[Span],
+        _skip: u64,
+    ) -> Result<io::Result<usize>, RefusedAt> {
+        Err((0, Refusal::new(Code::Unsupported, 0)))
+    }
     /// Hands out a region to a local peer.
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
+    /// What a connection passes whenever it moves data, until it ends. Asked for once it has greeted. Nothing:
+    /// data moves as it comes.
+    fn passage(&self, _peer: &Peer) -> Option<Box<dyn Passage>> {
+        None
+    }
 }
 
 /// The conversation so far, as much of it as the next frame's answer depends on.
@@ -95,6 +133,11 @@ impl Conversation {
         }
     }
 
+    /// Who is asking; nobody before the greeting.
+    pub(crate) fn greeted_peer(&self) -> Option<&Peer> {
+        self.greeted.then_some(&self.peer)
+    }
+
     /// Answers a frame; the reply is appended to `out`.
     pub fn answer(
         &mut self,
@@ -120,6 +163,34 @@ impl Conversation {
         }
     }
 
+    /// Whether a frame is of the kind whose payload may move straight between socket and memory: its bytes need
+    /// no checksum on this connection, so nobody has to see them all first.
+    pub(crate) fn may_stream(&self, header: &Header) -> bool {
+        self.greeted && !header.is_reply && header.body_crc.is_none()
+    }
+
+    /// The ranges of a read whose frame is here, and their bytes.
+    pub(crate) fn ranges_to_send(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(&[Span], u64), WireError> {
+        let total = decode_read(body, header.opcode == Opcode::ReadBatch, &mut self.spans)?;
+        Ok((&self.spans, total))
+    }
+
+    /// The ranges of a write whose frame has begun to arrive, and where its payload begins; nothing while their
+    /// table is not all here.
+    pub(crate) fn ranges_to_receive(
+        &mut self,
+        header: &Header,
+        begun: &[u8],
+    ) -> Result<Option<(&[Span], usize)>, WireError> {
+        let batch = header.opcode == Opcode::WriteBatch;
+        let payload = decode_write_table(begun, batch, header.body_bytes as usize, &mut self.spans)?;
+        Ok(payload.map(|payload| (&*self.spans, payload)))
+    }
+
     fn answer_control(
         &mut self,
         service: &dyn Service,
@@ -140,6 +211,9 @@ impl Conversation {
                 if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
                     refuse(header, Refusal::new(Code::VersionMismatch, VERSION_MAX.into()), out);
                     return Next::HangUp;
+                }
+                if !self.greeted {
+                    self.peer.client = hello.client;
                 }
                 self.greeted = true;
                 Ok(Reply::Hello(Welcome { version: hello.version_max.min(VERSION_MAX) }))
@@ -225,11 +299,11 @@ impl Conversation {
     }
 }
 
-fn refuse(header: &Header, refusal: Refusal, out: &mut Outgoing) {
+pub(crate) fn refuse(header: &Header, refusal: Refusal, out: &mut Outgoing) {
     out.reply(header, &[], Some(refusal));
 }
 
-fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Outgoing) {
+pub(crate) fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Outgoing) {
     if batch {
         let body = (index as u32).to_le_bytes();
         out.reply(header, &body, Some(refusal));

@@ -2,7 +2,7 @@
 //! code on both sides is written against.
 
 use crate::clock;
-use crate::waiting::{Waiter, time_left};
+use crate::waiting::{Step, Waiter, time_left};
 use farpool_wire::MonoNs;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -25,25 +25,48 @@ pub trait Stream: Send {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
     /// Writes from the slices in order.
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Waits; `TimedOut` when the deadline passes first.
+    /// Waits; `TimedOut` when the deadline passes first. May return before there is anything: to be called until
+    /// there is.
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()>;
+
+    /// Whether a read would find something, were it only the end. Where that cannot be told, true.
+    fn is_readable(&mut self) -> bool {
+        true
+    }
+
+    /// What was waited for has come, as somebody found who did not ask this stream for it.
+    fn heard(&mut self) {}
 
     /// Sends on what `write` has taken and keeps; `WouldBlock` while there is more.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Whether the stream itself notices a byte that was changed on the way, so that nobody else needs to.
+    /// Whether what passes it is encrypted and authenticated.
     fn is_sealed(&self) -> bool {
         false
     }
+
+    /// Whether a byte could be changed on the way and nobody notice, so that frames need checksums of their own.
+    fn needs_checksums(&self) -> bool {
+        !self.is_sealed()
+    }
+
+    /// The socket that bytes may go to and come from past this stream; nothing if it has to see them.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// From now on waits without spinning.
+    fn never_spin(&mut self) {}
 
     /// Whether it has been used for so much that the next conversation should have a new one.
     fn is_worn(&self) -> bool {
         false
     }
 
-    /// Sends bytes with descriptors beside the first of them. How many bytes went. Unix sockets only.
+    /// Sends bytes with descriptors beside the first of them. How many bytes went. Streams that have a local
+    /// socket only.
     fn write_with_descriptors(&mut self, _from: &[u8], _beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -54,6 +77,8 @@ pub trait Stream: Send {
 pub struct Socket {
     kind: Kind,
     waiter: Waiter,
+    /// Both ends are in this kernel: bytes are copied from memory to memory, and no wire can change them.
+    is_within_host: bool,
 }
 
 #[derive(Debug)]
@@ -67,13 +92,15 @@ impl Socket {
     pub fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::default() })
+        // A packet to an address of one's own never leaves the kernel.
+        let is_within_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
+        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::new(), is_within_host })
     }
 
     /// Takes over a Unix connection.
     pub fn unix(stream: UnixStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
-        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::default() })
+        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::new(), is_within_host: true })
     }
 
     /// A second handle on the same connection, to shut it down from elsewhere.
@@ -105,52 +132,63 @@ impl AsFd for Socket {
 
 impl Stream for Socket {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match &mut self.kind {
+        let result = match &mut self.kind {
             Kind::Tcp(stream) => stream.read_vectored(into),
             Kind::Unix(stream) => stream.read_vectored(into),
+        };
+        if result.is_ok() {
+            self.waiter.heard();
         }
+        result
     }
 
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        match &mut self.kind {
+        let result = match &mut self.kind {
             Kind::Tcp(stream) => stream.write_vectored(from),
             Kind::Unix(stream) => stream.write_vectored(from),
+        };
+        if result.is_ok() {
+            self.waiter.heard();
         }
+        result
     }
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
+        let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
+        // Whoever spins asks the socket itself: looking whether there is something costs as much as taking it.
+        if self.waiter.next() == Step::Look {
+            return Ok(());
+        }
         let flags = match interest {
             Interest::Readable => PollFlags::IN,
             Interest::Writable => PollFlags::OUT,
         };
-        let Socket { kind, waiter } = self;
-        let fd = match &*kind {
-            Kind::Tcp(stream) => stream.as_fd(),
-            Kind::Unix(stream) => stream.as_fd(),
-        };
-        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let is_ready = || poll(&mut [PollFd::new(&fd, flags)], Some(&at_once)).is_ok_and(|ready| ready > 0);
-        if waiter.spin(is_ready) {
-            return Ok(());
-        }
-        loop {
-            let Some(left) = time_left(deadline, clock::now()) else {
-                return Err(io::ErrorKind::TimedOut.into());
-            };
-            match poll(&mut [PollFd::new(&fd, flags)], Some(&left)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
+        match poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&left)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
-        match &self.kind {
-            Kind::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
-            Kind::Unix(_) => crate::shm::send_descriptors(self, from, beside),
-        }
+    fn heard(&mut self) {
+        self.waiter.heard();
+    }
+
+    fn is_readable(&mut self) -> bool {
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.as_fd(), PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
+    fn needs_checksums(&self) -> bool {
+        !self.is_within_host
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    fn never_spin(&mut self) {
+        self.waiter.never_spin();
     }
 }
 

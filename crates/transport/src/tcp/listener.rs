@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 2.5 MiB, by the
+/// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 5 MiB, by the
 /// largest frames it has carried.
 pub const CONNECTIONS_MAX: usize = 1_024;
 

@@ -12,7 +12,7 @@ use crate::socket::Socket;
 use crate::tls::Identity;
 use crate::waiting::time_left;
 use crate::{Link, LinkError, Transport, clock, tls};
-use farpool_wire::MonoNs;
+use farpool_wire::{ClientId, MonoNs};
 use std::io;
 use std::net::TcpStream;
 
@@ -24,12 +24,23 @@ pub fn connect(
     expected: &Identity,
     deadline: MonoNs,
 ) -> Result<Box<dyn Link>, LinkError> {
+    connect_for(ClientId(0), reach, address, expected, deadline)
+}
+
+/// The same for a client that has several links.
+pub fn connect_for(
+    client: ClientId,
+    reach: &Reach,
+    address: &str,
+    expected: &Identity,
+    deadline: MonoNs,
+) -> Result<Box<dyn Link>, LinkError> {
     let socket = connect_socket(reach, address, deadline)?;
     Ok(match &reach.tls {
-        None => Box::new(FrameLink::greet(socket, Transport::Tcp, deadline)?),
+        None => Box::new(FrameLink::greet_for(client, socket, Transport::Tcp, deadline)?),
         Some(tls) => {
             let stream = tls::connect(tls, socket, expected, deadline).map_err(broken)?;
-            Box::new(FrameLink::greet(stream, Transport::Tcp, deadline)?)
+            Box::new(FrameLink::greet_for(client, stream, Transport::Tcp, deadline)?)
         }
     })
 }

@@ -126,6 +126,10 @@ impl Stream for TlsStream {
         self.socket.wait(interest, deadline)
     }
 
+    fn never_spin(&mut self) {
+        self.socket.never_spin();
+    }
+
     fn is_sealed(&self) -> bool {
         true
     }
