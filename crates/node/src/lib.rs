@@ -9,15 +9,19 @@
 #![forbid(unsafe_code)]
 
 pub mod dispatch;
+pub mod fair;
+pub mod limits;
 mod memory;
 mod options;
 mod reporting;
 mod service;
 mod start;
+mod turnstile;
 
 pub use farpool_lease::ticket::node_id;
-pub use memory::{Inside, Memory};
-pub use options::NodeOptions;
+pub use memory::{Inside, Memory, Range};
+pub use options::{Limits, NodeOptions};
 pub use reporting::{TICK_MS, keep_house, keep_time, report};
 pub use service::{Life, NodeService};
 pub use start::{Node, StartError};
+pub use turnstile::{Turnstile, TurnstilePassage};

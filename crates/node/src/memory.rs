@@ -10,6 +10,8 @@ use farpool_region::{Arena, Entered, Fence, RegionError, SharedAccess};
 use farpool_transport::{Mappable, Shared};
 use farpool_wire::control::Attached;
 use farpool_wire::{Epoch, Handle, Refusal, RegionIndex};
+use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Regions, each behind a gate. Called from many threads at once.
 pub trait Memory: Send + Sync + 'static {
@@ -46,6 +48,24 @@ pub trait Memory: Send + Sync + 'static {
     fn is_shared(&self, region: RegionIndex) -> Option<bool>;
     /// What a client on this host needs to map the region; see [`Arena::shared_fd`].
     fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError>;
+    /// Sends `head` and then ranges of regions that were entered, by one call that does not wait; see
+    /// [`farpool_region::send`]. At most `WINDOWS_MAX` ranges. Memory that no socket can reach leaves it.
+    fn send(
+        &self,
+        _socket: BorrowedFd<'_>,
+        _head: &[u8],
+        _from: &[Range<Self::Entered<'_>>],
+    ) -> Result<io::Result<usize>, Refusal> {
+        Ok(Err(io::ErrorKind::Unsupported.into()))
+    }
+    /// Receives into ranges of regions that were entered, likewise; see [`farpool_region::receive`].
+    fn receive(
+        &self,
+        _socket: BorrowedFd<'_>,
+        _into: &[Range<Self::Entered<'_>>],
+    ) -> Result<io::Result<usize>, Refusal> {
+        Ok(Err(io::ErrorKind::Unsupported.into()))
+    }
     /// Zeroes a closed region; see [`Arena::scrub`].
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Whether every byte of a closed region is zero; see [`Arena::verify_zero`].
@@ -54,6 +74,17 @@ pub trait Memory: Send + Sync + 'static {
     fn prefault(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Regions that are locked into RAM.
     fn locked_count(&self) -> u32;
+}
+
+/// A range of a region whose gate was entered.
+#[derive(Debug)]
+pub struct Range<E> {
+    /// Inside its gate.
+    pub entered: E,
+    /// First byte in the region.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: usize,
 }
 
 /// Being inside a region's gate: enter, judge the fence, copy, leave by dropping this.
@@ -142,6 +173,25 @@ impl Memory for Arena {
             words_bytes: self.words_bytes(),
         };
         Ok(Shared { memory: Mappable::Files { region, words }, attached })
+    }
+
+    fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        from: &[Range<Entered<'_>>],
+    ) -> Result<io::Result<usize>, Refusal> {
+        let windows = from.iter().map(|range| range.entered.window_out(range.offset, range.bytes));
+        Ok(farpool_region::send(socket, head, &windows.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        into: &[Range<Entered<'_>>],
+    ) -> Result<io::Result<usize>, Refusal> {
+        let windows = into.iter().map(|range| range.entered.window_in(range.offset, range.bytes));
+        Ok(farpool_region::receive(socket, &windows.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {

@@ -3,6 +3,7 @@
 use farpool_transport::Reach;
 use farpool_wire::Name;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -30,8 +31,53 @@ pub struct NodeOptions {
     pub lock_memory: bool,
     /// Touch donated pages in the background, so that no first write pays for them.
     pub prefault: bool,
-    /// Serve clients on this host by shared memory.
+    /// Serve clients on this host by shared memory. A node with limits does not, whatever is said here: those
+    /// clients copy by themselves, and nobody could hold them to anything.
     pub shared_memory: bool,
+    /// What it may spend on its clients.
+    pub limits: Limits,
+}
+
+/// What a node may spend on moving its clients' bytes over sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes moved in a second, both ways together: [`Limits::BYTES_PER_SECOND`]. Default: no limit.
+    pub bytes_per_second: Option<u64>,
+    /// CPU time of the threads that serve connections, in thousandths of a CPU: [`Limits::CPU_MILLI_MIN`] to all
+    /// CPUs there are. With such a limit they do not spin. Default: no limit.
+    pub cpu_milli: Option<u32>,
+}
+
+impl Limits {
+    /// What a limit to the bytes of a second may be. The largest piece, 1 MiB, takes a second at the least.
+    pub const BYTES_PER_SECOND: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000;
+    /// The least that a limit to CPU time may be. Below it a connection's control messages would wait for seconds.
+    pub const CPU_MILLI_MIN: u32 = 10;
+
+    /// Whether there is any.
+    pub fn is_limited(&self) -> bool {
+        *self != Limits::default()
+    }
+
+    /// Says which limit is not permitted, and what is.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(bytes) = self.bytes_per_second.filter(|bytes| !Limits::BYTES_PER_SECOND.contains(bytes)) {
+            let (least, most) = (Limits::BYTES_PER_SECOND.start(), Limits::BYTES_PER_SECOND.end());
+            return Err(format!(
+                "a limit of {bytes} bytes a second; {least} to {most} bytes a second are permitted (1MB/s to 1TB/s)"
+            ));
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+        let most = cpus.saturating_mul(1_000);
+        if let Some(milli) = self.cpu_milli.filter(|milli| !(Limits::CPU_MILLI_MIN..=most).contains(milli)) {
+            return Err(format!(
+                "a limit of {} CPUs; {} to {cpus} are permitted here",
+                f64::from(milli) / 1e3,
+                f64::from(Limits::CPU_MILLI_MIN) / 1e3
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl NodeOptions {
@@ -50,6 +96,7 @@ impl NodeOptions {
             lock_memory: true,
             prefault: true,
             shared_memory: true,
+            limits: Limits::default(),
         }
     }
 }

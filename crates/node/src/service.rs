@@ -1,17 +1,20 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
 use crate::dispatch::{Intent, admit};
-use crate::memory::{Inside, Memory};
+use crate::memory::{Inside, Memory, Range};
+use crate::options::Limits;
+use crate::turnstile::Turnstile;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
-use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess};
-use farpool_transport::{Bell, Host, Identity, Peer, Service, Shared, Turn};
+use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
+use farpool_transport::{Bell, Host, Identity, Passage, Peer, RefusedAt, Service, Shared, Turn};
 use farpool_wire::control::*;
-use farpool_wire::data::Span;
+use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{Code, Handle, Incarnation, Name, NodeId, Refusal, RegionIndex, Reply, Request, mutant};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,6 +70,8 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Rings when that is over for some of them.
     moved: Bell,
+    /// What connections pass before they move data.
+    turnstile: Arc<Turnstile>,
 }
 
 /// What makes one life of a node another than those before it.
@@ -88,6 +93,12 @@ fn fresh<const N: usize>(host: &dyn Host) -> io::Result<[u8; N]> {
 /// proves anything, and a local socket shows the user only.
 fn tenant_of(peer: &Peer) -> Option<Name> {
     peer.identity.as_ref().and_then(Identity::tenant_name)
+}
+
+/// How many pieces are moved at once: as many as there are CPUs to move them. Pieces do not wait for anything but
+/// CPUs.
+fn slots() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
@@ -118,8 +129,15 @@ impl<M: Memory> NodeService<M> {
         Ok((NodeService::new(host, arena, leases), Life { incarnation, ticket_key }))
     }
 
+    /// The same, before it serves anybody, with limits to what it spends on its clients.
+    pub fn within(mut self, limits: &Limits) -> Self {
+        self.turnstile = Turnstile::new(Arc::clone(&self.host), slots(), limits);
+        self
+    }
+
     fn new(host: Arc<dyn Host>, arena: M, leases: NodeLeases) -> Self {
         NodeService {
+            turnstile: Turnstile::new(Arc::clone(&host), slots(), &Limits::default()),
             host,
             arena,
             leases: Turn::new(leases),
@@ -158,6 +176,7 @@ impl<M: Memory> NodeService<M> {
         self.chores().stop = true;
         self.chores_changed.ring();
         self.stopped.ring();
+        self.turnstile.lift_limits();
     }
 
     pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
@@ -450,6 +469,37 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
+    /// Enters the gates of what one call may move: at most `GATE_BYTES_MAX` bytes behind the first `skip`, and as
+    /// many ranges as the call takes. All of it is admitted, or none.
+    fn visit(
+        &self,
+        spans: &[Span],
+        skip: u64,
+        intent: Intent,
+    ) -> Result<Vec<Range<M::Entered<'_>>>, RefusedAt> {
+        let mut left = GATE_BYTES_MAX;
+        let mut ranges = Vec::with_capacity(spans.len().min(WINDOWS_MAX));
+        for (index, span) in parts_behind(spans, skip) {
+            if left == 0 || ranges.len() == WINDOWS_MAX {
+                break;
+            }
+            let bytes = (span.bytes as usize).min(left);
+            left -= bytes;
+            let enter = || {
+                let entered = self.arena.enter(span.region)?;
+                admit(&span, intent, &entered.fence())?;
+                Ok(Range { entered, offset: span.offset, bytes })
+            };
+            ranges.push(enter().map_err(|refusal| self.refused(index, refusal))?);
+        }
+        Ok(ranges)
+    }
+
+    fn refused(&self, index: usize, refusal: Refusal) -> RefusedAt {
+        self.counters.refused_ops.fetch_add(1, Ordering::Relaxed);
+        (index, refusal)
+    }
+
     fn counted(
         &self,
         result: Result<(), Refusal>,
@@ -492,6 +542,57 @@ impl<M: Memory> Service for NodeService<M> {
         let result = self
             .each_piece(span, Intent::Write, |entered, offset, piece| entered.copy_in(offset, &from[piece]));
         self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
+    }
+
+    fn admits(&self, spans: &[Span], writes: bool) -> Result<(), RefusedAt> {
+        let intent = if writes { Intent::Write } else { Intent::Read };
+        let looked_at = |span: &Span| admit(span, intent, &self.arena.enter(span.region)?.fence());
+        for (index, span) in spans.iter().enumerate() {
+            looked_at(span).map_err(|refusal| self.refused(index, refusal))?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<io::Result<usize>, RefusedAt> {
+        let ranges = self.visit(spans, skip, Intent::Read)?;
+        let result = self.arena.send(socket, head, &ranges).map_err(|refusal| self.refused(0, refusal))?;
+        if let Ok(count) = &result {
+            let counters = &self.counters;
+            let begun = if skip == 0 { spans.len() as u64 } else { 0 };
+            counters.read_ops.fetch_add(begun, Ordering::Relaxed);
+            counters.read_bytes.fetch_add(count.saturating_sub(head.len()) as u64, Ordering::Relaxed);
+        }
+        Ok(result)
+    }
+
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<io::Result<usize>, RefusedAt> {
+        let ranges = self.visit(spans, skip, Intent::Write)?;
+        let result = self.arena.receive(socket, &ranges).map_err(|refusal| self.refused(0, refusal))?;
+        if let Ok(count) = &result {
+            let counters = &self.counters;
+            let begun = parts_behind(spans, skip).filter(|(index, part)| part.offset == spans[*index].offset);
+            let reached = parts_behind(spans, skip + *count as u64).count();
+            let begun = begun.count().saturating_sub(reached) as u64;
+            counters.write_ops.fetch_add(begun, Ordering::Relaxed);
+            counters.write_bytes.fetch_add(*count as u64, Ordering::Relaxed);
+        }
+        Ok(result)
+    }
+
+    fn passage(&self, peer: &Peer) -> Option<Box<dyn Passage>> {
+        // Where all take turns on one thread, one is moved at a time, and nobody may block that thread.
+        (!self.host.is_one_thread()).then(|| Box::new(self.turnstile.passage(peer)) as Box<dyn Passage>)
     }
 
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {

@@ -66,6 +66,7 @@ impl Node {
                 options.name
             )));
         }
+        options.limits.check().map_err(StartError::Setting)?;
         let region_count = options.memory_bytes / options.region_bytes.max(1);
         if region_count == 0 || region_count > NODE_REGIONS_MAX as u64 {
             return Err(StartError::Setting(format!(
@@ -86,14 +87,14 @@ impl Node {
         let (service, life) =
             NodeService::begin(Arc::clone(&host), arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
-        let service = Arc::new(service);
+        let service = Arc::new(service.within(&options.limits));
 
         let listener = tcp::listen(options.listen, &options.reach, service.clone())
             .map_err(|error| StartError::Listen(options.listen, error))?;
         let address = listener.local_address().unwrap_or(options.listen);
         let mut listening = vec![listener];
         let mut shm_socket = String::new();
-        if options.shared_memory {
+        if options.shared_memory && !options.limits.is_limited() {
             shm_socket = format!("farpool-{:016x}-{:016x}", node.0, incarnation.0);
             listening.push(shm::listen(&shm_socket, service.clone()).map_err(StartError::System)?);
         }

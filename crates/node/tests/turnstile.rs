@@ -1,0 +1,138 @@
+//! The turnstile with real threads, and the buckets behind its limits.
+
+use farpool_node::limits::{BURST_NS, Bucket};
+use farpool_node::{Limits, Turnstile};
+use farpool_transport::{Machine, Passage, Peer, Reach};
+use farpool_wire::{ClientId, MonoNs};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+fn turnstile(slots: usize, limits: Limits) -> Arc<Turnstile> {
+    Turnstile::new(Machine::host(Reach::default()), slots, &limits)
+}
+
+fn peer(client: u64, connection: u64) -> Peer {
+    Peer { connection, client: ClientId(client), ..Peer::default() }
+}
+
+/// Threads go through as fast as they can, `pieces` times each. What each client of `clients` has had done when
+/// the first of them all is through with its own.
+fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], pieces: u64) -> Vec<u64> {
+    let inside = AtomicU64::new(0);
+    // Beside those who have a slot, one of each client that owes nothing; connections without a name are clients.
+    let most = slots
+        + clients
+            .iter()
+            .map(|(name, connections)| if *name == 0 { *connections as u64 } else { 1 })
+            .sum::<u64>();
+    let is_over = AtomicBool::new(false);
+    let begin = Barrier::new(clients.iter().map(|(_, connections)| connections).sum());
+    let done: Vec<AtomicU64> = clients.iter().map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for ((client, connections), done) in clients.iter().zip(&done) {
+            for connection in 1..=*connections as u64 {
+                let (inside, is_over, begin) = (&inside, &is_over, &begin);
+                let mut passage = turnstile.passage(&peer(*client, client * 1_000 + connection));
+                scope.spawn(move || {
+                    begin.wait();
+                    while !is_over.load(Ordering::Relaxed) {
+                        passage.enter();
+                        let others = inside.fetch_add(1, Ordering::SeqCst);
+                        assert!(others < most, "{others} others inside");
+                        std::hint::black_box((0..200).sum::<u64>());
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        if done.fetch_add(1, Ordering::Relaxed) >= pieces {
+                            is_over.store(true, Ordering::Relaxed);
+                        }
+                        passage.leave(64 << 10);
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(inside.load(Ordering::SeqCst), 0);
+    done.iter().map(|done| done.load(Ordering::Relaxed)).collect()
+}
+
+/// A lost wake-up would leave threads parked for ever, and this test with them.
+#[test]
+fn turnstile_many_threads_go_through_and_hardly_more_at_once_than_there_are_slots() {
+    for slots in [1, 2, 3] {
+        let turnstile = turnstile(slots, Limits::default());
+        go_through(&turnstile, slots as u64, &[(1, 4), (2, 1), (3, 3), (0, 3)], 5_000);
+    }
+}
+
+/// Limits end when the node stops, so those who wait for them end as well.
+#[test]
+fn turnstile_with_limits_lets_all_through_once_they_are_lifted() {
+    let turnstile = turnstile(2, Limits { bytes_per_second: Some(1_000_000), cpu_milli: Some(10) });
+    let mut first = turnstile.passage(&peer(1, 1));
+    first.enter();
+    // Of a thousand seconds.
+    first.leave(1_000_000_000);
+    std::thread::scope(|scope| {
+        for connection in 2..8 {
+            let mut passage = turnstile.passage(&peer(connection % 3, connection));
+            scope.spawn(move || {
+                passage.enter();
+                passage.leave(1);
+            });
+        }
+        while !first.is_wanted() {
+            std::thread::yield_now();
+        }
+        turnstile.lift_limits();
+    });
+}
+
+#[test]
+fn turnstile_with_limits_keeps_threads_moving_by_its_own_clock() {
+    let limits = Limits { bytes_per_second: Some(1_000_000_000), cpu_milli: None };
+    go_through(&turnstile(2, limits), 2, &[(1, 3), (2, 1), (0, 2)], 500);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is asked and whenever, no more is spent than time has brought in, a burst and the last piece; and
+    /// whoever waits as long as it is told may begin.
+    #[test]
+    fn bucket_gives_no_more_than_its_rate_and_a_burst(
+        per_second in 1u64..10_000_000_000,
+        steps in proptest::collection::vec((0u64..20_000_000, 0u64..2_000_000), 1..200),
+    ) {
+        let begun = 1_000_000_000u64;
+        let mut now = begun;
+        let mut bucket = Bucket::new(per_second, MonoNs(now));
+        let (mut spent, mut last) = (0u128, 0u64);
+        for (pause, tokens) in steps {
+            now += pause;
+            let wait = bucket.wait_ns(MonoNs(now));
+            if wait > 0 && wait < u64::MAX / 4 {
+                prop_assert!(bucket.wait_ns(MonoNs(now)) == wait, "looking changes nothing");
+                now += wait;
+                prop_assert_eq!(bucket.wait_ns(MonoNs(now)), 0);
+            }
+            bucket.take(tokens);
+            spent += u128::from(tokens);
+            last = last.max(tokens);
+            let brought_in = u128::from(now - begun + BURST_NS) * u128::from(per_second) / 1_000_000_000;
+            prop_assert!(spent <= brought_in + u128::from(last) + 1, "{spent} of {brought_in}");
+        }
+    }
+}
+
+#[test]
+fn limits_outside_what_is_permitted_are_refused_with_what_is() {
+    let check = |bytes_per_second, cpu_milli| Limits { bytes_per_second, cpu_milli }.check();
+    assert_eq!(check(None, None), Ok(()));
+    assert_eq!(check(Some(1_000_000), Some(10)), Ok(()));
+    let slow = check(Some(999_999), None).expect_err("too slow");
+    assert!(slow.contains("999999") && slow.contains("1000000 to 1000000000000"), "{slow}");
+    assert!(check(Some(2_000_000_000_000), None).is_err());
+    let little = check(None, Some(9)).expect_err("too little");
+    assert!(little.contains("0.009") && little.contains("0.01 to "), "{little}");
+    assert!(check(None, Some(u32::MAX)).is_err());
+}
