@@ -1,0 +1,217 @@
+//! Far files for asynchronous engines: futures, and a stream that reads ahead.
+//!
+//! The idea: one thread drives a [`Queue`] for as many tasks as there are, and wakes each when its operation is
+//! over. Nothing here needs a particular runtime: the futures are polled by whichever there is.
+
+use crate::error::{Error, ErrorKind};
+use crate::file::FarFile;
+use crate::pool::Pool;
+use crate::queue::{Completion, Queue};
+use crate::session::locked;
+use futures_core::Stream;
+use futures_io::AsyncRead;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+/// Bytes of a chunk, and how many of them a [`FarReader`] asks for ahead.
+const CHUNK_BYTES: usize = 256 << 10;
+const CHUNKS_AHEAD: usize = 4;
+
+/// Where an operation leaves its end for whoever waits for it.
+#[derive(Debug, Default)]
+struct Slot {
+    done: Option<Completion>,
+    waker: Option<Waker>,
+}
+
+struct Job {
+    is_read: bool,
+    file: FarFile,
+    offset: u64,
+    bytes: Vec<u8>,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// Asynchronous operations on the files of a pool. Clones share one thread, which ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct AsyncQueue {
+    jobs: Sender<Job>,
+}
+
+/// An operation under way; ends as a [`Completion`]. If it is dropped, the operation is carried out all the same.
+#[derive(Debug)]
+pub struct Operation {
+    slot: Arc<Mutex<Slot>>,
+}
+
+impl Pool {
+    /// Asynchronous operations, driven by a thread of their own. Errors if it cannot be started.
+    pub fn async_queue(&self) -> Result<AsyncQueue, Error> {
+        let session = self.session();
+        let (jobs, asked) = channel();
+        let queue = Queue::new(Arc::clone(&session));
+        let driver = session.host.spawn("farpool-async", Box::new(move || drive(queue, &asked)));
+        // It ends by itself.
+        driver
+            .map(drop)
+            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
+        Ok(AsyncQueue { jobs })
+    }
+}
+
+impl AsyncQueue {
+    /// As [`Queue::read`]; the completion's tag means nothing.
+    pub fn read(&self, file: &FarFile, offset: u64, into: Vec<u8>) -> Operation {
+        self.submit(true, file, offset, into)
+    }
+
+    /// As [`Queue::write`]; the completion's tag means nothing.
+    pub fn write(&self, file: &FarFile, offset: u64, from: Vec<u8>) -> Operation {
+        self.submit(false, file, offset, from)
+    }
+
+    fn submit(&self, is_read: bool, file: &FarFile, offset: u64, bytes: Vec<u8>) -> Operation {
+        let slot = Arc::<Mutex<Slot>>::default();
+        let job = Job { is_read, file: file.clone(), offset, bytes, slot: Arc::clone(&slot) };
+        if let Err(unsent) = self.jobs.send(job) {
+            let error = Error::new(ErrorKind::Closed, "the thread of asynchronous operations has ended");
+            locked(&slot).done = Some(Completion { tag: 0, bytes: unsent.0.bytes, result: Err(error) });
+        }
+        Operation { slot }
+    }
+
+    /// The bytes of a range in chunks of `chunk_bytes` (the last may be shorter), `ahead` of them asked for before
+    /// they are wanted. Both at least 1. The range must lie within the file.
+    pub fn chunks(&self, file: &FarFile, range: Range<u64>, chunk_bytes: usize, ahead: usize) -> Chunks {
+        Chunks {
+            queue: self.clone(),
+            file: file.clone(),
+            left: range,
+            chunk_bytes: chunk_bytes.max(1),
+            ahead: ahead.max(1),
+            under_way: VecDeque::new(),
+        }
+    }
+
+    /// Reads a file from its start to where its end is now.
+    pub fn reader(&self, file: &FarFile) -> FarReader {
+        let chunks = self.chunks(file, 0..file.length(), CHUNK_BYTES, CHUNKS_AHEAD);
+        FarReader { chunks, chunk: Vec::new(), taken: 0 }
+    }
+}
+
+/// Carries out jobs until nobody can send any.
+fn drive(mut queue: Queue, jobs: &Receiver<Job>) {
+    let mut slots: BTreeMap<u64, Arc<Mutex<Slot>>> = BTreeMap::new();
+    let mut next_tag = 0;
+    loop {
+        let first = if queue.under_way() == 0 {
+            match jobs.recv() {
+                Ok(job) => Some(job),
+                Err(_) => return,
+            }
+        } else {
+            None
+        };
+        for Job { is_read, file, offset, bytes, slot } in first.into_iter().chain(jobs.try_iter()) {
+            next_tag += 1;
+            slots.insert(next_tag, slot);
+            match is_read {
+                true => queue.read(next_tag, &file, offset, bytes),
+                false => queue.write(next_tag, &file, offset, bytes),
+            }
+        }
+        let mut done = queue.wait();
+        while let Some(completion) = done {
+            if let Some(slot) = slots.remove(&completion.tag) {
+                let mut slot = locked(&slot);
+                slot.done = Some(completion);
+                if let Some(waker) = slot.waker.take() {
+                    waker.wake();
+                }
+            }
+            done = queue.poll();
+        }
+    }
+}
+
+impl Future for Operation {
+    type Output = Completion;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        let mut slot = locked(&self.slot);
+        match slot.done.take() {
+            Some(done) => Poll::Ready(done),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A range of a file, chunk by chunk. After an error it ends.
+pub struct Chunks {
+    queue: AsyncQueue,
+    file: FarFile,
+    left: Range<u64>,
+    chunk_bytes: usize,
+    ahead: usize,
+    under_way: VecDeque<Operation>,
+}
+
+impl Stream for Chunks {
+    type Item = Result<Vec<u8>, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while self.under_way.len() < self.ahead && !self.left.is_empty() {
+            let count = (self.left.end - self.left.start).min(self.chunk_bytes as u64);
+            let operation = self.queue.read(&self.file, self.left.start, vec![0; count as usize]);
+            self.under_way.push_back(operation);
+            self.left.start += count;
+        }
+        let Some(oldest) = self.under_way.front_mut() else { return Poll::Ready(None) };
+        let Poll::Ready(done) = Pin::new(oldest).poll(context) else { return Poll::Pending };
+        self.under_way.pop_front();
+        if done.result.is_err() {
+            self.under_way.clear();
+            self.left.start = self.left.end;
+        }
+        Poll::Ready(Some(done.result.map(|()| done.bytes)))
+    }
+}
+
+/// A file as an [`AsyncRead`].
+pub struct FarReader {
+    chunks: Chunks,
+    chunk: Vec<u8>,
+    taken: usize,
+}
+
+impl AsyncRead for FarReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.taken == self.chunk.len() {
+            match Pin::new(&mut self.chunks).poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(0)),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
+                Poll::Ready(Some(Ok(chunk))) => (self.chunk, self.taken) = (chunk, 0),
+            }
+        }
+        let left = &self.chunk[self.taken..];
+        let count = left.len().min(into.len());
+        into[..count].copy_from_slice(&left[..count]);
+        self.taken += count;
+        Poll::Ready(Ok(count))
+    }
+}
