@@ -1,7 +1,7 @@
 //! Operations sorted by the node they go to, and the conversation with each.
 
 use crate::error::{Error, ErrorKind};
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Piece;
 use crate::session::Session;
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
@@ -52,30 +52,48 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
         }
     }
 
-    /// Has one conversation with each node, under leases that were checked to hold.
-    fn each(
-        self,
-        session: &Session,
-        repeat: Repeat,
-        talk: impl Fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
-    ) -> Vec<Outcome> {
-        let converse = |(region, ops): (&Arc<LeasedRegion>, Vec<Op>)| Outcome {
-            node: Arc::clone(&region.node),
-            result: converse(session, region, repeat, ops, &talk),
+    /// Has one conversation with each node, under leases that were checked to hold. All are asked before the
+    /// first is waited for, so that they work at the same time.
+    fn each(self, session: &Session, repeat: Repeat, speech: &Speech<Op>) -> Vec<Outcome> {
+        let begin = |(region, ops): (&'r Arc<LeasedRegion>, Vec<Op>)| {
+            let begun = session.check_lease(region).and_then(|()| begin(session, region, &ops, speech));
+            (region, ops, begun)
         };
-        self.nodes.into_iter().map(converse).collect()
+        let begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
+        let finish = |(region, mut ops, begun): (&'r Arc<LeasedRegion>, Vec<Op>, Result<_, Error>)| Outcome {
+            node: Arc::clone(&region.node),
+            result: begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, speech)),
+        };
+        begun.into_iter().map(finish).collect()
     }
+}
+
+/// What is said to a node: asked ahead, and waited for; or both at once.
+struct Speech<Op> {
+    post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
+    take: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
+    talk: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
 }
 
 impl ByNode<'_, ReadOp<'_>> {
     pub(crate) fn read(self, session: &Session) -> Vec<Outcome> {
-        self.each(session, Repeat::Harmless, |link, ops, deadline| link.read(ops, deadline))
+        let speech = Speech {
+            post: |link, ops, deadline| link.post_read(ops, deadline),
+            take: |link, ops, deadline| link.take_read(ops, deadline),
+            talk: |link, ops, deadline| link.read(ops, deadline),
+        };
+        self.each(session, Repeat::Harmless, &speech)
     }
 }
 
 impl ByNode<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
-        self.each(session, Repeat::Harmful, |link, ops, deadline| link.write(ops, deadline))
+        let speech = Speech {
+            post: |link, ops, deadline| link.post_write(ops, deadline),
+            take: |link, ops, deadline| link.take_write(ops, deadline),
+            talk: |link, ops, deadline| link.write(ops, deadline),
+        };
+        self.each(session, Repeat::Harmful, &speech)
     }
 }
 
@@ -85,22 +103,41 @@ pub(crate) fn failure<'o>(outcomes: &'o [Outcome], region: &LeasedRegion) -> Opt
     of.result.as_ref().err()
 }
 
-fn converse<Op: Spanned>(
+/// A conversation that has begun, and how asking ahead went.
+type Begun = (Conversation, Result<(), LinkError>);
+
+/// Asks a node, without waiting for its answer.
+fn begin<Op>(
+    session: &Session,
+    region: &Arc<LeasedRegion>,
+    ops: &[Op],
+    speech: &Speech<Op>,
+) -> Result<Begun, Error> {
+    let deadline = session.deadline(session.options.request_timeout_ms);
+    let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
+    let posted = (speech.post)(&mut *conversation.link, ops, deadline);
+    Ok((conversation, posted))
+}
+
+/// Waits for what was asked of a node.
+fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     repeat: Repeat,
-    mut ops: Vec<Op>,
-    talk: &impl Fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
+    (mut conversation, posted): Begun,
+    ops: &mut [Op],
+    speech: &Speech<Op>,
 ) -> Result<(), Error> {
-    session.check_lease(region)?;
+    // Its own: one that did not answer has used up another, and this one's answer may have filled the sockets
+    // between us meanwhile and be waiting to go on.
     let deadline = session.deadline(session.options.request_timeout_ms);
     let mut moved_on = None;
-    let talked = region.node.converse(deadline, repeat, |link| {
-        let result = match talk(link, &mut ops, deadline) {
+    let mut judge = |link: &mut dyn Link, ops: &mut [Op], result: Result<(), LinkError>| {
+        let result = match result {
             // In its grace the lease has lost nothing yet: renew it over this very link and go on.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
                 link.call(&Request::Renew(session.proof()), deadline)?;
-                talk(link, &mut ops, deadline)
+                (speech.talk)(link, ops, deadline)
             }
             other => other,
         };
@@ -110,24 +147,35 @@ fn converse<Op: Spanned>(
             moved_on = ops.get(*index).map(Spanned::span);
         }
         result
+    };
+    let taken = posted.and_then(|()| (speech.take)(&mut *conversation.link, ops, deadline));
+    let result = judge(&mut *conversation.link, ops, taken);
+    let result = region.node.end(conversation, result, deadline, repeat, |link| {
+        let again = (speech.talk)(link, ops, deadline);
+        judge(link, ops, again)
     });
-    talked.map_err(|error| {
-        match error.kind() {
-            // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
-            ErrorKind::Lost if region.is_leased => drop(session.renew(&region.node)),
-            // Whatever else there is to do, others do it faster until this one answers again.
-            ErrorKind::Unreachable => region.node.set_suspect(true),
-            _ => {}
-        }
+    result.map_err(|error| {
         if let Some(span) = moved_on {
             session.lose_region(&region.node, span.region, span.epoch);
         }
-        if region.node.is_lost() {
-            session.lose_regions(&region.node);
-        }
-        // What went while we talked is better named as lost than as a refusal or a broken connection.
-        region.check_usable().err().unwrap_or(error)
+        settle(session, region, error)
     })
+}
+
+/// What follows from a node's failure, and what to call it.
+fn settle(session: &Session, region: &Arc<LeasedRegion>, error: Error) -> Error {
+    match error.kind() {
+        // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
+        ErrorKind::Lost if region.is_leased => drop(session.renew(&region.node)),
+        // Whatever else there is to do, others do it faster until this one answers again.
+        ErrorKind::Unreachable => region.node.set_suspect(true),
+        _ => {}
+    }
+    if region.node.is_lost() {
+        session.lose_regions(&region.node);
+    }
+    // What went while we talked is better named as lost than as a refusal or a broken connection.
+    region.check_usable().err().unwrap_or(error)
 }
 
 /// Whether a write that failed so may still be carried out in this region later.

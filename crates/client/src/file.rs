@@ -4,6 +4,7 @@
 //! [`Flights`](crate::plan::Flights) to say: an operation is planned and begun in one step, and whatever
 //! recycles extents (truncate, delete, publish, repair) waits until nothing runs in them.
 
+use crate::direct::Direct;
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::LeasedRegion;
@@ -15,7 +16,8 @@ use farpool_transport::Bell;
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, mutant};
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes to read at an offset.
@@ -77,6 +79,9 @@ pub(crate) struct FileInner {
     /// With local protection: the copy on the local disk.
     pub(crate) disk: Option<Arc<DiskCopy>>,
     state: Mutex<FileState>,
+    /// [`FileMap::layout`], for those who do not take the lock. Stored before it is released.
+    layout: AtomicU64,
+    pub(crate) direct: Direct,
     /// Rings when an operation ends that others wait for.
     ended: Bell,
 }
@@ -84,7 +89,7 @@ pub(crate) struct FileInner {
 /// A handle on a far file. Handles are cheap, may be cloned and used from many threads at once.
 #[derive(Clone)]
 pub struct FarFile {
-    inner: Arc<FileInner>,
+    pub(crate) inner: Arc<FileInner>,
 }
 
 /// The most a file may grow to: offsets beyond are taken for mistakes.
@@ -170,6 +175,10 @@ impl FarFile {
     /// Errors: [`ErrorKind::Lost`] if no copy of some of them is left, [`ErrorKind::Poisoned`] if the last
     /// write to some of them failed, [`ErrorKind::Closed`], [`ErrorKind::Unreachable`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+        // What has been written lies before the end.
+        if self.inner.read_direct(&mut [ReadRange { offset, into: &mut *into }]) {
+            return Ok(into.len());
+        }
         let left = self.length().saturating_sub(offset);
         let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let into = &mut into[..count];
@@ -180,7 +189,11 @@ impl FarFile {
     /// Reads several ranges, each of which must lie within the file.
     pub fn read_batch(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
         let inner = &*self.inner;
+        if inner.read_direct(ranges) {
+            return Ok(());
+        }
         let result = inner.read_ranges(ranges);
+        inner.read_otherwise();
         let counters = &inner.session.counters;
         match &result {
             Ok(()) => {
@@ -208,6 +221,9 @@ impl FarFile {
     /// Writes several ranges, in order.
     pub fn write_batch(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
         let inner = &*self.inner;
+        if inner.write_direct(ranges) {
+            return Ok(());
+        }
         let result = inner.write_ranges(ranges);
         let counters = &inner.session.counters;
         match &result {
@@ -311,12 +327,19 @@ pub(crate) fn hull(ranges: impl Iterator<Item = (u64, usize)>) -> Range<u64> {
 }
 
 /// An operation under way; it ends when this is dropped.
-pub(crate) struct Flight<'f> {
-    file: &'f FileInner,
+pub(crate) struct Flight<F: Deref<Target = FileInner>> {
+    file: F,
     id: FlightId,
 }
 
-impl Drop for Flight<'_> {
+impl<F: Deref<Target = FileInner>> Flight<F> {
+    /// Of an operation that has begun.
+    pub(crate) fn of(file: F, id: FlightId) -> Flight<F> {
+        Flight { file, id }
+    }
+}
+
+impl<F: Deref<Target = FileInner>> Drop for Flight<F> {
     fn drop(&mut self) {
         let mut state = self.file.state();
         state.flights.end(self.id);
@@ -331,7 +354,51 @@ impl Drop for Flight<'_> {
     }
 }
 
+/// The lock of a file's state. A layout that has changed is shown to those without the lock before it goes, and so
+/// before anybody can put to other uses what is not where it was.
+pub(crate) struct StateGuard<'f> {
+    state: MutexGuard<'f, FileState>,
+    layout: &'f AtomicU64,
+}
+
+impl Deref for StateGuard<'_> {
+    type Target = FileState;
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+
+impl DerefMut for StateGuard<'_> {
+    fn deref_mut(&mut self) -> &mut FileState {
+        &mut self.state
+    }
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        let layout = self.state.map.layout();
+        if self.layout.load(Ordering::Relaxed) != layout {
+            self.layout.store(layout, Ordering::SeqCst);
+        }
+    }
+}
+
 impl FileState {
+    /// Begins to read a range if nothing is in the way.
+    pub(crate) fn try_read(&mut self, range: &Range<u64>) -> Option<FlightId> {
+        self.flights.begin(FlightKind::Read, range.clone())
+    }
+
+    /// Begins to write a range if nothing is in the way, and the map is still laid out so.
+    pub(crate) fn try_write(&mut self, range: &Range<u64>, layout: u64) -> Option<FlightId> {
+        if self.phase != Phase::Writable || self.map.layout() != layout {
+            return None;
+        }
+        let id = self.flights.begin(FlightKind::Write, range.clone())?;
+        self.map.begin_write(range);
+        Some(id)
+    }
+
     /// Notes that a copy is not in the map any more. Its place is used again once nothing can be on its way
     /// there.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
@@ -379,6 +446,8 @@ impl FileInner {
                 leaving: Vec::new(),
                 waiting: 0,
             }),
+            layout: AtomicU64::new(0),
+            direct: Direct::default(),
             ended: Bell::default(),
         }
     }
@@ -387,8 +456,14 @@ impl FileInner {
         self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, FileState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> StateGuard<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        StateGuard { state, layout: &self.layout }
+    }
+
+    /// The layout as it was when the lock was last released.
+    pub(crate) fn layout(&self) -> u64 {
+        self.layout.load(Ordering::SeqCst)
     }
 
     pub(crate) fn check_writable(&self, phase: &Phase) -> Result<(), Error> {
@@ -408,7 +483,7 @@ impl FileInner {
     }
 
     /// Waits until some operation has ended since `heard`.
-    fn wait(&self, mut state: MutexGuard<'_, FileState>, heard: u64) {
+    fn wait(&self, mut state: StateGuard<'_>, heard: u64) {
         state.waiting += 1;
         drop(state);
         self.session.host.wait(&self.ended, heard, self.session.deadline(WAIT_MS));
@@ -422,7 +497,7 @@ impl FileInner {
         kind: FlightKind,
         range: &Range<u64>,
         plan: impl FnOnce(&mut FileState) -> Result<T, Error>,
-    ) -> Result<(Flight<'_>, T), Error> {
+    ) -> Result<(Flight<&FileInner>, T), Error> {
         loop {
             let heard = self.ended.heard();
             let mut state = self.state();
@@ -437,7 +512,7 @@ impl FileInner {
     }
 
     /// Waits until nothing runs in a range, and keeps everything else out of it until the flight ends.
-    pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<'_> {
+    pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<&FileInner> {
         let flight = Flight { file: self, id: self.state().flights.request_change(range) };
         loop {
             let heard = self.ended.heard();

@@ -25,7 +25,9 @@
 //! beside a transport's link.
 #![forbid(unsafe_code)]
 
+mod asynchronous;
 mod by_node;
+mod direct;
 mod disk_copy;
 mod error;
 mod file;
@@ -37,12 +39,14 @@ mod options;
 pub mod plan;
 mod pool;
 mod published;
+mod queue;
 mod read;
 mod sealed_pages;
 mod session;
 mod stats;
 mod write;
 
+pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
 pub use error::{Error, ErrorKind, Retry};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
@@ -50,6 +54,7 @@ pub use farpool_wire::control::{NodeStatus, StatusReport};
 pub use file::{FarFile, ReadRange, WriteRange};
 pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, TransportChoice};
 pub use pool::{FileInfo, Pool};
+pub use queue::{Completion, Queue};
 pub use stats::Stats;
 
 /// Result of every operation here.

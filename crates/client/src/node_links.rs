@@ -2,9 +2,10 @@
 
 use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
-use farpool_transport::shm::ShmSpace;
+use farpool_transport::shm::{MappedRegion, ShmSpace};
 use farpool_transport::{Bell, Dial, Host, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
+use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,6 +54,13 @@ pub(crate) enum Repeat {
     Harmless,
     /// A late first try could undo what came after it.
     Harmful,
+}
+
+/// A conversation with a node that has begun.
+pub(crate) struct Conversation {
+    pub(crate) link: Box<dyn Link>,
+    /// Its connection may have died while nobody used it.
+    was_idle: bool,
 }
 
 impl NodeLinks {
@@ -166,6 +174,11 @@ impl NodeLinks {
         self.leased_until.store(0, Ordering::Release);
     }
 
+    /// The memory of a range, if this process has it mapped.
+    pub(crate) fn mapped(&self, span: &Span) -> Option<Arc<MappedRegion>> {
+        if self.is_shared() { self.space.get(span) } else { None }
+    }
+
     /// Unmaps a region that is not ours any more.
     pub(crate) fn forget(&self, region: RegionIndex) {
         self.space.forget(region);
@@ -210,14 +223,34 @@ impl NodeLinks {
         repeat: Repeat,
         mut talk: impl FnMut(&mut dyn Link) -> Result<T, LinkError>,
     ) -> Result<T, Error> {
+        let mut conversation = self.begin(deadline)?;
+        let result = talk(&mut *conversation.link);
+        self.end(conversation, result, deadline, repeat, talk)
+    }
+
+    /// Begins one: [`Self::end`] must end it.
+    pub(crate) fn begin(&self, deadline: MonoNs) -> Result<Conversation, Error> {
         self.check_alive()?;
         let idle = self.idle().pop();
         let was_idle = idle.is_some();
-        let mut link = match idle {
+        let link = match idle {
             Some(link) => link,
             None => self.connect(deadline).map_err(|error| self.unreachable(error))?,
         };
-        let mut result = talk(&mut *link);
+        Ok(Conversation { link, was_idle })
+    }
+
+    /// Ends a conversation that went so far as `result` says. If it broke off, whether the node is still there is
+    /// found out, and if it may be, it is had again over a new link.
+    pub(crate) fn end<T>(
+        &self,
+        conversation: Conversation,
+        mut result: Result<T, LinkError>,
+        deadline: MonoNs,
+        repeat: Repeat,
+        mut talk: impl FnMut(&mut dyn Link) -> Result<T, LinkError>,
+    ) -> Result<T, Error> {
+        let Conversation { mut link, was_idle } = conversation;
         if let Err(LinkError::Cut(_)) = result {
             // Either the idle connection had died quietly, or the node has: connecting anew tells.
             link = self.connect(deadline).map_err(|error| self.unreachable(error))?;
@@ -253,6 +286,11 @@ impl NodeLinks {
 }
 
 impl LeasedRegion {
+    /// Whether it may be used without asking: as `Session::check_lease`, but for the renewing.
+    pub(crate) fn is_ours(&self, now: MonoNs) -> bool {
+        self.check_usable().is_ok() && (!self.is_leased || now < self.node.leased_until())
+    }
+
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         self.node.check_alive()?;
         if self.is_taken.load(Ordering::Acquire) {

@@ -48,7 +48,6 @@ struct Inner {
     keeper: Mutex<Option<Task>>,
     /// A pool inside this process ends behind its session.
     embedded: Mutex<Option<(Vec<Node>, Broker)>>,
-    process: u32,
 }
 
 const SCHEME: &str = "farpool://";
@@ -129,13 +128,16 @@ impl Pool {
                 next_number: AtomicU64::new(1),
                 keeper: Mutex::new(Some(keeper)),
                 embedded: Mutex::new(embedded),
-                process: std::process::id(),
             }),
         };
         if reserve_bytes > 0 {
             pool.reserve(reserve_bytes)?;
         }
         Ok(pool)
+    }
+
+    pub(crate) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.inner.session)
     }
 
     /// Where the pool is: `farpool://host:port` of its broker.
@@ -440,7 +442,7 @@ impl Inner {
 
     fn close(&self) {
         let mut embedded = self.embedded.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.process != std::process::id() {
+        if self.session.is_forked() {
             // The threads behind these do not exist in this process, nor are its connections ours to end.
             std::mem::forget(embedded.take());
             std::mem::forget(self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take());

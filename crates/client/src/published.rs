@@ -143,7 +143,7 @@ impl FileInner {
             // Another file of this name has other bytes, unless its builder says that they are the same.
             Phase::Published(file) if file == opened.file || is_rebuilt => {
                 state.phase = Phase::Published(opened.file);
-                state.map = map;
+                state.map.replace(map);
                 Ok(())
             }
             _ => Err(gone.clone()),

@@ -4,7 +4,7 @@
 
 use crate::by_node::{ByNode, failure, span};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FileInner, FileState, Phase, ReadRange, hull};
+use crate::file::{FileInner, FileState, Flight, Phase, ReadRange, hull};
 use crate::node_links::LeasedRegion;
 use crate::plan::{FileMap, FlightKind, Piece, ReadPlan, pages_around};
 use farpool_transport::ReadOp;
@@ -16,6 +16,9 @@ const REOPENS_MAX: u32 = 3;
 
 /// A region that did not answer with its bytes, and why.
 pub(crate) type Missed = (Arc<LeasedRegion>, Error);
+
+/// A read under way, and its pieces in order.
+pub(crate) type PlainRead = (Flight<Arc<FileInner>>, Vec<Piece<Arc<LeasedRegion>>>);
 
 /// Whether a failure is the node's alone, so that another copy may do better.
 fn is_worth_another_copy(error: &Error) -> bool {
@@ -58,6 +61,32 @@ impl FileInner {
                 other => return other,
             }
         }
+    }
+
+    /// Begins a read that one node can answer by itself, now: the flight, and the pieces in order. Nothing if it
+    /// takes more than that; [`Self::read_ranges`] knows what.
+    pub(crate) fn begin_plain_read(self: &Arc<Self>, range: Range<u64>) -> Option<PlainRead> {
+        if self.key.is_some() || range.is_empty() {
+            return None;
+        }
+        let now = self.session.host.now();
+        let rank =
+            |region: &Arc<LeasedRegion>| (region.is_ours(now) && !region.node.is_suspect()).then_some(0);
+        let mut state = self.state();
+        self.check_readable(&state.phase).ok()?;
+        if range.end > state.map.length() {
+            return None;
+        }
+        let ReadPlan::Fetch { pieces, bare } = state.map.plan_read(range.clone(), rank) else { return None };
+        let first = pieces.first()?;
+        let is_one_node = pieces.iter().all(|piece| Arc::ptr_eq(&piece.region.node, &first.region.node));
+        let bytes: u64 = pieces.iter().map(|piece| piece.file.end - piece.file.start).sum();
+        if !is_one_node || !bare.is_empty() || bytes < range.end - range.start {
+            return None;
+        }
+        let id = state.try_read(&range)?;
+        drop(state);
+        Some((Flight::of(Arc::clone(self), id), pieces))
     }
 
     /// Reads from whichever copies answer.

@@ -8,7 +8,7 @@ use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
-use farpool_transport::{Bell, Dial, Host, Link, LinkError, Turn};
+use farpool_transport::{Bell, Dial, ForkMark, Host, Link, LinkError, Turn};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub(crate) struct Session {
     pub(crate) grace_ms: u32,
     pub(crate) this_host: u128,
     pub(crate) nodes: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
+    /// Whether it has ever reached a node through shared memory.
+    has_shared_nodes: AtomicBool,
     pub(crate) held: Mutex<Held>,
     /// One thread at a time begins with a node.
     beginning: Turn<()>,
@@ -57,7 +59,7 @@ pub(crate) struct Session {
     /// Of several that need a lost file, one builds it anew.
     pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
     is_closed: AtomicBool,
-    process: u32,
+    mark: ForkMark,
     /// Rings when the session ends.
     stopping: Bell,
 }
@@ -100,6 +102,7 @@ impl Session {
             grace_ms: 0,
             this_host,
             nodes: Mutex::default(),
+            has_shared_nodes: AtomicBool::new(false),
             held: Mutex::default(),
             beginning: Turn::default(),
             growing: Turn::default(),
@@ -113,7 +116,8 @@ impl Session {
             rebuilders: Mutex::default(),
             rebuilding: Mutex::default(),
             is_closed: AtomicBool::new(false),
-            process: std::process::id(),
+            mark: ForkMark::new()
+                .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,
             stopping: Bell::default(),
         };
         let open = OpenSession { resume: session.proof.session, secret: session.proof.secret, label };
@@ -132,11 +136,19 @@ impl Session {
             return Err(Error::new(ErrorKind::Closed, "the pool is closed"));
         }
         // The connections are shared with the parent: either process could get the other's answers.
-        if self.process != std::process::id() {
+        if self.mark.is_forked() {
             let message = "this pool was opened by the process this one was forked from: open one here";
             return Err(Error::new(ErrorKind::Forked, message));
         }
         Ok(())
+    }
+
+    pub(crate) fn has_shared_nodes(&self) -> bool {
+        self.has_shared_nodes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.mark.is_forked()
     }
 
     fn broker_error(&self, error: &LinkError) -> Error {
@@ -261,6 +273,7 @@ impl Session {
             former.mark_lost("it has restarted");
         }
         let fresh = Arc::new(fresh);
+        self.has_shared_nodes.fetch_or(fresh.is_shared(), Ordering::Relaxed);
         nodes.insert(key, Arc::clone(&fresh));
         Ok(fresh)
     }

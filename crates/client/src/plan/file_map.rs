@@ -31,6 +31,19 @@ pub struct FileMap<R> {
     next_copy: u64,
     /// The version of the extent written last.
     version: u64,
+    /// See [`FileMap::layout`].
+    layout: u64,
+}
+
+/// A run of bytes that were written and can be read, and one copy that has them.
+#[derive(Clone, Debug)]
+pub struct Readable<R> {
+    /// The file bytes.
+    pub file: Range<u64>,
+    /// The copy, its offset moved to the first of them.
+    pub cut: Cut<R>,
+    /// Whether it is the only copy, and may be written.
+    pub is_only: bool,
 }
 
 /// One copy of an extent.
@@ -114,6 +127,7 @@ impl<R: Clone> Default for FileMap<R> {
             poisoned: RangeSet::default(),
             next_copy: 1,
             version: 0,
+            layout: 0,
         }
     }
 }
@@ -168,6 +182,60 @@ impl<R: Clone> FileMap<R> {
         ExtentCopy { id, cut, is_quarantined: false, seals }
     }
 
+    /// Another number whenever bytes that could be read where they were cannot be any more: they lie elsewhere, or
+    /// nowhere. Whatever was concluded from the map before may be wrong then.
+    pub fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// Puts another map in the place of this one.
+    pub fn replace(&mut self, map: FileMap<R>) {
+        *self = FileMap { layout: self.layout + 1, ..map };
+    }
+
+    /// Everything that can be read, each run from one copy, in order. `rank` as in [`Self::plan_read`].
+    pub fn readable(&self, rank: impl Fn(&R) -> Option<u32>) -> Vec<Readable<R>> {
+        let mut all = Vec::with_capacity(self.extents.len());
+        for extent in &self.extents {
+            for file in self.readable_in(extent.start..extent.end().min(self.length)) {
+                if let Some(copy) = best(extent, &rank) {
+                    let cut = Cut {
+                        region: copy.cut.region.clone(),
+                        offset: copy.cut.offset + (file.start - extent.start),
+                        bytes: (file.end - file.start) as u32,
+                    };
+                    let is_only = extent.copies.len() == 1 && !copy.is_quarantined;
+                    all.push(Readable { file, cut, is_only });
+                }
+            }
+        }
+        all
+    }
+
+    /// The parts of an allocated range that were written and can be read.
+    fn readable_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut readable = Vec::new();
+        for written in self.written(range) {
+            let mut at = written.start;
+            for poisoned in self.poisoned.overlaps(written.clone()) {
+                if at < poisoned.start {
+                    readable.push(at..poisoned.start);
+                }
+                at = poisoned.end;
+            }
+            if at < written.end {
+                readable.push(at..written.end);
+            }
+        }
+        readable
+    }
+
+    fn hit_mut(&mut self, range: &Range<u64>) -> &mut [Extent<R>] {
+        let first = self.extents.partition_point(|extent| extent.end() <= range.start);
+        let end = self.extents.partition_point(|extent| extent.start < range.end);
+        &mut self.extents[first..end.max(first)]
+    }
+
     fn hit(&self, range: &Range<u64>) -> &[Extent<R>] {
         let first = self.extents.partition_point(|extent| extent.end() <= range.start);
         let end = self.extents.partition_point(|extent| extent.start < range.end);
@@ -183,9 +251,8 @@ impl<R: Clone> FileMap<R> {
     /// A write of this range begins: whoever is making a copy of what it touches has to look again.
     pub fn begin_write(&mut self, range: &Range<u64>) {
         self.version += 1;
-        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(range)) {
-            extent.version = self.version;
-        }
+        let version = self.version;
+        self.hit_mut(range).iter_mut().for_each(|extent| extent.version = version);
     }
 
     /// How to read a range that lies within the file's length. `rank` says how good a copy's region is to
@@ -198,14 +265,8 @@ impl<R: Clone> FileMap<R> {
         let (mut pieces, mut bare) = (Vec::new(), Vec::new());
         for written in self.written(range.start..end) {
             for extent in self.hit(&written) {
-                // Copies that are equally good take turns, so that both nodes serve.
-                let turn = (extent.start / EXTENT_BYTES_MAX) as usize;
-                let best = (0..extent.copies.len())
-                    .map(|index| &extent.copies[(index + turn) % extent.copies.len()])
-                    .filter_map(|copy| Some((rank(&copy.cut.region)?, copy)))
-                    .min_by_key(|(rank, _)| *rank);
-                match best {
-                    Some((_, copy)) => pieces.push(piece(extent, copy, &written)),
+                match best(extent, &rank) {
+                    Some(copy) => pieces.push(piece(extent, copy, &written)),
                     None => bare.push(clipped(extent, &written)),
                 }
             }
@@ -247,7 +308,8 @@ impl<R: Clone> FileMap<R> {
     /// [`Self::extend`]). Copies where it may even arrive
     /// later (the connection broke before the answer) are put out of use for writing.
     pub fn poison(&mut self, range: Range<u64>, may_arrive_late: impl Fn(CopyId) -> bool) {
-        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&range)) {
+        self.layout += 1;
+        for extent in self.hit_mut(&range) {
             for copy in &mut extent.copies {
                 copy.is_quarantined |= may_arrive_late(copy.id);
             }
@@ -274,11 +336,13 @@ impl<R: Clone> FileMap<R> {
         let has = |extent: &&mut Extent<R>| extent.copies.iter().any(|copy| copy.id == id);
         let extent = self.extents.iter_mut().find(has)?;
         let index = extent.copies.iter().position(|copy| copy.id == id)?;
+        self.layout += 1;
         Some(extent.copies.remove(index))
     }
 
     /// Takes out every copy whose region is gone.
     pub fn drop_lost(&mut self, is_lost: impl Fn(&R) -> bool) {
+        self.layout += 1;
         for extent in &mut self.extents {
             extent.copies.retain(|copy| !is_lost(&copy.cut.region));
         }
@@ -295,19 +359,7 @@ impl<R: Clone> FileMap<R> {
         let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
         let extent = &self.extents[index];
         let range = extent.start..extent.end();
-        let mut readable = Vec::new();
-        for written in self.written(range.clone()) {
-            let mut at = written.start;
-            for poisoned in self.poisoned.overlaps(written.clone()) {
-                if at < poisoned.start {
-                    readable.push(at..poisoned.start);
-                }
-                at = poisoned.end;
-            }
-            if at < written.end {
-                readable.push(at..written.end);
-            }
-        }
+        let readable = self.readable_in(range.clone());
         Some(Snapshot { range, written: readable, copies: extent.copies.clone(), version: extent.version })
     }
 
@@ -329,6 +381,8 @@ impl<R: Clone> FileMap<R> {
             Some(extent) => {
                 let id = copy.id;
                 extent.copies.push(copy);
+                // Whoever took the only copy for the only one must not write it alone.
+                self.layout += 1;
                 Ok(id)
             }
             None => Err(copy.cut),
@@ -337,6 +391,7 @@ impl<R: Clone> FileMap<R> {
 
     /// Puts other regions in the place of those that have changed (their bytes are the same).
     pub fn replace_regions(&mut self, replaced: impl Fn(&R) -> Option<R>) {
+        self.layout += 1;
         for copy in self.extents.iter_mut().flat_map(|extent| &mut extent.copies) {
             if let Some(region) = replaced(&copy.cut.region) {
                 copy.cut.region = region;
@@ -383,6 +438,7 @@ impl<R: Clone> FileMap<R> {
     pub fn set_length(&mut self, length: u64) -> Vec<Cut<R>> {
         let mut freed = Vec::new();
         if length < self.length {
+            self.layout += 1;
             while self.extents.last().is_some_and(|extent| extent.start >= length) {
                 freed.extend(self.extents.pop().into_iter().flat_map(recyclable));
             }
@@ -407,8 +463,20 @@ impl<R: Clone> FileMap<R> {
 
     /// Empties the map. Returns the extents that may be used again.
     pub fn clear(&mut self) -> Vec<Cut<R>> {
-        std::mem::take(self).extents.into_iter().flat_map(recyclable).collect()
+        let extents = std::mem::take(&mut self.extents);
+        self.replace(FileMap::default());
+        extents.into_iter().flat_map(recyclable).collect()
     }
+}
+
+/// The copy to read from. Copies that are equally good take turns, so that both nodes serve.
+fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&ExtentCopy<R>> {
+    let turn = (extent.start / EXTENT_BYTES_MAX) as usize;
+    (0..extent.copies.len())
+        .map(|index| &extent.copies[(index + turn) % extent.copies.len()])
+        .filter_map(|copy| Some((rank(&copy.cut.region)?, copy)))
+        .min_by_key(|(rank, _)| *rank)
+        .map(|(_, copy)| copy)
 }
 
 /// The page of an extent with which a piece of it begins.

@@ -9,7 +9,7 @@ mod page_seal;
 mod range_set;
 
 pub use allocator::{Allocator, Cut, Group};
-pub use file_map::{CopyId, ExtentCopy, FileMap, Piece, ReadPlan, Snapshot};
+pub use file_map::{CopyId, ExtentCopy, FileMap, Piece, ReadPlan, Readable, Snapshot};
 pub use flights::{FlightId, FlightKind, Flights};
 pub use page_seal::{
     PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, SEAL_PAGES_PER_KEY_MAX,

@@ -1,0 +1,188 @@
+//! The short way through shared memory: what lies mapped in this process is read and written without a plan, and
+//! read without a lock.
+//!
+//! The idea: a list of where every readable byte of a file is mapped, made now and then from the map and good as
+//! long as the map keeps its layout. A reader looks at the layout's number, copies, and looks again, as one reads
+//! under a sequence lock: whatever moved or freed the bytes meanwhile has changed the number before anybody could
+//! put them to other uses. That the region is still ours, the fence word says, before and after each piece
+//! (`MappedRegion`). Whoever finds anything unusual goes the long way, which knows what to do about it.
+//!
+//! Never here: the last word on a failure, a request to a node, a byte of a sealed or mirrored file written.
+//!
+//! Invariants: I3 and I7, as in `read` and `write`.
+
+use crate::file::{FileInner, Flight, ReadRange, WriteRange, hull};
+use crate::node_links::LeasedRegion;
+use crate::options::Protection;
+use crate::plan::Readable;
+use crate::stats::add;
+use farpool_transport::shm::MappedRegion;
+use farpool_wire::data::Span;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, RwLock};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Direct {
+    list: RwLock<List>,
+    /// Operations that went the long way since the list was made.
+    misses: AtomicUsize,
+}
+
+#[derive(Default)]
+struct List {
+    layout: u64,
+    /// In file order.
+    runs: Vec<Run>,
+    /// Runs that were looked at.
+    looked_at: usize,
+}
+
+/// Bytes of a file that lie together in a mapped region.
+struct Run {
+    file: Range<u64>,
+    /// First of them in the region.
+    offset: u64,
+    region: Arc<LeasedRegion>,
+    memory: Arc<MappedRegion>,
+    /// The only copy, and not to be kept from being written.
+    is_only: bool,
+}
+
+impl Run {
+    fn span(&self, offset: u64, bytes: u32) -> Span {
+        let LeasedRegion { region, epoch, handle, .. } = *self.region;
+        Span { region, bytes, offset, epoch, handle }
+    }
+}
+
+impl List {
+    /// The parts of a range, each with its run; nothing if some of it has none.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
+        let first = self.runs.partition_point(|run| run.file.end <= range.start);
+        let mut runs = self.runs[first..].iter();
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let run = runs.next().filter(|run| run.file.start <= at);
+            let part = run.map(|run| (run, at..range.end.min(run.file.end)));
+            at = part.as_ref().map_or(range.end, |(_, part)| part.end);
+            Some(part)
+        })
+    }
+}
+
+/// The bytes of `part` in a buffer for the file from `start` on.
+fn slice_of(part: &Range<u64>, start: u64) -> Range<usize> {
+    (part.start - start) as usize..(part.end - start) as usize
+}
+
+impl FileInner {
+    /// Reads, if the short way leads there. Otherwise the buffers hold anything.
+    pub(crate) fn read_direct(&self, ranges: &mut [ReadRange<'_>]) -> bool {
+        let Ok(list) = self.direct.list.try_read() else { return false };
+        if list.runs.is_empty() || list.layout != self.layout() || self.session.check_open().is_err() {
+            return false;
+        }
+        let now = self.session.host.now();
+        let mut bytes = 0;
+        for range in &mut *ranges {
+            let Some(end) = range.offset.checked_add(range.into.len() as u64) else { return false };
+            for part in list.parts(range.offset..end) {
+                let Some((run, part)) = part.filter(|(run, _)| run.region.is_ours(now)) else { return false };
+                let into = &mut range.into[slice_of(&part, range.offset)];
+                let span = run.span(run.offset + (part.start - run.file.start), into.len() as u32);
+                if run.memory.read(&span, into).is_err() {
+                    return false;
+                }
+            }
+            bytes += range.into.len() as u64;
+        }
+        // The copies must not sink below the second look.
+        fence(Ordering::SeqCst);
+        if list.layout != self.layout() {
+            return false;
+        }
+        let counters = &self.session.counters;
+        add(&counters.read_ops, ranges.len() as u64);
+        add(&counters.bytes_read, bytes);
+        true
+    }
+
+    /// Writes where there is one copy and the short way leads to it. Otherwise perhaps part of it, which is to be
+    /// written anew.
+    pub(crate) fn write_direct(&self, ranges: &[WriteRange<'_>]) -> bool {
+        if self.protection != Protection::None {
+            return false;
+        }
+        let Ok(list) = self.direct.list.try_read() else { return false };
+        if list.runs.is_empty() || self.session.check_open().is_err() {
+            return false;
+        }
+        let now = self.session.host.now();
+        let of =
+            |range: &WriteRange<'_>| Some(range.offset..range.offset.checked_add(range.from.len() as u64)?);
+        let leads_there = |range: &WriteRange<'_>| {
+            let may_write = |(run, _): (&Run, _)| run.is_only && run.region.is_ours(now);
+            of(range).is_some_and(|range| list.parts(range).all(|part| part.is_some_and(may_write)))
+        };
+        if !ranges.iter().all(leads_there) {
+            return false;
+        }
+        let hull = hull(ranges.iter().map(|range| (range.offset, range.from.len())));
+        let Some(id) = self.state().try_write(&hull, list.layout) else { return false };
+        let _flight = Flight::of(self, id);
+        let mut bytes = 0;
+        for range in ranges {
+            let end = range.offset + range.from.len() as u64;
+            for (run, part) in list.parts(range.offset..end).flatten() {
+                let from = &range.from[slice_of(&part, range.offset)];
+                let span = run.span(run.offset + (part.start - run.file.start), from.len() as u32);
+                if run.memory.write(&span, from).is_err() {
+                    return false;
+                }
+            }
+            bytes += range.from.len() as u64;
+        }
+        let counters = &self.session.counters;
+        add(&counters.write_ops, ranges.len() as u64);
+        add(&counters.bytes_written, bytes);
+        true
+    }
+
+    /// A read went the long way. When so many have that a new list is worth making, makes one.
+    pub(crate) fn read_otherwise(&self) {
+        if self.key.is_some() || !self.session.has_shared_nodes() {
+            return;
+        }
+        let misses = self.direct.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        let Ok(mut list) = self.direct.list.try_write() else { return };
+        // So that making lists costs no more than reading does, however large the file.
+        if misses <= list.looked_at / 16 {
+            return;
+        }
+        let state = self.state();
+        let layout = state.map.layout();
+        let rank = |region: &Arc<LeasedRegion>| {
+            let is_near = region.node.is_shared() && region.check_usable().is_ok();
+            is_near.then_some(u32::from(region.node.is_suspect()))
+        };
+        let readable = state.map.readable(rank);
+        drop(state);
+        let looked_at = readable.len();
+        *list = List { layout, looked_at, runs: readable.into_iter().filter_map(mapped).collect() };
+        self.direct.misses.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A run, if its region is mapped: the long way maps them.
+fn mapped(readable: Readable<Arc<LeasedRegion>>) -> Option<Run> {
+    let Readable { file, cut, is_only } = readable;
+    let LeasedRegion { region, epoch, handle, .. } = *cut.region;
+    let span = Span { region, bytes: cut.bytes, offset: cut.offset, epoch, handle };
+    let memory = cut.region.node.mapped(&span)?;
+    Some(Run { file, offset: cut.offset, memory, is_only, region: cut.region })
+}
