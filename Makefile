@@ -33,7 +33,7 @@ wheel: $(READY) ## Build the Python wheel and install it into the project's envi
 demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
 	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
 
-bench: build ## Far reads and writes beside memcpy
+bench: build ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
 test: lint test-rust test-sim test-python ## All checks and tests: what CI runs

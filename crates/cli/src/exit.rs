@@ -6,6 +6,7 @@ use std::io;
 use std::process::ExitCode;
 
 /// Why a command did not do what it was asked to.
+#[derive(Debug)]
 pub(crate) enum Failure {
     /// A peer or a policy said no.
     Refused(String),

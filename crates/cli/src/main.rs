@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod bench_leases;
 mod broker;
 mod certs;
 mod demo;

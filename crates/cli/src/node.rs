@@ -3,7 +3,8 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::{Outcome, reach, units};
-use farpool_node::{Node, NodeOptions};
+use farpool_node::{Limits, Node, NodeOptions};
+use farpool_transport::waiting::{self, Waiting};
 use farpool_wire::Name;
 use std::io::Write;
 use std::time::Duration;
@@ -45,12 +46,24 @@ pub(crate) struct Args {
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
+    /// Move no more than this over sockets, such as 500MB/s; 1MB/s to 1TB/s. Shared memory is not offered then:
+    /// its clients copy by themselves
+    #[arg(long, value_name = "SIZE/s", value_parser = units::rate)]
+    bandwidth_limit: Option<u64>,
+    /// Spend no more than so many CPUs on clients' bytes, such as 0.5; 0.01 to the CPUs there are. Connections do
+    /// not spin then, and shared memory is not offered
+    #[arg(long, value_name = "CPUS", value_parser = units::cpus)]
+    cpu_limit: Option<u32>,
+    /// How connections wait: adaptive, or for measurements spin (takes whole CPUs) or park
+    #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
+    waiting: Waiting,
     #[command(flatten)]
     reach: reach::Args,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut stop = Stop::catch()?;
+    waiting::choose(args.waiting);
     let name = |flag: &str, name: &str| {
         Name::new(name).map_err(|error| {
             Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted"))
@@ -72,6 +85,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.lock_memory = !args.no_lock;
     options.prefault = !args.no_prefault;
     options.shared_memory = !args.no_shm;
+    options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
+    options.limits.check().map_err(Failure::Usage)?;
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
     // Ready is when clients can lease from it; until then its tries are on stderr.

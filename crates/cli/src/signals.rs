@@ -17,6 +17,11 @@ impl Stop {
         self.0.pending().next().is_some()
     }
 
+    /// An error if one has come.
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
+        if self.has_come() { Err(Failure::failed("stopped by a signal")) } else { Ok(()) }
+    }
+
     /// Returns when the first one comes.
     pub(crate) fn wait(mut self) {
         let _ = self.0.forever().next();

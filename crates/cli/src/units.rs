@@ -1,5 +1,7 @@
 //! Sizes like `4GiB` and times like `250ms`, read and written.
 
+use farpool_transport::waiting::Waiting;
+
 /// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes).
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let wrong =
@@ -31,6 +33,41 @@ pub(crate) fn millis(text: &str) -> Result<u32, String> {
     };
     let number: u32 = number.parse().map_err(|_| wrong())?;
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than {} ms", u32::MAX))
+}
+
+/// Reads a rate in bytes a second: a whole number and one of B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
+/// TiB, then `/s`.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no rate; a whole number with KB/s, MB/s, GB/s, TB/s or KiB/s to TiB/s is, such as 500MB/s"
+        )
+    };
+    let size = text.strip_suffix("/s").ok_or_else(wrong)?;
+    let split = size.find(|c: char| !c.is_ascii_digit()).unwrap_or(size.len());
+    let (number, unit) = size.split_at(split);
+    let factor: u64 = match unit.trim() {
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return bytes(size).map_err(|_| wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than {} bytes a second", u64::MAX))
+}
+
+/// Reads a number of CPUs in thousandths: at most three digits behind the point.
+pub(crate) fn cpus(text: &str) -> Result<u32, String> {
+    let wrong = || format!("{text:?} is no number of CPUs; one with up to three decimals is, such as 0.5");
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(part) || part.len() > 3 {
+        return Err(wrong());
+    }
+    let part: u32 = format!("{part:0<3}").parse().map_err(|_| wrong())?;
+    let whole: u32 = whole.parse().map_err(|_| wrong())?;
+    whole.checked_mul(1_000).and_then(|whole| whole.checked_add(part)).ok_or_else(wrong)
 }
 
 /// A size as people read it: three digits and a unit.
@@ -69,6 +106,25 @@ mod tests {
     }
 
     #[test]
+    fn rate_is_read_in_bytes_a_second() {
+        assert_eq!(rate("500MB/s"), Ok(500_000_000));
+        assert_eq!(rate("1GiB/s"), Ok(1 << 30));
+        for text in ["500MB", "MB/s", "0.5GB/s", "-1MB/s", "99999999999TB/s"] {
+            assert!(rate(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn cpus_are_read_in_thousandths() {
+        assert_eq!(cpus("0.5"), Ok(500));
+        assert_eq!(cpus("2"), Ok(2_000));
+        assert_eq!(cpus("1.025"), Ok(1_025));
+        for text in ["", ".5", "1.", "-1", "0.0001", "1e3", "50%", "5000000"] {
+            assert!(cpus(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
     fn time_without_unit_is_refused() {
         assert_eq!(millis("250ms"), Ok(250));
         assert_eq!(millis("2s"), Ok(2_000));
@@ -81,4 +137,9 @@ mod tests {
         assert_eq!(show_bytes(1_600_000_000), "1.5 GiB");
         assert_eq!(show_bytes(512), "512 B");
     }
+}
+
+/// How to wait: a value of `--waiting`.
+pub(crate) fn waiting(text: &str) -> Result<Waiting, String> {
+    Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
 }

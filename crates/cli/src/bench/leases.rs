@@ -3,7 +3,8 @@
 //!
 //! Broker and node are processes of their own, asked over loopback with single messages: no library between.
 
-use crate::bench::{Server, machine, start};
+use super::machine::machine;
+use super::processes::{Server, start};
 use crate::exit::Failure;
 use crate::{Outcome, table};
 use farpool_transport::shm::ShmSpace;

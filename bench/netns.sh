@@ -1,0 +1,108 @@
+#!/bin/sh
+# Far memory over a link of 1 and of 10 Gbit/s, beside a disk of this machine: where does far memory lose?
+#
+# Two network namespaces, joined by a veth pair whose ends are held to a rate (tbf). The node runs in one, the
+# client in the other; the broker beside the node. Traffic is real TCP over a real queue, but one kernel carries
+# both sides: latency is that of this machine, and there is no NIC.
+#
+#   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5
+#
+# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go).
+# Needs root, ip and tc (Debian: iproute2) and a kernel with network namespaces, veth and sch_tbf.
+set -eu
+
+farpool=${1:?usage: bench/netns.sh FARPOOL [FLAGS OF farpool bench io]}
+shift
+rates=${RATES:-1gbit 10gbit}
+disk=${DISK:-/var/tmp}
+out=${OUT:-.}
+memory=2GiB
+client=fp-client-$$ server=fp-server-$$
+client_ip=10.203.0.1 server_ip=10.203.0.2
+broker_pid= node_pid=
+folder=$(mktemp -d)
+
+fail() {
+	echo "bench/netns.sh: $*" >&2
+	exit 2
+}
+
+stop() {
+	for pid in $node_pid $broker_pid; do
+		kill "$pid" 2>/dev/null || true
+		wait "$pid" 2>/dev/null || true
+	done
+	node_pid= broker_pid=
+}
+
+clean() {
+	stop
+	ip netns del "$client" 2>/dev/null || true
+	ip netns del "$server" 2>/dev/null || true
+	rm -rf "$folder"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+[ "$(id -u)" = 0 ] || fail "network namespaces need root"
+[ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
+for program in ip tc; do
+	command -v $program >/dev/null || fail "$program is missing (apt-get install iproute2)"
+done
+
+ip netns add "$client" 2>"$folder/why" || fail "no network namespaces: $(cat "$folder/why")"
+ip netns add "$server"
+ip -n "$client" link add veth0 type veth peer name veth0 netns "$server" 2>"$folder/why" ||
+	fail "no veth in this kernel: $(cat "$folder/why")"
+ip -n "$client" addr add $client_ip/24 dev veth0
+ip -n "$server" addr add $server_ip/24 dev veth0
+for namespace in "$client" "$server"; do
+	ip -n "$namespace" link set lo up
+	ip -n "$namespace" link set veth0 up
+done
+
+# Holds both ends to a rate, by tbf, or by netem where there is no tbf.
+shape() {
+	gbit=${1%gbit}
+	case $gbit in
+	*[!0-9]* | "") fail "RATES: $1 is no rate; a whole number of gbit is, such as 10gbit" ;;
+	esac
+	for namespace in "$client" "$server"; do
+		# A bucket of 1 ms: less, and the rate is not reached with segments of 64 KiB.
+		if tc -n "$namespace" qdisc replace dev veth0 root tbf rate "$1" burst "$((gbit * 125))kb" latency 20ms \
+			2>"$folder/why"; then
+			how=tbf
+		elif tc -n "$namespace" qdisc replace dev veth0 root netem rate "$1" 2>>"$folder/why"; then
+			how=netem
+		else
+			fail "neither sch_tbf nor sch_netem in this kernel: $(cat "$folder/why")"
+		fi
+	done
+}
+
+# What a program says behind "ready", once it does.
+ready() {
+	tries=0
+	until grep -q '^ready ' "$1"; do
+		tries=$((tries + 1))
+		[ $tries -le 100 ] || fail "not ready after 10 s: $(cat "$1")"
+		sleep 0.1
+	done
+	sed -n 's/^ready //p' "$1" | head -n 1
+}
+
+ip netns exec "$server" "$farpool" broker --listen $server_ip:7700 --plaintext >"$folder/broker" 2>&1 &
+broker_pid=$!
+url=$(ready "$folder/broker")
+ip netns exec "$server" "$farpool" node --name n1 --memory $memory --listen $server_ip:0 \
+	--broker "$url" --no-shm --plaintext >"$folder/node" 2>&1 &
+node_pid=$!
+ready "$folder/node" >/dev/null
+
+for rate in $rates; do
+	shape "$rate"
+	echo "== veth held to $rate by $how; disk: O_DIRECT in $disk"
+	ip netns exec "$client" "$farpool" bench io --pool "$url" --plaintext --node-pid "$node_pid" \
+		--depths 1,4,16,64 --beside disk --disk "$disk" --plot "$out/netns-$rate.svg" "$@"
+	echo
+done

@@ -1,0 +1,169 @@
+//! Who is measured: memory, far files over each transport, and rivals.
+
+use super::far::{Cluster, Room, Way, wait_quiet};
+use super::measure::{Client, Target};
+use super::rivals::{Ready, Rival, memory};
+use crate::exit::Failure;
+use farpool::TransportChoice;
+use farpool_transport::shaped::Shape;
+use farpool_transport::waiting::chosen;
+use std::path::Path;
+
+/// One who is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contender {
+    /// As it stands in tables.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Memory of this process: the ceiling.
+    Memory,
+    /// A far file; of a pool with TLS or without.
+    Far { way: Way, with_tls: bool },
+    /// Somebody else.
+    Other(Rival),
+}
+
+impl Contender {
+    /// Whether it has nodes, so that their number matters.
+    pub(super) fn has_nodes(&self) -> bool {
+        matches!(self.kind, Kind::Far { .. })
+    }
+}
+
+/// What was asked to be measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// Whether the pool is one that is there already: then over TCP only, as it may be anywhere.
+    pub(super) is_existing: bool,
+    pub(super) with_tls: bool,
+    pub(super) sealed: bool,
+    pub(super) shape: Option<Shape>,
+}
+
+/// All of them, the ceiling first.
+pub(super) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
+    let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
+    let far = |name, transport, with_tls, is_sealed, shape| Contender {
+        name,
+        kind: Kind::Far { way: Way { transport, is_sealed, shape }, with_tls },
+    };
+    let mut all = vec![Contender { name: "memcpy", kind: Kind::Memory }];
+    let mut add = |is_wanted: bool, contender| {
+        if is_wanted {
+            all.push(contender);
+        }
+    };
+    let Asked { is_existing, with_tls, sealed, shape } = asked;
+    add(!is_existing, far("shm", shm, false, false, None));
+    add(true, far("tcp", tcp, false, false, None));
+    add(shape.is_some(), far("tcp, emulated", tcp, false, false, shape));
+    add(with_tls, far("tcp+tls", tcp, true, false, None));
+    add(sealed && !is_existing, far("shm, sealed", shm, false, true, None));
+    add(sealed, far("tcp, sealed", tcp, false, true, None));
+    add(sealed && with_tls, far("tcp+tls, sealed", tcp, true, true, None));
+    all.extend(rivals.iter().map(|rival| Contender { name: rival.name(), kind: Kind::Other(*rival) }));
+    all
+}
+
+/// What runs while they are measured.
+pub(super) struct Stage {
+    /// For each number of nodes: the pool without TLS, and the one with it.
+    clusters: Vec<(u64, Cluster, Option<Cluster>)>,
+    rivals: Vec<Ready>,
+}
+
+/// A contender's clients, and the processes that serve them.
+pub(super) struct Cast {
+    pub(super) clients: Vec<Client>,
+    pub(super) pids: Vec<u32>,
+    /// Whether blocks are keys: then nothing can be read in other blocks than it was written in.
+    pub(super) is_by_key: bool,
+}
+
+impl Stage {
+    /// Around a pool that is there.
+    pub(super) fn existing(cluster: Cluster, nodes: u64) -> Stage {
+        Stage { clusters: vec![(nodes, cluster, None)], rivals: Vec::new() }
+    }
+
+    /// Starts pools of so many nodes each.
+    pub(super) fn start(bytes: u64, clients: u64, nodes: &[u64], with_tls: bool) -> Result<Stage, Failure> {
+        let mut clusters = Vec::new();
+        for nodes in nodes {
+            let room = Room { bytes, clients, nodes: *nodes };
+            // As this process does.
+            let waiting = ["--waiting".to_owned(), chosen().word().to_owned()];
+            let plain = Cluster::start(room, false, &waiting)?;
+            let secured = if with_tls { Some(Cluster::start(room, true, &waiting)?) } else { None };
+            clusters.push((*nodes, plain, secured));
+        }
+        Ok(Stage { clusters, rivals: Vec::new() })
+    }
+
+    /// Makes rivals ready for `bytes` of files each.
+    pub(super) fn add_rivals(&mut self, rivals: &[Rival], bytes: u64, disk: &Path) -> Result<(), Failure> {
+        for rival in rivals {
+            self.rivals.push(Ready::start(*rival, bytes, disk)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until the nodes have nothing to do.
+    pub(super) fn wait_quiet(&self) -> Result<(), Failure> {
+        let all = self.clusters.iter().flat_map(|(_, plain, secured)| [Some(plain), secured.as_ref()]);
+        all.flatten().try_for_each(|cluster| wait_quiet(cluster.pids(), cluster.patience()))
+    }
+
+    /// Opens a file of `bytes` for each client.
+    pub(super) fn open(
+        &self,
+        contender: &Contender,
+        nodes: u64,
+        clients: usize,
+        bytes: u64,
+    ) -> Result<Cast, Failure> {
+        let mut cast = Cast { clients: Vec::new(), pids: Vec::new(), is_by_key: false };
+        for client in 0..clients {
+            let target: Box<dyn Target> = match contender.kind {
+                Kind::Memory => memory(bytes),
+                Kind::Far { way, with_tls } => {
+                    let found = self.clusters.iter().find(|(count, ..)| *count == nodes);
+                    let (_, plain, secured) = found.ok_or_else(|| Failure::failed("no such pool"))?;
+                    let cluster = if with_tls { secured.as_ref() } else { Some(plain) };
+                    let cluster = cluster.ok_or_else(|| Failure::failed("no pool with TLS"))?;
+                    cast.pids = cluster.pids().to_vec();
+                    Box::new(cluster.open(way, bytes)?)
+                }
+                Kind::Other(rival) => {
+                    let found = self.rivals.iter().find(|ready| ready.rival == rival);
+                    let ready = found.ok_or_else(|| Failure::failed("no such rival"))?;
+                    cast.pids = ready.pids();
+                    cast.is_by_key = ready.is_by_key();
+                    ready.open(client)?
+                }
+            };
+            cast.clients.push(Client::new(target, bytes, client as u64));
+        }
+        Ok(cast)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceiling_comes_first_and_only_what_was_asked_follows() {
+        let names =
+            |asked| -> Vec<&str> { contenders(asked, &[]).iter().map(|contender| contender.name).collect() };
+        assert_eq!(names(Asked::default()), ["memcpy", "shm", "tcp"]);
+        let there = Asked { is_existing: true, sealed: true, ..Asked::default() };
+        assert_eq!(names(there), ["memcpy", "tcp", "tcp, sealed"]);
+        let both = Asked { with_tls: true, sealed: true, ..Asked::default() };
+        assert_eq!(names(both).last(), Some(&"tcp+tls, sealed"));
+    }
+}

@@ -1,0 +1,51 @@
+//! `farpool bench`: what far memory costs on this machine, and what it costs the machine.
+//!
+//! The idea: a figure means something only beside another of the same run. So each point is measured in turns with
+//! its ceiling (memcpy of the same bytes, an empty round trip) and with what a user would pick instead, and every
+//! byte that is read is compared with what was written, outside the timed part.
+
+mod access;
+mod certificates;
+mod contenders;
+mod contents;
+mod cpu;
+mod empty_rpc;
+mod fairness;
+mod far;
+mod figures;
+mod files;
+mod io;
+mod key_value;
+mod leases;
+mod machine;
+mod measure;
+mod neighbour;
+mod plot;
+mod processes;
+mod report;
+mod rivals;
+mod shape;
+
+use crate::Outcome;
+
+/// Measure this machine.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Far reads and writes over each transport, beside memcpy and, when asked, beside what others use.
+    Io(Box<io::IoArgs>),
+    /// Tickets a second, and the time to set up a lease.
+    Leases(leases::LeaseArgs),
+    /// What clients with one read under way get beside one with many.
+    Fairness(fairness::FairnessArgs),
+    /// What a donor's own work loses while its memory is served.
+    Neighbour(neighbour::NeighbourArgs),
+}
+
+pub(crate) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Io(args) => io::run(args),
+        Command::Leases(args) => leases::run(args),
+        Command::Fairness(args) => fairness::run(args),
+        Command::Neighbour(args) => neighbour::run(args),
+    }
+}
