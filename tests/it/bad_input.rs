@@ -150,7 +150,8 @@ fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
     assert_eq!(answer(&address, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n      "), b"");
     let hello = |version: u8| {
         let mut body = Vec::new();
-        Request::Hello(Hello { version_min: version, version_max: version }).encode(&mut body);
+        let client = Default::default();
+        Request::Hello(Hello { version_min: version, version_max: version, client }).encode(&mut body);
         let header = Header { version, ..Header::request(Opcode::Hello, 1, &body) };
         [&header.encode()[..], &body].concat()
     };

@@ -1,6 +1,7 @@
 //! Tests that need more than one crate. Names are claims: area, situation, what is expected.
 
 mod bad_input;
+mod bench_command;
 mod certificates;
 mod certs_command;
 mod conformance;
@@ -8,10 +9,12 @@ mod drain;
 mod fencing;
 mod file_model;
 mod held_back;
+mod limited_nodes;
 mod paused_client;
 mod processes;
 mod protected_files;
 mod published_files;
+mod queue;
 mod raw_client;
 mod roles;
 mod shaped_and_simulated;

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 
 /// A pool of nodes in this process that can be lost one by one.
-struct Cluster {
+pub(crate) struct Cluster {
     broker: Broker,
     nodes: Vec<Node>,
     started: u32,
 }
 
 impl Cluster {
-    fn new(nodes: u32) -> Cluster {
+    pub(crate) fn new(nodes: u32) -> Cluster {
         let settings = LeaseSettings { lease_ttl_ms: 1_000, grace_ms: 300, ..LeaseSettings::default() };
         let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
         let broker = Broker::start(loopback, &Reach::default(), settings, store).expect("a broker");
@@ -42,11 +42,11 @@ impl Cluster {
         self.nodes.push(node);
     }
 
-    fn lose_node(&mut self, index: usize) {
+    pub(crate) fn lose_node(&mut self, index: usize) {
         drop(self.nodes.remove(index));
     }
 
-    fn connect(&self, transport: TransportChoice, protection: Option<Protection>) -> Pool {
+    pub(crate) fn connect(&self, transport: TransportChoice, protection: Option<Protection>) -> Pool {
         self.connect_sealed(transport, protection, false)
     }
 

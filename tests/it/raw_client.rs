@@ -5,7 +5,7 @@ use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_node::{Node, NodeOptions};
 pub use farpool_tests::raw_session::*;
-use farpool_transport::shm::{ShmLink, ShmSpace};
+use farpool_transport::shm::{self, ShmSpace};
 use farpool_transport::sim::{Faults, SimNet};
 use farpool_transport::{Identity, Link, Reach, Transport, tcp};
 use farpool_wire::Name;
@@ -59,7 +59,7 @@ impl OneNode {
             }
             Transport::Shm => {
                 let space = Arc::new(ShmSpace::default());
-                Box::new(ShmLink::connect(&info.shm_socket, space, soon()).expect("shm"))
+                shm::connect(&info.shm_socket, space, soon()).expect("shm")
             }
             Transport::Sim => {
                 Box::new(SimNet::new(1, Faults::none()).connect(self.node.service()).expect("sim"))

@@ -5,7 +5,7 @@ use crate::processes::{Process, until};
 use crate::random::Random;
 use crate::raw_client::*;
 use farpool::{Pool, PoolOptions, TransportChoice};
-use farpool_transport::shm::ShmLink;
+use farpool_transport::shm;
 use farpool_transport::{Identity, Link, LinkError, Reach, Transport, tcp};
 use farpool_wire::Code;
 use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
@@ -45,9 +45,7 @@ impl RealPool {
 
     pub fn link(&self, transport: Transport) -> Box<dyn Link> {
         match transport {
-            Transport::Shm => {
-                Box::new(ShmLink::connect(&self.info.shm_socket, Arc::default(), soon()).expect("shm"))
-            }
+            Transport::Shm => shm::connect(&self.info.shm_socket, Arc::default(), soon()).expect("shm"),
             _ => {
                 let expected = Identity::Node(self.info.node);
                 tcp::connect(&Reach::default(), &self.info.address, &expected, soon()).expect("tcp")

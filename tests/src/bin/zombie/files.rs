@@ -8,19 +8,18 @@ use crate::messages::Holding;
 use crate::{Order, Tally};
 use farpool_tests::canary::GRAFFITI;
 use farpool_tests::random::Random;
-use farpool_tests::raw_session::MIB;
+use farpool_tests::raw_session::{MIB, soon};
+use farpool_transport::shm::MemoryStream;
+use farpool_transport::shm::ring::RingStream;
+use farpool_transport::socket::{Interest, Stream};
 use farpool_wire::Request;
 use farpool_wire::control::{Attach, Hello};
 use farpool_wire::frame::{Header, append_frame};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX, VERSION_MIN};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::fs::File;
-use std::io::{IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Stores and loads are up to so many bytes.
@@ -32,9 +31,10 @@ pub(crate) struct OldFiles<'a>(Vec<(File, &'a Holding)>);
 impl<'a> OldFiles<'a> {
     /// Attaches every region over a connection of its own, and keeps only the descriptors.
     pub(crate) fn take(socket: &str, held: &'a [Holding]) -> OldFiles<'a> {
-        let address = SocketAddr::from_abstract_name(socket).expect("a name");
-        let mut stream = UnixStream::connect_addr(&address).expect("the node's local socket");
-        ask(&mut stream, 1, &Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX }));
+        let mut stream = RingStream::connect(socket, soon()).expect("the node's local socket");
+        let client = Default::default();
+        let hello = Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client };
+        ask(&mut stream, 1, &Request::Hello(hello));
         let files = held.iter().zip(2..).map(|(holding, id)| {
             let grant = &holding.grant;
             let attach = Attach { region: grant.region, epoch: grant.epoch, handle: grant.handle };
@@ -82,30 +82,31 @@ impl<'a> OldFiles<'a> {
 }
 
 /// Asks, and keeps the descriptors that come beside the answer.
-fn ask(stream: &mut UnixStream, id: u64, request: &Request) -> Vec<OwnedFd> {
+fn ask(stream: &mut RingStream, id: u64, request: &Request) -> Vec<OwnedFd> {
     let mut body = Vec::new();
     request.encode(&mut body);
     let mut frame = Vec::new();
     append_frame(&mut frame, Header::request(request.opcode(), id, &body), &body);
-    stream.write_all(&frame).expect("sent");
-    let mut head = [0; HEADER_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::net::recvmsg(
-        &*stream,
-        &mut [IoSliceMut::new(&mut head)],
-        &mut beside,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    );
-    assert_eq!(got.expect("an answer").bytes, HEADER_BYTES);
+    let sent = stream.write(&[IoSlice::new(&frame)]).expect("sent");
+    assert_eq!(sent, frame.len(), "a small frame has room");
     let mut descriptors = Vec::new();
-    for message in beside.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+    let mut read = |into: &mut [u8]| {
+        let mut got = 0;
+        while got < into.len() {
+            match stream.read_beside(&mut into[got..], &mut descriptors) {
+                Ok(0) => panic!("the node hung up"),
+                Ok(count) => got += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    stream.wait(Interest::Readable, soon()).expect("an answer");
+                }
+                Err(error) => panic!("no answer: {error}"),
+            }
         }
-    }
+    };
+    let mut head = [0; HEADER_BYTES];
+    read(&mut head);
     let header = Header::decode(&head).expect("a header");
     assert_eq!((header.request_id, header.refusal), (id, None));
-    stream.read_exact(&mut vec![0; header.body_bytes as usize]).expect("a body");
+    read(&mut vec![0; header.body_bytes as usize]);
     descriptors
 }

@@ -6,7 +6,7 @@ use crate::worker::{WORKERS, Worker};
 use crate::{Order, Tally};
 use farpool_tests::canary::Canary;
 use farpool_tests::raw_session::{Lessor, MIB, RawSession, read, soon, write};
-use farpool_transport::shm::{ShmLink, ShmSpace};
+use farpool_transport::shm::{self, ShmSpace};
 use farpool_transport::{Identity, Link, Reach, Transport, tcp};
 use farpool_wire::control::{Done, Grant, NodeInfo};
 use farpool_wire::{Reply, Request};
@@ -39,7 +39,7 @@ impl Client<'_> {
         match self.order.transport {
             Transport::Shm => {
                 let space = Arc::clone(&self.space);
-                Box::new(ShmLink::connect(&self.node.shm_socket, space, soon()).expect("shm"))
+                shm::connect(&self.node.shm_socket, space, soon()).expect("shm")
             }
             _ => {
                 let expected = Identity::Node(self.node.node);

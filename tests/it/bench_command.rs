@@ -1,0 +1,50 @@
+//! `farpool bench io`, as short as it can be: that it works, not how fast.
+
+use crate::processes::binary;
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs it for two clients; what it found.
+fn bench(more: &[&str]) -> Value {
+    let fixed = ["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--json"];
+    let fixed = fixed.into_iter().chain(["--clients", "2", "--depths", "1,16"]);
+    let output = Command::new(binary()).args(fixed).args(more).output().expect("the binary runs");
+    assert!(output.status.success(), "{more:?} said {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plot = folder.path().join("figures.svg");
+    let plot = plot.to_str().expect("a path");
+    // An emulated link of 500 us is never faster than that.
+    let first = bench(&["--access", "8k-read,8k-write", "--shape", "500,10", "--plot", plot]);
+    let points = first["points"].as_array().expect("points");
+    assert_eq!(points.len(), 2 * 2 * 4, "two accesses at two depths for memcpy, shm, tcp, and tcp emulated");
+    for point in points {
+        assert!(point["gb_per_s"].as_f64() > Some(0.0), "{point}");
+        let is_emulated = point["target"] == "tcp, emulated";
+        assert!(!is_emulated || point["p50_us"].as_f64() >= Some(500.0), "{point}");
+        assert_eq!(point["server_cpu_us"].is_null(), point["target"] == "memcpy", "{point}");
+    }
+    let drawing = std::fs::read_to_string(plot).expect("a drawing");
+    assert!(drawing.contains("tcp, emulated") && drawing.trim_end().ends_with("</svg>"));
+    // The ceiling does the same work beside others.
+    let again = bench(&["--access", "8k-read,8k-write", "--beside", "tmpfs"]);
+    assert_eq!(first["work"], again["work"]);
+    let other = bench(&["--access", "8k-read,8k-write", "--seed", "2"]);
+    assert_ne!(first["work"], other["work"]);
+}
+
+#[test]
+fn bench_beside_a_server_that_is_not_installed_says_how_to_get_it() {
+    let output = Command::new(binary())
+        .args(["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--beside", "redis"])
+        .env("PATH", "")
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("apt-get install redis-server"), "{said}");
+}
