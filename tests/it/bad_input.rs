@@ -1,10 +1,10 @@
 //! Bad input: each kind is an error that names the value and what is permitted, and nothing is lost.
 
 use crate::processes::{Process, binary};
-use crate::raw_client::{one_node, soon};
+use crate::raw_client::{one_node, soon, span};
 use farpool::{ErrorKind, Pool, PoolOptions};
 use farpool_broker::LeaseSettings;
-use farpool_transport::Transport;
+use farpool_transport::{ReadOp, Transport, WriteOp};
 use farpool_wire::control::{Done, Hello};
 use farpool_wire::frame::Header;
 use farpool_wire::{Code, Opcode, Request};
@@ -180,5 +180,30 @@ fn session_options_outside_their_range_are_refused() {
         let error = Pool::connect(url).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
         assert!(error.to_string().contains("farpool://HOST:PORT"), "{error}");
+    }
+}
+
+/// More empty ranges than one call takes, before one that is not.
+#[test]
+fn batches_of_empty_ranges_are_answered() {
+    let node = one_node(2, LeaseSettings::default());
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let session = node.session();
+        let mut link = node.link(transport);
+        let grants = session.lease_patiently(&node, &mut *link, 1);
+        let bytes = vec![7; 40_000];
+        let spans = || (0..200).map(|at| span(&grants[0], at, 0)).chain([span(&grants[0], 0, bytes.len())]);
+        let mut writes: Vec<WriteOp<'_>> = spans().map(|span| WriteOp { span, from: &[] }).collect();
+        writes[200].from = &bytes;
+        link.write(&writes, soon()).expect("written");
+        let mut found = vec![0; bytes.len()];
+        let mut reads: Vec<ReadOp<'_>> = spans().map(|span| ReadOp { span, into: &mut [] }).collect();
+        reads[200].into = &mut found;
+        link.read(&mut reads, soon()).expect("read");
+        assert!(found == bytes);
+        let mut none: Vec<ReadOp<'_>> =
+            spans().take(200).map(|span| ReadOp { span, into: &mut [] }).collect();
+        link.read(&mut none, soon()).expect("nothing is read");
+        session.release_all(&mut *link).expect("released");
     }
 }

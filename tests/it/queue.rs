@@ -80,6 +80,45 @@ fn reads_of_a_queue_come_back_with_what_was_written_at_any_depth() {
     }
 }
 
+/// More requests than go ahead of their answers: what is asked later does not overtake them.
+#[test]
+fn very_deep_queues_give_every_read_its_own_bytes() {
+    let cluster = Cluster::new(1);
+    let pool = cluster.connect(TransportChoice::Tcp, Some(Protection::None));
+    let (file, bytes) = filled(&pool, &mut Random(6));
+    let mut queue = pool.queue();
+    let block = |tag: u64| (tag * 2_741 % 2_900) as usize * 4096;
+    let mut next = 0;
+    for taken in 0..6_000 {
+        while next < 6_000 && queue.under_way() < 2_000 + taken % 50 {
+            queue.read(next, &file, block(next) as u64, vec![0; 4096]);
+            next += 1;
+        }
+        let done = queue.wait().expect("some are under way");
+        done.result.expect("read");
+        assert!(done.bytes == bytes[block(done.tag)..][..4096], "read {}", done.tag);
+    }
+}
+
+/// Writes come to their turn though reads go on.
+#[test]
+fn writes_of_a_busy_queue_are_not_put_off_for_ever() {
+    let cluster = Cluster::new(1);
+    let pool = cluster.connect(TransportChoice::Tcp, Some(Protection::None));
+    let (file, _) = filled(&pool, &mut Random(7));
+    let mut queue = pool.queue();
+    queue.write(u64::MAX, &file, 0, vec![1; 10]);
+    for tag in 0..2_000 {
+        while queue.under_way() < 32 {
+            queue.read(tag, &file, 8192, vec![0; 4096]);
+        }
+        if queue.wait().expect("some are under way").tag == u64::MAX {
+            return;
+        }
+    }
+    panic!("2,000 reads went ahead of a write");
+}
+
 #[test]
 fn reads_under_way_when_a_node_is_lost_come_back_from_its_mirror() {
     for transport in TRANSPORTS {

@@ -86,6 +86,11 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     }
 }
 
+/// How to wait: a value of `--waiting`.
+pub(crate) fn waiting(text: &str) -> Result<Waiting, String> {
+    Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,9 +142,4 @@ mod tests {
         assert_eq!(show_bytes(1_600_000_000), "1.5 GiB");
         assert_eq!(show_bytes(512), "512 B");
     }
-}
-
-/// How to wait: a value of `--waiting`.
-pub(crate) fn waiting(text: &str) -> Result<Waiting, String> {
-    Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
 }

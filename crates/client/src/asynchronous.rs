@@ -106,9 +106,34 @@ impl AsyncQueue {
     }
 }
 
+/// The ends of operations under way. Should their thread break off, whoever waits is told.
+#[derive(Default)]
+struct Slots(BTreeMap<u64, Arc<Mutex<Slot>>>);
+
+impl Slots {
+    fn end(&mut self, done: Completion) {
+        if let Some(slot) = self.0.remove(&done.tag) {
+            let mut slot = locked(&slot);
+            slot.done = Some(done);
+            if let Some(waker) = slot.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        while let Some((&tag, _)) = self.0.first_key_value() {
+            let error = Error::new(ErrorKind::Closed, "the thread of asynchronous operations has ended");
+            self.end(Completion { tag, bytes: Vec::new(), result: Err(error) });
+        }
+    }
+}
+
 /// Carries out jobs until nobody can send any.
 fn drive(mut queue: Queue, jobs: &Receiver<Job>) {
-    let mut slots: BTreeMap<u64, Arc<Mutex<Slot>>> = BTreeMap::new();
+    let mut slots = Slots::default();
     let mut next_tag = 0;
     loop {
         let first = if queue.under_way() == 0 {
@@ -121,7 +146,7 @@ fn drive(mut queue: Queue, jobs: &Receiver<Job>) {
         };
         for Job { is_read, file, offset, bytes, slot } in first.into_iter().chain(jobs.try_iter()) {
             next_tag += 1;
-            slots.insert(next_tag, slot);
+            slots.0.insert(next_tag, slot);
             match is_read {
                 true => queue.read(next_tag, &file, offset, bytes),
                 false => queue.write(next_tag, &file, offset, bytes),
@@ -129,13 +154,7 @@ fn drive(mut queue: Queue, jobs: &Receiver<Job>) {
         }
         let mut done = queue.wait();
         while let Some(completion) = done {
-            if let Some(slot) = slots.remove(&completion.tag) {
-                let mut slot = locked(&slot);
-                slot.done = Some(completion);
-                if let Some(waker) = slot.waker.take() {
-                    waker.wake();
-                }
-            }
+            slots.end(completion);
             done = queue.poll();
         }
     }

@@ -142,6 +142,9 @@ impl FileInner {
                 let from = &range.from[slice_of(&part, range.offset)];
                 let span = run.span(run.offset + (part.start - run.file.start), from.len() as u32);
                 if run.memory.write(&span, from).is_err() {
+                    // Nobody reads or publishes what is half written; the long way makes it good, if it can.
+                    let mut state = self.state();
+                    ranges.iter().filter_map(of).for_each(|range| state.map.poison(range, |_| false));
                     return false;
                 }
             }
@@ -151,6 +154,16 @@ impl FileInner {
         add(&counters.write_ops, ranges.len() as u64);
         add(&counters.bytes_written, bytes);
         true
+    }
+
+    /// Lets go of memory that the file does not lie in any more.
+    pub(crate) fn forget_direct(&self) {
+        if let Ok(mut list) = self.direct.list.try_write()
+            && (list.layout != self.layout()
+                || list.runs.iter().any(|run| run.region.check_usable().is_err()))
+        {
+            *list = List::default();
+        }
     }
 
     /// A read went the long way. When so many have that a new list is worth making, makes one.

@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::stats::add;
 use farpool_transport::Bell;
 use farpool_wire::control::NamedExtent;
-use farpool_wire::{FileClass, FileId, mutant};
+use farpool_wire::{FileClass, FileId, MonoNs, mutant};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -278,6 +278,7 @@ impl FarFile {
                 inner.session.release(&regions, inner.session.options.request_timeout_ms);
             }
         }
+        inner.forget_direct();
         if let Some(disk) = &inner.disk {
             inner.session.behind.forget(disk);
             disk.truncate(0);
@@ -513,12 +514,25 @@ impl FileInner {
 
     /// Waits until nothing runs in a range, and keeps everything else out of it until the flight ends.
     pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<&FileInner> {
+        loop {
+            if let Some(flight) = self.begin_change_until(range.clone(), MonoNs(u64::MAX)) {
+                return flight;
+            }
+        }
+    }
+
+    /// The same, unless that takes too long: what has begun may be a read that somebody does not take back, and who
+    /// waits keeps others from beginning.
+    pub(crate) fn begin_change_until(&self, range: Range<u64>, until: MonoNs) -> Option<Flight<&FileInner>> {
         let flight = Flight { file: self, id: self.state().flights.request_change(range) };
         loop {
             let heard = self.ended.heard();
             let mut state = self.state();
             if state.flights.begin_change(flight.id) {
-                return flight;
+                return Some(flight);
+            }
+            if self.session.host.now() > until {
+                return None;
             }
             self.wait(state, heard);
         }

@@ -16,7 +16,7 @@ use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSea
 use crate::session::{Session, locked};
 use crate::stats::add;
 use farpool_transport::{ReadOp, WriteOp};
-use farpool_wire::Name;
+use farpool_wire::{MonoNs, Name};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -171,6 +171,7 @@ impl FileInner {
     }
 
     fn mend(&self) -> Mended {
+        self.forget_direct();
         let mut mended = Mended::All;
         let mut from = 0;
         loop {
@@ -205,18 +206,34 @@ impl FileInner {
             let held_off = self.key.is_some().then_some(flight);
             let fresh = self.copy_extent(&snapshot)?;
             drop(held_off);
-            let _flight = self.begin_change(snapshot.range.clone());
+            let _flight = match self.begin_change_until(snapshot.range.clone(), self.patience()) {
+                Some(flight) => flight,
+                None => return Err(self.give_up(fresh)),
+            };
             if self.take_in(&snapshot, fresh) {
                 return self.keep_pace(&snapshot);
             }
         }
-        let flight = self.begin_change(around);
+        let Some(flight) = self.begin_change_until(around, self.patience()) else {
+            return Err(self.give_up(None));
+        };
         let Some(snapshot) = self.state().map.snapshot(start) else { return Ok(()) };
         let fresh = self.copy_extent(&snapshot)?;
         let is_taken_in = self.take_in(&snapshot, fresh);
         drop(flight);
         debug_assert!(is_taken_in, "nothing was written since");
         self.keep_pace(&snapshot)
+    }
+
+    /// Until when to wait for what runs in an extent.
+    fn patience(&self) -> MonoNs {
+        self.session.deadline(self.session.options.request_timeout_ms)
+    }
+
+    /// Something runs in the extent and does not end: another round will mend it.
+    fn give_up(&self, fresh: Option<Fresh>) -> Error {
+        self.session.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
+        Error::new(ErrorKind::Unreachable, "operations in the extent do not end")
     }
 
     fn keep_pace(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<(), Error> {

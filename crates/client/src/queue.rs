@@ -21,6 +21,7 @@ use crate::pool::Pool;
 use crate::session::Session;
 use crate::stats::add;
 use farpool_transport::{LinkError, ReadOp};
+use farpool_wire::MonoNs;
 use farpool_wire::data::Span;
 use farpool_wire::limits::IO_BYTES_MAX;
 use std::collections::VecDeque;
@@ -62,11 +63,11 @@ struct Reading {
     spans: Vec<Span>,
 }
 
-/// A connection to a node, and what was asked over it, oldest first.
+/// A connection to a node, and what was asked over it, oldest first: until when an answer is waited for, and the reads.
 struct Lane {
     node: Arc<NodeLinks>,
     conversation: Conversation,
-    under_way: VecDeque<Vec<Reading>>,
+    under_way: VecDeque<(MonoNs, Vec<Reading>)>,
 }
 
 /// See the module. Made by [`Pool::queue`]; used by one thread at a time.
@@ -127,8 +128,11 @@ impl Queue {
             for lane in (0..self.lanes.len()).rev() {
                 // The last may have gone with one before it.
                 let Some(of) = self.lanes.get_mut(lane) else { continue };
-                if !of.under_way.is_empty() && of.conversation.link.is_ready() {
+                let Some((deadline, _)) = of.under_way.front() else { continue };
+                if of.conversation.link.is_ready() {
                     self.take(lane);
+                } else if self.session.host.now() > *deadline {
+                    self.break_off(lane);
                 }
             }
             self.catch_up();
@@ -178,8 +182,8 @@ impl Queue {
     /// Sends what was gathered on its way.
     pub fn flush(&mut self) {
         let mut requests: Vec<(Arc<LeasedRegion>, Vec<Reading>, usize)> = Vec::new();
-        // Nothing new goes ahead of what has been put off for long.
-        if self.later.iter().any(|asked| asked.kind == Kind::Read) {
+        // Nothing new goes ahead of what was put off, or that would wait for ever.
+        if !self.later.is_empty() {
             self.later.append(&mut self.gathered);
             return;
         }
@@ -232,7 +236,7 @@ impl Queue {
             },
         };
         let posted = self.lanes[lane].conversation.link.post_read(&ops_of(&mut readings), deadline);
-        self.lanes[lane].under_way.push_back(readings);
+        self.lanes[lane].under_way.push_back((deadline, readings));
         if posted.is_err() {
             self.break_off(lane);
         }
@@ -242,7 +246,7 @@ impl Queue {
     fn take(&mut self, lane: usize) {
         let deadline = self.session.deadline(self.session.options.request_timeout_ms);
         let of = &mut self.lanes[lane];
-        let Some(mut readings) = of.under_way.pop_front() else { return };
+        let Some((asked_until, mut readings)) = of.under_way.pop_front() else { return };
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
                 let counters = &self.session.counters;
@@ -256,16 +260,27 @@ impl Queue {
             // Why, and what to do about it, shows when each is asked for by itself.
             Err(LinkError::Refused { .. }) => self.put_off(readings),
             Err(_) => {
-                of.under_way.push_front(readings);
-                self.break_off(lane);
+                of.under_way.push_front((asked_until, readings));
+                return self.break_off(lane);
             }
+        }
+        let of = &self.lanes[lane];
+        if of.under_way.is_empty() && (of.conversation.link.is_worn() || of.node.is_lost()) {
+            let lane = self.lanes.swap_remove(lane);
+            self.leave(lane);
         }
     }
 
     /// A lane's connection is of no more use.
     fn break_off(&mut self, lane: usize) {
         let Lane { under_way, .. } = self.lanes.swap_remove(lane);
-        under_way.into_iter().for_each(|readings| self.put_off(readings));
+        under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
+    }
+
+    /// Others may use the connection of a lane over which nothing is under way.
+    fn leave(&self, lane: Lane) {
+        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let _ = lane.node.end(lane.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
     }
 
     /// They are not under way any more, and have to be read the long way.
@@ -295,12 +310,16 @@ impl Queue {
 }
 
 impl Drop for Queue {
+    /// Writes that were submitted are carried out; reads are not.
     fn drop(&mut self) {
-        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
-        for lane in self.lanes.drain(..).filter(|lane| lane.under_way.is_empty()) {
-            // Others may use the connection; the rest still have answers to come.
-            let _ = lane.node.end(lane.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
+        for lane in std::mem::take(&mut self.lanes) {
+            // Over the others answers are still to come.
+            if lane.under_way.is_empty() {
+                self.leave(lane);
+            }
         }
+        let left = std::mem::take(&mut self.later).into_iter().chain(std::mem::take(&mut self.gathered));
+        left.filter(|asked| asked.kind == Kind::Write).for_each(|asked| self.write_now(vec![asked]));
     }
 }
 

@@ -25,6 +25,9 @@ pub struct FrameLink<S> {
     spans: Vec<Span>,
     /// Frames whose replies have not come, oldest first.
     posted: VecDeque<Posted>,
+    /// Operations that were to be posted and have not been sent: they go when the answers before them are taken, and
+    /// nothing overtakes them. So what is under way is always the beginning of what was posted.
+    owed: usize,
     /// Bytes of later replies that were received with a short one.
     ahead: Vec<u8>,
     ahead_taken: usize,
@@ -71,6 +74,7 @@ impl<S: Stream> FrameLink<S> {
             scratch: Vec::new(),
             spans: Vec::new(),
             posted: VecDeque::new(),
+            owed: 0,
             ahead: Vec::new(),
             ahead_taken: 0,
         };
@@ -404,7 +408,9 @@ impl<S: Stream> Link for FrameLink<S> {
 
     fn post_read(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         check_ops(ops.iter().map(|op| (op.span.bytes, op.into.len())))?;
-        self.post_reads(ops, deadline).map(drop)
+        let sent = if self.owed > 0 { 0 } else { self.post_reads(ops, deadline)? };
+        self.owed += ops.len() - sent;
+        Ok(())
     }
 
     fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
@@ -414,7 +420,9 @@ impl<S: Stream> Link for FrameLink<S> {
         while done < ops.len() {
             // Of many, the last are asked for when the first are here.
             if posted < ops.len() {
-                posted += self.post_reads(&ops[posted..], deadline)?;
+                let sent = self.post_reads(&ops[posted..], deadline)?;
+                posted += sent;
+                self.owed = self.owed.saturating_sub(sent);
             }
             let (count, result) = self.take_read_frame(&mut ops[done..], deadline)?;
             refused.note(done, result);

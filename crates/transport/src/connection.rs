@@ -229,6 +229,9 @@ impl Connection<'_> {
             conversation.answer(*service, header, input.body(header), out);
             stream.note_moved(total);
             input.take(whole);
+            if self.out.len() >= OUTPUT_BYTES_FLUSH {
+                self.flush()?;
+            }
             return Ok(true);
         }
         input.take(whole);
@@ -333,7 +336,7 @@ fn stream_out(
     out: &mut Outgoing,
 ) -> Result<io::Result<()>, RefusedAt> {
     // What one visit cannot reach is looked at before: a reply that has begun cannot be taken back.
-    if spans.len() > 1 || total > OUTPUT_BYTES_FLUSH as u64 {
+    if spans.len() > 1 || total == 0 || total > OUTPUT_BYTES_FLUSH as u64 {
         service.admits(spans, false)?;
     }
     let head_bytes = out.len() as u64;
@@ -357,6 +360,7 @@ fn stream_out(
             (_, Some(at)) if sent == 0 => return Err(at),
             // The asker connects anew, asks again, and is told.
             (_, Some(_)) => return Ok(Err(io::ErrorKind::ConnectionAborted.into())),
+            (Ok(0), None) => return Ok(Err(io::ErrorKind::WriteZero.into())),
             (Ok(count), None) => {
                 stream.note_moved(count as u64);
                 sent += count as u64;

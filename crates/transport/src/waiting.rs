@@ -267,7 +267,9 @@ impl Waiter {
         let open = self.open.get_or_insert_with(|| {
             let spin_ns = match waiting {
                 Waiting::Adaptive => rule.spin_ns(),
-                Waiting::Spin => u64::MAX,
+                // Some never spin, whatever is chosen for the rest.
+                Waiting::Spin if rule.park_ns > 0 => u64::MAX,
+                Waiting::Spin => 0,
                 Waiting::Park => 0,
             };
             let seat = if spin_ns == 0 { None } else { Seat::take() };

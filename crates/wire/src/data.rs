@@ -122,13 +122,14 @@ pub fn decode_write_table(
     }
 }
 
-/// The parts of a list of ranges behind its first `skip` bytes: of which range each is, and the part of it.
+/// The parts of a list of ranges behind its first `skip` bytes: of which range each is, and the part of it. None is
+/// empty.
 pub fn parts_behind(spans: &[Span], skip: u64) -> impl Iterator<Item = (usize, Span)> + '_ {
     let mut left = skip;
     spans.iter().enumerate().filter_map(move |(index, span)| {
         let gone = left.min(span.bytes.into()) as u32;
         left -= u64::from(gone);
-        let is_over = gone == span.bytes && span.bytes > 0;
+        let is_over = gone == span.bytes;
         // What lies past the last offset is refused when its bounds are looked at.
         let offset = span.offset.saturating_add(gone.into());
         (!is_over).then_some((index, Span { bytes: span.bytes - gone, offset, ..*span }))

@@ -133,6 +133,13 @@ pub(super) fn map_files(
         let found = fds.len() as u64;
         return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
     };
+    // Whoever could shrink them could kill us by SIGBUS.
+    for fd in &fds {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| LinkError::Cut(errno.into()))?;
+        if !seals.contains(rustix::fs::SealFlags::SHRINK) {
+            return Err(LinkError::Cut(std::io::ErrorKind::InvalidData.into()));
+        }
+    }
     // The descriptor says what may be done with it: a read handle brings one without write access.
     let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
     let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };

@@ -126,6 +126,11 @@ impl Stream for TlsStream {
         self.socket.wait(interest, deadline)
     }
 
+    fn is_readable(&mut self) -> bool {
+        let is_opened = |opening: &Opening| !opening.plain.is_empty() || !opening.sealed.is_empty();
+        self.opening.as_ref().is_some_and(is_opened) || self.socket.is_readable()
+    }
+
     fn never_spin(&mut self) {
         self.socket.never_spin();
     }

@@ -33,6 +33,8 @@ const LINE_BYTES: u64 = 64;
 const MEMORY_BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
 /// The byte that calls.
 const BELL: u8 = b'!';
+/// Whoever spins looks at the socket every so many looks at the ring.
+const LOOKS_UNHEARD: u32 = 1 << 12;
 /// The node's side of a call with descriptors never sends more of them.
 const DESCRIPTORS_MAX: usize = 2;
 
@@ -80,6 +82,8 @@ pub struct RingStream {
     /// Which ring this side reads; it writes the other.
     reads: u64,
     waiter: Waiter,
+    /// While spinning.
+    looks: u32,
     has_ended: bool,
     /// Descriptors that came with a bell.
     beside: Vec<OwnedFd>,
@@ -92,7 +96,12 @@ fn damaged(_: Impossible) -> io::Error {
 impl RingStream {
     /// The node's side: makes the memory and offers it.
     pub(crate) fn offer(socket: Socket) -> io::Result<RingStream> {
-        let fd = memfd_create("farpool-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = match memfd_create("farpool-ring", flags | MemfdFlags::NOEXEC_SEAL) {
+            // Kernels before 6.3 do not know the flag; later ones may insist on it.
+            Err(rustix::io::Errno::INVAL) => memfd_create("farpool-ring", flags)?,
+            other => other?,
+        };
         ftruncate(&fd, MEMORY_BYTES)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
@@ -133,7 +142,7 @@ impl RingStream {
     fn over(socket: Socket, memory: Mapping, reads: u64) -> RingStream {
         let (reader, writer) = (Side::reader(RING_BYTES), Side::writer(RING_BYTES));
         let (waiter, beside) = (Waiter::new(), Vec::new());
-        RingStream { socket, memory, reader, writer, reads, waiter, has_ended: false, beside }
+        RingStream { socket, memory, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
 
     fn ring(&self, index: u64) -> Ring<'_> {
@@ -252,8 +261,13 @@ impl Stream for RingStream {
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
-        if self.has_ended || self.waiter.next() == Step::Look {
+        if self.has_ended {
             return Ok(());
+        }
+        if self.waiter.next() == Step::Look {
+            self.looks = self.looks.wrapping_add(1);
+            // Only the socket tells that the other side is gone.
+            return if self.looks.is_multiple_of(LOOKS_UNHEARD) { self.hear() } else { Ok(()) };
         }
         let (side, index) = match interest {
             Interest::Readable => (self.reader, self.reads),
@@ -291,7 +305,11 @@ impl Stream for RingStream {
     fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
         // Before the bytes they belong to: whoever has those finds them.
         send_descriptors(&self.socket, &[BELL], &beside)?;
-        self.write(&[IoSlice::new(from)])
+        match self.write(&[IoSlice::new(from)]) {
+            // They have gone; the bytes follow when there is room.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            other => other,
+        }
     }
 }
 
