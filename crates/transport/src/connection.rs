@@ -278,7 +278,12 @@ impl Connection<'_> {
         let total = u64::from(header.body_bytes) - table as u64;
         let mut done = here as u64;
         while done < total {
+            let mut has_waited = false;
             let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
+                // To look whether something has come costs less than to enter the gates for nothing.
+                if std::mem::replace(&mut has_waited, true) && !stream.is_readable() {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
                 stream.enter();
                 if refused.is_none()
                     && let Some(socket) = stream.socket()
