@@ -8,12 +8,12 @@
 
 use crate::outgoing::Outgoing;
 use crate::passage::Passing;
-use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refuse_at, reject};
+use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject};
 use crate::socket::{Interest, Stream, write_full};
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
-use farpool_wire::{MonoNs, Opcode, Refusal, WireError};
+use farpool_wire::{Code, MonoNs, Opcode, Refusal, WireError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
@@ -259,11 +259,7 @@ impl Connection<'_> {
                 return input.receive(stream, HEADER_BYTES + known + 1);
             }
             Err(_) => {
-                crate::serve::refuse(
-                    header,
-                    Refusal::new(farpool_wire::Code::Malformed, header.opcode as u64),
-                    out,
-                );
+                refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
                 return Ok(false);
             }
         };
