@@ -3,6 +3,7 @@
 //!
 //! Broker and node are processes of their own, asked over loopback with single messages: no library between.
 
+use super::far::wait_quiet;
 use super::machine::machine;
 use super::processes::{Server, start};
 use crate::exit::Failure;
@@ -36,6 +37,7 @@ pub(crate) struct LeaseArgs {
 
 const TICKETS_MAX: u32 = 4_000;
 const REGION_BYTES: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     if !(1..=TICKETS_MAX).contains(&args.tickets)
@@ -57,12 +59,15 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
         // A pool of its own for each round: tickets that nobody redeems are promised for their whole time.
         let mut pool = Pool::start()?;
         bar.set_message("leases over tcp");
+        pool.wait_quiet()?;
         tcp.extend(pool.leases(args.leases, false)?);
         bar.inc(1);
         bar.set_message("leases over shm");
+        pool.wait_quiet()?;
         shm.extend(pool.leases(args.leases, true)?);
         bar.inc(1);
         bar.set_message("tickets");
+        pool.wait_quiet()?;
         tickets.push(pool.tickets(args.tickets)?);
         bar.inc(1);
     }
@@ -107,7 +112,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
 
 /// A broker and a node, and a session with them. The node goes first.
 struct Pool {
-    _node: Server,
+    node: Server,
     _broker: Server,
     host: Arc<dyn Host>,
     broker: Box<dyn Link>,
@@ -143,7 +148,13 @@ impl Pool {
             Reply::OpenSession(opened) => SessionProof { session: opened.session, secret: opened.secret },
             other => return Err(unexpected(&other)),
         };
-        Ok(Pool { _node: node, _broker: broker, host, broker: link, proof })
+        Ok(Pool { node, _broker: broker, host, broker: link, proof })
+    }
+
+    /// Waits until the node has made memory ready for leases to come, and wiped what came back: that takes the CPU
+    /// that the broker or this process would be timed on.
+    fn wait_quiet(&self) -> Result<(), Failure> {
+        wait_quiet(&[self.node.pid()], PATIENCE)
     }
 
     fn ticket(&mut self) -> Result<TicketOffer, Failure> {
