@@ -11,8 +11,8 @@
 //! * One wait costs at most `2 B` more than the best choice; waits of one kind cost no more than the better of the
 //!   two ways, but for the few that it takes to learn which that is.
 //! * Two sides that both park wait long *because* the other parks: neither would ever learn better. So a side that
-//!   parks tries a few waits of up to `2 B` now and then, ever more seldom as long as that leads nowhere: less than
-//!   a hundredth of the time.
+//!   parks tries some waits of up to `2 B` now and then: enough for the other to learn from them that it pays to spin,
+//!   and then for itself; ever more seldom as long as that leads nowhere, down to a hundredth of the time.
 //! * No process has more spinners than CPUs to spare: on one CPU spinning only keeps the other side from answering.
 //! * Never `sched_yield`, which costs a whole tick under load.
 //!
@@ -181,9 +181,10 @@ pub struct Rule {
 const ONE: u64 = 65_536;
 /// A wait counts for an eighth.
 const GAIN: u64 = 8;
-const TRIAL_WAITS: u32 = 8;
+/// With a gain of an eighth a side needs some six waits to turn round, and both have to, one after the other.
+const TRIAL_WAITS: u32 = 20;
 const PUT_OFF_MIN: u32 = 256;
-const PUT_OFF_MAX: u32 = 16_384;
+const PUT_OFF_MAX: u32 = 4_096;
 
 impl Rule {
     /// A side that knows nothing yet, where a wake-up costs so much; 0: spinning is never worth it.

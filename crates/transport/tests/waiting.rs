@@ -7,16 +7,23 @@ const PARK_NS: u64 = 40_000;
 
 /// What a wait of so long cost: what was spun, and a wake-up if it ended parked. The rule learns from it.
 fn wait(rule: &mut Rule, waited_ns: u64) -> (u64, bool) {
+    wait_waking(rule, waited_ns, PARK_NS)
+}
+
+/// The same where a wake-up costs other than the rule was told.
+fn wait_waking(rule: &mut Rule, waited_ns: u64, wake_ns: u64) -> (u64, bool) {
     let spin_ns = rule.spin_ns();
     let is_parked = waited_ns > spin_ns;
-    rule.learn(if is_parked { waited_ns + PARK_NS } else { waited_ns }, is_parked);
-    (if is_parked { spin_ns + PARK_NS } else { waited_ns }, is_parked)
+    rule.learn(if is_parked { waited_ns + wake_ns } else { waited_ns }, is_parked);
+    (if is_parked { spin_ns + wake_ns } else { waited_ns }, is_parked)
 }
 
 /// A client that asks, and a server that answers. Times in nanoseconds.
 struct Pair {
     client: Rule,
     server: Rule,
+    /// What a wake-up costs.
+    wake_ns: u64,
     now: u64,
     served_at: u64,
     parks: u32,
@@ -25,18 +32,22 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
+        Pair::waking(PARK_NS)
+    }
+
+    fn waking(wake_ns: u64) -> Pair {
         let rule = || Rule::new(PARK_NS);
-        Pair { client: rule(), server: rule(), now: 0, served_at: 0, parks: 0, spun_ns: 0 }
+        Pair { client: rule(), server: rule(), wake_ns, now: 0, served_at: 0, parks: 0, spun_ns: 0 }
     }
 
     fn ask(&mut self, think_ns: u64, service_ns: u64) {
         self.now += think_ns;
-        let (cost, server_parks) = wait(&mut self.server, self.now - self.served_at);
-        let wake_ns = if server_parks { PARK_NS } else { 0 };
+        let (cost, server_parks) = wait_waking(&mut self.server, self.now - self.served_at, self.wake_ns);
+        let wake_ns = if server_parks { self.wake_ns } else { 0 };
         self.spun_ns += cost - wake_ns;
         self.served_at = self.now + wake_ns + service_ns;
-        let (cost, client_parks) = wait(&mut self.client, self.served_at - self.now);
-        let wake_ns = if client_parks { PARK_NS } else { 0 };
+        let (cost, client_parks) = wait_waking(&mut self.client, self.served_at - self.now, self.wake_ns);
+        let wake_ns = if client_parks { self.wake_ns } else { 0 };
         self.spun_ns += cost - wake_ns;
         self.now = self.served_at + wake_ns;
         self.parks += u32::from(server_parks) + u32::from(client_parks);
@@ -60,8 +71,18 @@ fn two_sides_that_learnt_to_park_find_out_of_it_when_both_are_fast_again() {
     let mut pair = Pair::new();
     pair.parks_of(20_000, 5_000_000, 3_000_000);
     // Trials have been put off to the utmost.
-    pair.parks_of(40_000, 2_000, 10_000);
+    pair.parks_of(5_000, 2_000, 10_000);
     assert!(pair.parks_of(1_000, 2_000, 10_000) <= 10);
+}
+
+#[test]
+fn two_parked_sides_find_out_of_it_where_a_wake_up_costs_more_than_was_measured() {
+    for wake_ns in [PARK_NS / 2, PARK_NS, PARK_NS * 3 / 2] {
+        let mut pair = Pair::waking(wake_ns);
+        pair.parks_of(20_000, 5_000_000, 3_000_000);
+        pair.parks_of(5_000, 2_000, 20_000);
+        assert!(pair.parks_of(1_000, 2_000, 20_000) <= 10, "a wake-up of {wake_ns} ns");
+    }
 }
 
 #[test]
