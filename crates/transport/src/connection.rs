@@ -344,8 +344,12 @@ fn stream_out(
     let mut sent = 0;
     let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
     while sent < head_bytes + total {
-        let mut refused = None;
+        let (mut refused, mut has_waited) = (None, false);
         let count = patiently(stream, Interest::Writable, deadline, |stream| {
+            // To look whether there is room costs less than to enter the gates for nothing.
+            if std::mem::replace(&mut has_waited, true) && !stream.is_writable() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
             stream.enter();
             let socket = stream.socket().ok_or(io::ErrorKind::Unsupported)?;
             let head = out.get(sent as usize..).unwrap_or_default();

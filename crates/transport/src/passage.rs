@@ -136,6 +136,10 @@ impl Stream for Passing<'_> {
         self.stream.is_readable()
     }
 
+    fn is_writable(&mut self) -> bool {
+        self.stream.is_writable()
+    }
+
     fn heard(&mut self) {
         self.stream.heard();
     }

@@ -34,6 +34,11 @@ pub trait Stream: Send {
         true
     }
 
+    /// Whether a write would find room worth a call. Where that cannot be told, true.
+    fn is_writable(&mut self) -> bool {
+        true
+    }
+
     /// What was waited for has come, as somebody found who did not ask this stream for it.
     fn heard(&mut self) {}
 
@@ -111,6 +116,11 @@ impl Socket {
         }))
     }
 
+    fn is_ready(&self, flags: PollFlags) -> bool {
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Says that nothing more will be sent.
     pub(crate) fn finish(&self) {
         // An error means the connection has ended already.
@@ -175,8 +185,11 @@ impl Stream for Socket {
     }
 
     fn is_readable(&mut self) -> bool {
-        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.as_fd(), PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+        self.is_ready(PollFlags::IN)
+    }
+
+    fn is_writable(&mut self) -> bool {
+        self.is_ready(PollFlags::OUT)
     }
 
     fn needs_checksums(&self) -> bool {
