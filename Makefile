@@ -10,7 +10,7 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo bench test test-rust test-sim test-python lint sim loss mutants tla fuzz clean
+.PHONY: help build wheel demo bench test test-rust test-sim test-fuzz test-python lint sim loss mutants tla fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo: build wheel ## TPC-H queries that do not fit their memory, spilling to dis
 bench: build ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
-test: lint test-rust test-sim test-python ## All checks and tests: what CI runs
+test: lint test-rust test-sim test-fuzz test-python ## All checks and tests: what CI runs
 
 lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
@@ -56,6 +56,9 @@ test-sim: ## A hundred simulated worlds, and some of them twice
 	cargo test $(CARGO_FLAGS) --package farpool-sim
 	$(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
 
+test-fuzz: ## Some seconds of what `make fuzz` does
+	fuzz/run.sh 5
+
 sim: ## Simulate whole pools under faults (MINUTES=10)
 	cargo build $(CARGO_FLAGS) --package farpool-sim
 	$(CARGO_TARGET_DIR)/release/farpool-sim --minutes $(or $(MINUTES),10)
@@ -69,8 +72,8 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 test-python: build wheel ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
-fuzz: ## Feed hostile bytes to every decoder (SECONDS=60 each)
-	fuzz/run.sh $(or $(SECONDS),60)
+fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
+	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh

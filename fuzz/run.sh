@@ -1,8 +1,9 @@
 #!/bin/sh
-# Fuzzes every target for SECONDS (default 60) each, guided by coverage; fails at the first crash and says how
-# to replay it. Stable Rust is enough: without a sanitizer, cargo-fuzz needs only LLVM's coverage pass.
+# Fuzzes every target for SECONDS (default 60) each, or until EXECUTIONS if that is set, guided by coverage; fails at
+# the first crash and says how to replay it. Stable Rust is enough: without a sanitizer, cargo-fuzz needs only LLVM's coverage pass.
 set -eu
 seconds=${1:-60}
+executions=${EXECUTIONS:--1}
 cd "$(dirname "$0")/.."
 cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --version 0.13.2 --locked
 state=${FARPOOL_FUZZ_DIR:-$HOME/.cache/farpool/fuzz}
@@ -10,11 +11,11 @@ target=$state/target
 triple=$(rustc -vV | sed -n 's/^host: //p')
 log=$state/last.log
 cargo fuzz build --sanitizer none --target-dir "$target"
-for name in header request reply read write conversation; do
+for name in header request reply read write conversation answers; do
     mkdir -p "$state/corpus/$name" "$state/crashes/$name"
     # -timeout: an input that takes two seconds is a loop. -malloc_limit_mb: one that allocates this much at once
     # escaped its limit.
-    if ! "$target/$triple/release/$name" -max_total_time="$seconds" -max_len=8192 -timeout=2 \
+    if ! "$target/$triple/release/$name" -max_total_time="$seconds" -runs="$executions" -max_len=8192 -timeout=2 \
         -malloc_limit_mb=64 -rss_limit_mb=2048 -print_final_stats=1 \
         -artifact_prefix="$state/crashes/$name/" "$state/corpus/$name" >"$log" 2>&1; then
         tail -40 "$log"
@@ -22,6 +23,7 @@ for name in header request reply read write conversation; do
         exit 1
     fi
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    took=$(sed -n 's/^Done .* in \([0-9]*\) second.*/\1/p' "$log")
     covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -1)
-    echo "fuzz: $name: $runs executions in $seconds s, $covered edges covered, no crash"
+    echo "fuzz: $name: $runs executions in $took s, $covered edges covered, no crash"
 done

@@ -4,10 +4,10 @@
 
 use farpool_transport::serve::{Conversation, Next};
 use farpool_transport::{Outgoing, Peer, Service, Shared};
-use farpool_wire::control::{Attach, SessionKept};
+use farpool_wire::control::{Attach, Hello, SessionKept};
 use farpool_wire::data::{Span, decode_refused_index};
-use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
-use farpool_wire::{Code, Header, Opcode, Refusal, Reply, Request};
+use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX, VERSION_MIN};
+use farpool_wire::{ClientId, Code, Header, Opcode, Refusal, Reply, Request};
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Mutex, PoisonError};
 
@@ -74,8 +74,11 @@ fuzz_target!(|input: &[u8]| {
         && flags % 8 != 0
     {
         rest = behind;
-        let hello = Header::request(Opcode::Hello, 0, &[1, 1]);
-        assert!(matches!(conversation.answer(&service, &hello, &[1, 1], &mut out), Next::Continue));
+        let mut body = Vec::new();
+        Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: ClientId(1) })
+            .encode(&mut body);
+        let hello = Header::request(Opcode::Hello, 0, &body);
+        assert!(matches!(conversation.answer(&service, &hello, &body, &mut out), Next::Continue));
     }
     while let [opcode, flags, id, low, high, behind @ ..] = rest {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());

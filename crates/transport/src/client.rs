@@ -47,6 +47,8 @@ struct Posted {
 /// requests, so they must fit the sockets' buffers, or both sides would wait for each other.
 const POSTED_BYTES_MAX: usize = 32 << 10;
 
+const REPLY_LENGTH: &str = "the length of a reply";
+
 pub(crate) fn broken(error: io::Error) -> LinkError {
     if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
         return LinkError::Untrusted(untrusted.clone());
@@ -221,10 +223,7 @@ impl<S: Stream> FrameLink<S> {
             return Ok((count, Some((refused_index(batch, &body, count)?, refusal))));
         }
         if header.body_bytes as usize != wanted || landed > wanted {
-            return Err(LinkError::Protocol(WireError::Value {
-                what: "the length of a read's reply",
-                found: header.body_bytes.into(),
-            }));
+            return Err(value(REPLY_LENGTH, header.body_bytes.into()));
         }
         if landed < wanted {
             let mut slices: Vec<IoSliceMut<'_>> = ops.iter_mut().map(|op| IoSliceMut::new(op.into)).collect();
@@ -299,8 +298,11 @@ impl<S: Stream> FrameLink<S> {
         check_reply(&header, opcode, id)?;
         let body = self.gather_back(&[], 0, header.body_bytes as usize, deadline)?;
         header.check_body(&body).map_err(LinkError::Protocol)?;
-        let index = refused_index(opcode == Opcode::WriteBatch, &body, count)?;
-        Ok((count, header.refusal.map(|refusal| (index, refusal))))
+        let Some(refusal) = header.refusal else {
+            let is_empty = body.is_empty();
+            return if is_empty { Ok((count, None)) } else { Err(value(REPLY_LENGTH, body.len() as u64)) };
+        };
+        Ok((count, Some((refused_index(opcode == Opcode::WriteBatch, &body, count)?, refusal))))
     }
 
     fn oldest(&mut self) -> Result<Posted, LinkError> {
@@ -362,12 +364,20 @@ impl FirstRefusal {
     }
 }
 
+/// Which of `ops` operations was refused, from the body of the reply; the first, if it does not say.
 fn refused_index(batch: bool, body: &[u8], ops: usize) -> Result<usize, LinkError> {
-    if !batch || body.is_empty() {
+    if body.is_empty() {
         return Ok(0);
     }
     let index = decode_refused_index(body).map_err(LinkError::Protocol)? as usize;
-    Ok(index.min(ops.saturating_sub(1)))
+    if !batch || index >= ops {
+        return Err(value("the refused operation", index as u64));
+    }
+    Ok(index)
+}
+
+fn value(what: &'static str, found: u64) -> LinkError {
+    LinkError::Protocol(WireError::Value { what, found })
 }
 
 fn check_reply(header: &Header, opcode: Opcode, id: u64) -> Result<(), LinkError> {
@@ -376,10 +386,7 @@ fn check_reply(header: &Header, opcode: Opcode, id: u64) -> Result<(), LinkError
         return Err(LinkError::Refused { index: 0, refusal });
     }
     if !header.is_reply || header.request_id != id || header.opcode != opcode {
-        return Err(LinkError::Protocol(WireError::Value {
-            what: "the request id of a reply",
-            found: header.request_id,
-        }));
+        return Err(value("the request id of a reply", header.request_id));
     }
     Ok(())
 }
