@@ -57,7 +57,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     let (mut tickets, mut tcp, mut shm) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         // A pool of its own for each round: tickets that nobody redeems are promised for their whole time.
-        let mut pool = Pool::start()?;
+        let mut pool = Pool::start(&[])?;
         bar.set_message("leases over tcp");
         pool.wait_quiet()?;
         tcp.extend(pool.leases(args.leases, false)?);
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
 }
 
 /// A broker and a node, and a session with them. The node goes first.
-struct Pool {
+pub(super) struct Pool {
     node: Server,
     _broker: Server,
     host: Arc<dyn Host>,
@@ -132,12 +132,13 @@ fn unexpected(reply: &Reply) -> Failure {
 }
 
 impl Pool {
-    fn start() -> Result<Pool, Failure> {
+    /// Starts them; the node with these flags as well.
+    pub(super) fn start(node_flags: &[&str]) -> Result<Pool, Failure> {
         let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         // Address space, not memory: a region is touched when it is leased.
         let fixed =
             ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-prefault", "--no-lock"];
-        let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..]].concat())?;
+        let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..], node_flags].concat())?;
         let host = Machine::host(Reach::default());
         let address = url.trim_start_matches("farpool://").to_owned();
         let mut link =
@@ -153,7 +154,7 @@ impl Pool {
 
     /// Waits until the node has made memory ready for leases to come, and wiped what came back: that takes the CPU
     /// that the broker or this process would be timed on.
-    fn wait_quiet(&self) -> Result<(), Failure> {
+    pub(super) fn wait_quiet(&self) -> Result<(), Failure> {
         wait_quiet(&[self.node.pid()], PATIENCE)
     }
 
@@ -187,16 +188,21 @@ impl Pool {
         Ok(f64::from(count) / begun.elapsed().as_secs_f64())
     }
 
-    /// How long each lease took to set up. It is given back outside the timed part.
-    fn leases(&mut self, count: u32, shared: bool) -> Result<Vec<Duration>, Failure> {
+    /// A link to the node, over shared memory or TCP.
+    pub(super) fn dial_node(&mut self, shared: bool) -> Result<Box<dyn Link>, Failure> {
         let first = self.ticket()?;
         let space: Arc<ShmSpace> = Arc::default();
         let to = match shared {
             true => Dial::Local { socket: &first.node.shm_socket, space: &space },
             false => Dial::Node { address: &first.node.address, node: first.node.node },
         };
+        self.host.dial(to, soon(&*self.host)).map_err(Failure::failed)
+    }
+
+    /// How long each lease took to set up. It is given back outside the timed part.
+    fn leases(&mut self, count: u32, shared: bool) -> Result<Vec<Duration>, Failure> {
         let host = Arc::clone(&self.host);
-        let mut node = host.dial(to, soon(&*host)).map_err(Failure::failed)?;
+        let mut node = self.dial_node(shared)?;
         let mut times = Vec::with_capacity(count as usize);
         for _ in 0..count {
             let begun = Instant::now();

@@ -25,6 +25,7 @@ mod processes;
 mod report;
 mod rivals;
 mod shape;
+mod waiting;
 
 use crate::Outcome;
 
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Fairness(fairness::FairnessArgs),
     /// What a donor's own work loses while its memory is served.
     Neighbour(neighbour::NeighbourArgs),
+    /// What spinning and parking cost on CPUs that are idle, busy, or only one.
+    Waiting(waiting::WaitingArgs),
 }
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -47,5 +50,6 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Leases(args) => leases::run(args),
         Command::Fairness(args) => fairness::run(args),
         Command::Neighbour(args) => neighbour::run(args),
+        Command::Waiting(args) => waiting::run(args),
     }
 }

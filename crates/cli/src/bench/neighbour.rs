@@ -44,7 +44,7 @@ pub(crate) struct NeighbourArgs {
 
 /// The donor's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+pub(super) enum Load {
     /// Sums what lies in memory, in pieces that no cache holds.
     Memory,
     /// Computes in registers.
@@ -149,8 +149,8 @@ fn step(load: Load, memory: &[u64], number: u64) -> u64 {
     }
 }
 
-/// The donor's steps on one CPU until it is told to stop.
-fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<Duration>, Failure> {
+/// Steps on one CPU until it is told to stop: how long each took.
+pub(super) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<Duration>, Failure> {
     pin(&[cpu])?;
     let memory = if load == Load::Memory { vec![1; WORKING_SET_BYTES / 8] } else { Vec::new() };
     let mut times = Vec::new();

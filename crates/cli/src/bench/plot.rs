@@ -14,32 +14,37 @@ const COLUMNS: usize = 2;
 
 /// A line of a panel.
 #[derive(Debug, PartialEq)]
-struct Line {
-    name: &'static str,
+pub(super) struct Line {
+    pub(super) name: &'static str,
     /// Which of the contenders it belongs to: lines of one have one colour.
-    contender: usize,
-    is_thin: bool,
-    points: Vec<(f64, f64)>,
+    pub(super) contender: usize,
+    pub(super) is_thin: bool,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
+/// Lines over two logarithmic axes, and what these are.
 #[derive(Debug, PartialEq)]
-struct Panel {
-    title: String,
-    x: &'static str,
-    y: &'static str,
-    lines: Vec<Line>,
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) x: &'static str,
+    pub(super) y: &'static str,
+    pub(super) lines: Vec<Line>,
 }
 
-/// Writes the drawing to a file.
+/// Writes the drawing of a run of `farpool bench io` to a file.
 pub(super) fn draw(path: &Path, report: &Report) -> Outcome {
+    draw_panels(path, &format!("farpool bench io, {}", report.machine), &panels(&report.rows))
+}
+
+/// Writes a drawing to a file.
+pub(super) fn draw_panels(path: &Path, caption: &str, panels: &[Panel]) -> Outcome {
     let failed =
         |error: &dyn std::fmt::Display| Failure::Failed(format!("--plot {}: {error}", path.display()));
-    let drawing = render(report).map_err(|error| failed(&error))?;
+    let drawing = render(caption, panels).map_err(|error| failed(&error))?;
     std::fs::write(path, drawing).map_err(|error| failed(&error))
 }
 
-fn render(report: &Report) -> Result<String, String> {
-    let panels = panels(&report.rows);
+fn render(caption: &str, panels: &[Panel]) -> Result<String, String> {
     let rows = panels.len().div_ceil(COLUMNS).max(1);
     let mut drawing = String::new();
     {
@@ -48,9 +53,8 @@ fn render(report: &Report) -> Result<String, String> {
         let root = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
         let text = |error: &dyn std::fmt::Display| error.to_string();
         root.fill(&WHITE).map_err(|error| text(&error))?;
-        let caption = format!("farpool bench io, {}", report.machine);
-        let root = root.titled(&caption, ("sans-serif", 16)).map_err(|error| text(&error))?;
-        for (area, panel) in root.split_evenly((rows, COLUMNS)).iter().zip(&panels) {
+        let root = root.titled(caption, ("sans-serif", 16)).map_err(|error| text(&error))?;
+        for (area, panel) in root.split_evenly((rows, COLUMNS)).iter().zip(panels) {
             draw_panel(area, panel).map_err(|error| text(&error))?;
         }
         root.present().map_err(|error| text(&error))?;
@@ -193,21 +197,6 @@ mod tests {
         Row { access: ACCESSES[0], nodes, clients, depth, name, figures, of_memcpy: 1.0 }
     }
 
-    fn report(rows: Vec<Row>) -> Report {
-        Report {
-            rows,
-            empty_rpc_us: None,
-            idle: Vec::new(),
-            machine: "a <machine> & more".into(),
-            size_bytes: 0,
-            rounds: 1,
-            seconds: 1.0,
-            seed: 1,
-            hash: 0,
-            notes: Vec::new(),
-        }
-    }
-
     #[test]
     fn one_line_for_each_contender_and_one_panel_for_each_question() {
         let mut rows = Vec::new();
@@ -234,10 +223,10 @@ mod tests {
     #[test]
     fn drawing_is_well_formed_whatever_the_figures() {
         let rows = vec![row("tcp", 1, 1, 1, 0.0), row("tcp", 1, 1, 64, 2.5)];
-        let drawing = render(&report(rows)).unwrap();
+        let drawing = render("a <machine> & more", &panels(&rows)).unwrap();
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
         assert!(drawing.contains("a &lt;machine&gt; &amp; more"));
         assert!(!drawing.contains("NaN") && !drawing.contains("inf"));
-        assert!(render(&report(Vec::new())).is_ok());
+        assert!(render("nothing", &[]).is_ok());
     }
 }
