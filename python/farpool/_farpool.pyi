@@ -102,6 +102,8 @@ class PoolStats(TypedDict):
     """Local copies: bytes that reached the disk's file."""
     disk_bytes_read: int
     """Local copies: bytes read back, because no node had them."""
+    spun_ns: int
+    """CPU time that threads of this process have spun while they waited for nodes, in all pools together."""
 
 class NodeStatus(TypedDict):
     name: str

@@ -109,6 +109,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
                 "read_ops": node.traffic.read_ops, "read_bytes": node.traffic.read_bytes,
                 "write_ops": node.traffic.write_ops, "write_bytes": node.traffic.write_bytes,
                 "refused_ops": node.traffic.refused_ops, "mapped_regions": node.traffic.mapped_regions,
+                "spun_ns": node.traffic.spun_ns,
             },
         })
     });

@@ -58,6 +58,8 @@ stats! {
     disk_bytes_written,
     /// Bytes read from the local disk, because no node had them any more.
     disk_bytes_read,
+    /// Nanoseconds that threads of this process have spun while they waited for nodes, in all pools together.
+    spun_ns,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {

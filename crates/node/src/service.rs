@@ -192,6 +192,7 @@ impl<M: Memory> NodeService<M> {
             write_bytes: read(&self.counters.write_bytes),
             refused_ops: read(&self.counters.refused_ops),
             mapped_regions: read(&self.counters.mapped_regions),
+            spun_ns: self.host.spun_ns(),
         }
     }
 

@@ -56,6 +56,11 @@ pub trait Host: Send + Sync + 'static {
     /// Connects and greets.
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError>;
 
+    /// Nanoseconds of CPU time that this process has spun while it waited.
+    fn spun_ns(&self) -> u64 {
+        0
+    }
+
     /// Waits until the bell has rung more often than `heard`, or until a time. It may return early.
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
 
@@ -213,6 +218,10 @@ impl Host for Machine {
 
     fn random(&self, into: &mut [u8]) -> io::Result<()> {
         getrandom::fill(into).map_err(io::Error::other)
+    }
+
+    fn spun_ns(&self) -> u64 {
+        crate::waiting::spun_ns()
     }
 
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {

@@ -181,6 +181,8 @@ wire_struct! {
         refused_ops: u64,
         /// Regions mapped by clients on this host (their traffic does not pass the node).
         mapped_regions: u64,
+        /// Nanoseconds of CPU time that its process has spun while it waited.
+        spun_ns: u64,
     }
 }
 

@@ -103,7 +103,7 @@ strategies! {
     names -> Names { names: list(name_info()), more: any::<bool>() }
     traffic -> Traffic {
         read_ops: any::<u64>(), read_bytes: any::<u64>(), write_ops: any::<u64>(), write_bytes: any::<u64>(),
-        refused_ops: any::<u64>(), mapped_regions: any::<u64>(),
+        refused_ops: any::<u64>(), mapped_regions: any::<u64>(), spun_ns: any::<u64>(),
     }
     region_counts -> RegionCounts {
         free: any::<u32>(), leased: any::<u32>(), named: any::<u32>(), cleaning: any::<u32>(),
