@@ -10,13 +10,16 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo bench test test-rust test-sim test-fuzz test-python lint sim loss mutants tla fuzz clean
+.PHONY: help build rivals wheel demo bench test test-rust test-sim test-fuzz test-python lint sim loss mutants tla fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
+
+rivals: ## Build what farpool bench io drives to compare with
+	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio
 
 $(READY):
 	$(PYTHON) -m venv --clear $(VENV)
@@ -33,7 +36,7 @@ wheel: $(READY) ## Build the Python wheel and install it into the project's envi
 demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
 	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
 
-bench: build ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
+bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
 test: lint test-rust test-sim test-fuzz test-python ## All checks and tests: what CI runs
@@ -48,7 +51,7 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	$(VENV)/bin/ruff check python
 	$(VENV)/bin/ruff format --check python
 
-test-rust: build ## Unit, property, conformance and end-to-end tests
+test-rust: build rivals ## Unit, property, conformance and end-to-end tests
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
 test-sim: ## A hundred simulated worlds, and some of them twice

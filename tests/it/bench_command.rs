@@ -37,6 +37,20 @@ fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
     assert_ne!(first["work"], other["work"]);
 }
 
+// The run itself ends if the program did other work than memory.
+#[test]
+fn bench_beside_a_program_has_it_do_the_same_work_and_counts_its_cpu_time() {
+    let found = bench(&["--access", "8k-read,8k-write", "--beside", "tokio"]);
+    let points = found["points"].as_array().expect("points");
+    let of_program: Vec<_> = points.iter().filter(|point| point["target"] == "tokio").collect();
+    assert_eq!(of_program.len(), 2 * 2, "two accesses at two depths");
+    for point in of_program {
+        for key in ["gb_per_s", "p50_us", "client_cpu_us", "server_cpu_us"] {
+            assert!(point[key].as_f64() > Some(0.0), "{key} of {point}");
+        }
+    }
+}
+
 #[test]
 fn bench_beside_a_server_that_is_not_installed_says_how_to_get_it() {
     let output = Command::new(binary())

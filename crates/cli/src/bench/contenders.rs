@@ -1,7 +1,9 @@
 //! Who is measured: memory, far files over each transport, and rivals.
 
+use super::bursts::Means;
 use super::far::{Cluster, Room, Way, wait_quiet};
-use super::measure::{Client, Target};
+use super::measure::{Client, Servers};
+use super::processes::Told;
 use super::rivals::{Ready, Rival, memory};
 use crate::exit::Failure;
 use farpool::TransportChoice;
@@ -79,9 +81,13 @@ pub(super) struct Stage {
 /// A contender's clients, and the processes that serve them.
 pub(super) struct Cast {
     pub(super) clients: Vec<Client>,
-    pub(super) pids: Vec<u32>,
+    /// Clients that are processes of their own.
+    pub(super) client_pids: Vec<u32>,
+    pub(super) servers: Servers,
     /// Whether blocks are keys: then nothing can be read in other blocks than it was written in.
     pub(super) is_by_key: bool,
+    /// The server of this cast alone; behind the clients, so that it ends after them.
+    _served_by: Option<Told>,
 }
 
 impl Stage {
@@ -126,27 +132,40 @@ impl Stage {
         clients: usize,
         bytes: u64,
     ) -> Result<Cast, Failure> {
-        let mut cast = Cast { clients: Vec::new(), pids: Vec::new(), is_by_key: false };
-        for client in 0..clients {
-            let target: Box<dyn Target> = match contender.kind {
-                Kind::Memory => memory(bytes),
-                Kind::Far { way, with_tls } => {
-                    let found = self.clusters.iter().find(|(count, ..)| *count == nodes);
-                    let (_, plain, secured) = found.ok_or_else(|| Failure::failed("no such pool"))?;
-                    let cluster = if with_tls { secured.as_ref() } else { Some(plain) };
-                    let cluster = cluster.ok_or_else(|| Failure::failed("no pool with TLS"))?;
-                    cast.pids = cluster.pids().to_vec();
-                    Box::new(cluster.open(way, bytes)?)
+        let mut cast = Cast {
+            clients: Vec::new(),
+            client_pids: Vec::new(),
+            servers: Servers::default(),
+            is_by_key: false,
+            _served_by: None,
+        };
+        let mut add = |client: usize, means| cast.clients.push(Client::new(means, bytes, client as u64));
+        match contender.kind {
+            Kind::Memory => (0..clients).for_each(|client| add(client, memory(bytes))),
+            Kind::Far { way, with_tls } => {
+                let found = self.clusters.iter().find(|(count, ..)| *count == nodes);
+                let (_, plain, secured) = found.ok_or_else(|| Failure::failed("no such pool"))?;
+                let cluster = if with_tls { secured.as_ref() } else { Some(plain) };
+                let cluster = cluster.ok_or_else(|| Failure::failed("no pool with TLS"))?;
+                for client in 0..clients {
+                    add(client, Means::Calls(Box::new(cluster.open(way, bytes)?)));
                 }
-                Kind::Other(rival) => {
-                    let found = self.rivals.iter().find(|ready| ready.rival == rival);
-                    let ready = found.ok_or_else(|| Failure::failed("no such rival"))?;
-                    cast.pids = ready.pids();
-                    cast.is_by_key = ready.is_by_key();
-                    ready.open(client)?
+                cast.servers.pids = cluster.pids().to_vec();
+            }
+            Kind::Other(rival) => {
+                let found = self.rivals.iter().find(|ready| ready.rival == rival);
+                let ready = found.ok_or_else(|| Failure::failed("no such rival"))?;
+                let (served_by, address) = ready.serve(bytes * clients as u64)?.unzip();
+                for client in 0..clients {
+                    let opened = ready.open(client, bytes, address.as_deref().unwrap_or_default())?;
+                    add(client, opened.means);
+                    cast.client_pids.extend(opened.pid);
                 }
-            };
-            cast.clients.push(Client::new(target, bytes, client as u64));
+                let pids = ready.pid().into_iter().chain(served_by.as_ref().map(Told::pid));
+                cast.servers = Servers { pids: pids.collect(), never_rest: ready.never_rests() };
+                cast.is_by_key = ready.is_by_key();
+                cast._served_by = served_by;
+            }
         }
         Ok(cast)
     }

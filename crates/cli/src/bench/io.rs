@@ -14,7 +14,7 @@ use super::machine::{cpus, machine};
 use super::measure::{Measured, Until, Work, measure};
 use super::plot;
 use super::report::{self, Idle, Report, Row};
-use super::rivals::{Rival, parse_rival};
+use super::rivals::{Rival, Word, asked_for, parse_rival};
 use super::shape::parse_shape;
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -56,9 +56,10 @@ pub(crate) struct IoArgs {
     /// Where the offsets come from: equal seeds, equal work
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measure these as well: redis, memcached, tmpfs, disk, fuse
+    /// Measure these as well: redis, memcached, tmpfs, disk, fuse, tokio, libfabric (or one way of it:
+    /// libfabric-net, libfabric-rxm, libfabric-shm)
     #[arg(long, value_name = "RIVAL", value_delimiter = ',', value_parser = parse_rival)]
-    beside: Vec<Rival>,
+    beside: Vec<Word>,
     /// Where the file of `--beside disk` goes
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     disk: PathBuf,
@@ -116,6 +117,7 @@ type Key = (usize, usize, usize, usize);
 struct Run<'a> {
     args: &'a IoArgs,
     contenders: Vec<Contender>,
+    rivals: Vec<Rival>,
     crowds: Vec<Crowd>,
     accesses: Vec<Access>,
     depths: Vec<usize>,
@@ -195,7 +197,8 @@ impl<'a> Run<'a> {
             Some(url) => Stage::existing(Cluster::existing(url, args.plaintext, &args.node_pid), nodes[0]),
             None => Stage::start(args.size, most, &nodes, args.tls)?,
         };
-        stage.add_rivals(&args.beside, args.size, &args.disk)?;
+        let rivals = asked_for(&args.beside);
+        stage.add_rivals(&rivals, args.size, &args.disk)?;
         let asked = Asked {
             is_existing: args.pool.is_some(),
             with_tls: args.tls,
@@ -209,7 +212,8 @@ impl<'a> Run<'a> {
             ACCESSES.into_iter().filter(|one| args.access.is_empty() || args.access.contains(one)).collect();
         let mut run = Run {
             args,
-            contenders: contenders(asked, &args.beside),
+            contenders: contenders(asked, &rivals),
+            rivals,
             crowds: crowds.collect(),
             accesses,
             depths: sorted(&args.depths),
@@ -302,7 +306,7 @@ impl<'a> Run<'a> {
         let once = Access { is_write: false, ..first };
         // What the writes have left is read as a whole and checked.
         perform(&mut cast, work(once, first_depth, Until::Once, 0))?;
-        if round == 0 && crowd == 0 && !cast.pids.is_empty() && !self.has_rested(contender) {
+        if round == 0 && crowd == 0 && !cast.servers.pids.is_empty() && !self.has_rested(contender) {
             self.rest(contender, &cast)?;
         }
         Ok(())
@@ -335,13 +339,15 @@ impl<'a> Run<'a> {
     /// What an open file costs while nobody uses it.
     fn rest(&mut self, contender: usize, cast: &Cast) -> Outcome {
         self.stage.wait_quiet()?;
-        let (own, served) = (process_ns(), Ran::now(&cast.pids)?);
+        let served = Ran::now(&cast.servers.pids)?;
+        let (own, others) = (process_ns(), Ran::now(&cast.client_pids)?);
         std::thread::sleep(IDLE);
-        let served_ns = Ran::now(&cast.pids)?.since(&served);
+        let client_ns = process_ns() - own + Ran::now(&cast.client_pids)?.since(&others);
+        let served_ns = Ran::now(&cast.servers.pids)?.since(&served);
         let share = |ns: u64| ns as f64 / IDLE.as_nanos() as f64;
         self.idle.push(Idle {
             name: self.contenders[contender].name,
-            client_share: share(process_ns() - own),
+            client_share: share(client_ns),
             server_share: share(served_ns),
         });
         Ok(())
@@ -383,12 +389,12 @@ impl<'a> Run<'a> {
                 args.sealed,
                 args.shape.is_some(),
                 args.pool.is_some(),
-                &args.beside,
+                &self.rivals,
             ),
         }
     }
 }
 
 fn perform(cast: &mut Cast, work: Work) -> Result<Measured, Failure> {
-    measure(&mut cast.clients, work, &cast.pids)
+    measure(&mut cast.clients, work, &cast.servers)
 }

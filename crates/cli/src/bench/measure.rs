@@ -5,6 +5,7 @@
 //! checked. The first client to finish a burst ends it for all, so nobody is timed while others rest.
 
 use super::access::{Access, Offsets, UNDER_WAY_BYTES_MAX, seed_of};
+use super::bursts::{Bursts, Limits, Means, Part, Stop};
 use super::contents::{Contents, Hash, spoil};
 use super::cpu::{Ran, process_ns, thread_ns};
 use super::figures::{Figures, quantiles};
@@ -36,25 +37,25 @@ pub(super) trait OneAtATime: Sync {
 
 /// What a burst of one client reads into or writes from, at most. Large enough that it does not stay in the
 /// caches, as the buffers of an engine do not.
-const BURST_BYTES: usize = 32 << 20;
+pub(super) const BURST_BYTES: usize = 32 << 20;
 /// Every client does at least so many bytes at a point: these go into the result hash.
 const HASHED_BYTES: usize = 4 << 20;
 /// Buffers begin at a page, as direct I/O demands.
 const ALIGNMENT: usize = 4096;
 
-/// One client: where it reads and writes, and what should be there.
+/// One client: by what it reads and writes, and what should be there.
 pub(super) struct Client {
-    pub(super) target: Box<dyn Target>,
+    pub(super) means: Means,
     contents: Contents,
     buffer: Vec<u8>,
 }
 
 impl Client {
     /// Number `index`, with a file of `bytes`.
-    pub(super) fn new(target: Box<dyn Target>, bytes: u64, index: u64) -> Client {
+    pub(super) fn new(means: Means, bytes: u64, index: u64) -> Client {
         // Touched, so that no fault is timed.
         let buffer = vec![1; BURST_BYTES.max(UNDER_WAY_BYTES_MAX) + ALIGNMENT];
-        Client { target, contents: Contents::new(bytes, index), buffer }
+        Client { means, contents: Contents::new(bytes, index), buffer }
     }
 }
 
@@ -79,10 +80,20 @@ pub(super) struct Work {
     pub(super) write_number: u32,
 }
 
+/// The processes that serve.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Servers {
+    pub(super) pids: Vec<u32>,
+    /// Whether they poll without end, so that only their time during bursts is to be counted.
+    pub(super) never_rest: bool,
+}
+
 /// What the clients share at a point.
 struct Field {
     work: Work,
     barrier: Barrier,
+    /// Of programs that must be told when another client has ended a burst.
+    stops: Vec<Stop>,
     /// Bursts before this one are over.
     ended: AtomicUsize,
     is_over: AtomicBool,
@@ -98,8 +109,10 @@ struct Done {
     times: Vec<Duration>,
     operations: u64,
     hash: Hash,
-    /// CPU time that was not spent on the operations.
+    /// CPU time of this process that was not spent on the operations.
     beside_ns: u64,
+    /// CPU time that another process spent on them.
+    elsewhere_ns: u64,
 }
 
 /// What a point came to.
@@ -110,18 +123,20 @@ pub(super) struct Measured {
     pub(super) hash: Hash,
 }
 
-/// Lets all clients work at once. `server_pids` are the processes that serve them.
-pub(super) fn measure(clients: &mut [Client], work: Work, server_pids: &[u32]) -> Result<Measured, Failure> {
+/// Lets all clients work at once. `servers` are the processes that serve them.
+pub(super) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> Result<Measured, Failure> {
     let field = Field {
         work,
         barrier: Barrier::new(clients.len()),
+        stops: clients.iter().filter_map(|client| client.means.stop()).collect(),
         ended: AtomicUsize::new(0),
         is_over: AtomicBool::new(false),
         has_failed: AtomicBool::new(false),
         windows: Mutex::default(),
         timed_ns: AtomicU64::new(0),
     };
-    let served_before = Ran::now(server_pids)?;
+    let served_before = Ran::now(&servers.pids)?;
+    let began = Instant::now();
     let own_before = process_ns();
     let results: Vec<Result<Done, Failure>> = std::thread::scope(|scope| {
         let workers: Vec<_> = clients
@@ -141,7 +156,7 @@ pub(super) fn measure(clients: &mut [Client], work: Work, server_pids: &[u32]) -
     let own_ns = process_ns() - own_before;
     // The last spinning of a server ends, and the kernel's books close.
     std::thread::sleep(Duration::from_millis(2));
-    let served_ns = Ran::now(server_pids)?.since(&served_before);
+    let mut served_ns = Ran::now(&servers.pids)?.since(&served_before) as f64;
     let mut all = Done::default();
     for done in results {
         let done = done?;
@@ -149,13 +164,17 @@ pub(super) fn measure(clients: &mut [Client], work: Work, server_pids: &[u32]) -
         all.operations += done.operations;
         all.hash.number(done.hash.0);
         all.beside_ns += done.beside_ns;
+        all.elsewhere_ns += done.elsewhere_ns;
     }
     let operations = all.operations.max(1) as f64;
     let bytes = all.operations as f64 * work.access.block as f64;
     let seconds = field.timed_ns.load(Ordering::Relaxed).max(1) as f64 / 1e9;
-    let client_ns = own_ns.saturating_sub(all.beside_ns) as f64;
+    if servers.never_rest {
+        served_ns *= seconds / began.elapsed().as_secs_f64();
+    }
+    let client_ns = (own_ns.saturating_sub(all.beside_ns) + all.elsewhere_ns) as f64;
     let [p50_us, p90_us, p99_us, p999_us] = quantiles(&mut all.times);
-    let both_ns = client_ns + served_ns as f64;
+    let both_ns = client_ns + served_ns;
     Ok(Measured {
         figures: Figures {
             p50_us,
@@ -164,7 +183,7 @@ pub(super) fn measure(clients: &mut [Client], work: Work, server_pids: &[u32]) -
             p999_us,
             gb_per_s: bytes / seconds / 1e9,
             client_cpu_us: client_ns / 1e3 / operations,
-            server_cpu_us: (!server_pids.is_empty()).then(|| served_ns as f64 / 1e3 / operations),
+            server_cpu_us: (!servers.pids.is_empty()).then(|| served_ns / 1e3 / operations),
             cpu_s_per_gib: both_ns / 1e9 / (bytes / (1u64 << 30) as f64),
         },
         hash: all.hash,
@@ -175,7 +194,7 @@ pub(super) fn measure(clients: &mut [Client], work: Work, server_pids: &[u32]) -
 fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, Failure> {
     let work = field.work;
     let block = work.access.block;
-    let Client { target, contents, buffer } = client;
+    let Client { means, contents, buffer } = client;
     let start = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
     let per_burst = (BURST_BYTES / block / work.depth).max(1) * work.depth;
     let numbers = [index as u64, work.depth as u64, work.round, 0];
@@ -211,41 +230,32 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
         done.beside_ns += thread_ns() - before;
         let mut turns = Turns { field, burst, least, operations: done.operations, times: &mut done.times };
         let has_failed = failure.is_some();
-        let begun;
-        let finished = if work.access.is_write {
-            let ranges: Vec<WriteRange<'_>> = drawn
-                .iter()
-                .zip(memory.chunks_exact(block))
-                .map(|(offset, from)| WriteRange { offset: *offset, from })
-                .collect();
-            field.barrier.wait();
-            begun = Instant::now();
-            if has_failed { Ok(0) } else { turns.write(&mut **target, &ranges, begun) }
-        } else {
-            let mut ranges: Vec<ReadRange<'_>> = drawn
-                .iter()
-                .zip(memory.chunks_exact_mut(block))
-                .map(|(offset, into)| ReadRange { offset: *offset, into })
-                .collect();
-            field.barrier.wait();
-            begun = Instant::now();
-            if has_failed { Ok(0) } else { turns.read(&mut **target, &mut ranges, begun) }
+        let part = match means {
+            Means::Calls(target) => turns.call(&mut **target, &drawn, memory, has_failed),
+            Means::Bursts(program) => turns.tell(&mut **program, &drawn, memory, has_failed),
         };
-        let ended = Instant::now();
-        field.ended.fetch_max(burst + 1, Ordering::AcqRel);
-        let finished = finished.unwrap_or_else(|error| {
+        if field.ended.fetch_max(burst + 1, Ordering::AcqRel) <= burst && field.stops.len() > 1 {
+            field.stops.iter().for_each(|stop| stop());
+        }
+        done.elsewhere_ns += part.cpu_ns;
+        let finished = part.finished.unwrap_or_else(|error| {
             failure = Some(error);
             field.has_failed.store(true, Ordering::Release);
             0
         });
-        locked(&field.windows).push((begun, ended));
+        locked(&field.windows).push((part.begun, part.ended));
         let is_through = matches!(work.until, Until::Once) && done.operations + finished as u64 >= blocks;
         if field.barrier.wait().is_leader() {
             close_burst(field, is_through);
         }
         field.barrier.wait();
         let before = thread_ns();
-        let checked = settle(work, contents, &drawn[..finished], memory, hashed, &mut done);
+        let collected = match means {
+            Means::Bursts(program) if finished > 0 => program.collect(memory, &mut done.times),
+            _ => Ok(()),
+        };
+        let checked =
+            collected.and_then(|()| settle(work, contents, &drawn[..finished], memory, hashed, &mut done));
         if let Err(error) = checked {
             failure.get_or_insert(error);
             field.has_failed.store(true, Ordering::Release);
@@ -253,6 +263,10 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
         done.operations += finished as u64;
         done.beside_ns += thread_ns() - before;
         burst += 1;
+    }
+    if matches!(means, Means::Bursts(_)) {
+        // The operations ran elsewhere: nothing this thread has done was one.
+        done.beside_ns = thread_ns();
     }
     failure.map_or(Ok(done), Err)
 }
@@ -347,6 +361,59 @@ impl Turns<'_> {
         Ok(finished)
     }
 
+    /// This client's part of a burst by calls, from the barrier on.
+    fn call(
+        &mut self,
+        target: &mut dyn Target,
+        offsets: &[u64],
+        memory: &mut [u8],
+        has_failed: bool,
+    ) -> Part {
+        let block = self.field.work.access.block;
+        let begun;
+        let finished = if self.field.work.access.is_write {
+            let ranges: Vec<WriteRange<'_>> = offsets
+                .iter()
+                .zip(memory.chunks_exact(block))
+                .map(|(offset, from)| WriteRange { offset: *offset, from })
+                .collect();
+            self.field.barrier.wait();
+            begun = Instant::now();
+            if has_failed { Ok(0) } else { self.write(target, &ranges, begun) }
+        } else {
+            let mut ranges: Vec<ReadRange<'_>> = offsets
+                .iter()
+                .zip(memory.chunks_exact_mut(block))
+                .map(|(offset, into)| ReadRange { offset: *offset, into })
+                .collect();
+            self.field.barrier.wait();
+            begun = Instant::now();
+            if has_failed { Ok(0) } else { self.read(target, &mut ranges, begun) }
+        };
+        Part { begun, ended: Instant::now(), finished, cpu_ns: 0 }
+    }
+
+    /// The same by a program, which has got what it needs before the barrier.
+    fn tell(&mut self, program: &mut dyn Bursts, offsets: &[u64], memory: &[u8], has_failed: bool) -> Part {
+        let work = self.field.work;
+        let prepared = if has_failed { Ok(()) } else { program.prepare(work.access, offsets, memory) };
+        self.field.barrier.wait();
+        let begun = Instant::now();
+        let nothing = |finished| Part { begun, ended: begun, finished, cpu_ns: 0 };
+        if has_failed {
+            return nothing(Ok(0));
+        }
+        let left_ns = match work.until {
+            Until::Seconds(seconds) => {
+                ((seconds * 1e9) as u64).saturating_sub(self.field.timed_ns.load(Ordering::Relaxed))
+            }
+            Until::Once => u64::MAX,
+        };
+        let least = usize::try_from(self.least.saturating_sub(self.operations)).unwrap_or(usize::MAX);
+        let limits = Limits { depth: work.depth, least: least.min(offsets.len()), left_ns };
+        prepared.and_then(|()| program.go(limits)).unwrap_or_else(|error| nothing(Err(error)))
+    }
+
     fn read(
         &mut self,
         target: &mut dyn Target,
@@ -426,6 +493,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::super::access::{ACCESSES, LARGE, SMALL};
+    use super::super::bursts::tests::Told;
     use super::super::files::{DiskFile, Local, Medium};
     use super::*;
 
@@ -435,18 +503,22 @@ mod tests {
         Work { access, depth, until, seed: 5, round: 0, write_number }
     }
 
-    fn filled(count: u64, target: impl Fn() -> Box<dyn Target>) -> Vec<Client> {
-        let mut clients: Vec<Client> = (0..count).map(|index| Client::new(target(), BYTES, index)).collect();
+    fn filled(count: u64, means: impl Fn() -> Means) -> Vec<Client> {
+        let mut clients: Vec<Client> = (0..count).map(|index| Client::new(means(), BYTES, index)).collect();
         let first = Access { block: LARGE, is_random: false, ..ACCESSES[1] };
-        measure(&mut clients, work(first, 1, Until::Once, 0), &[]).unwrap();
+        measure(&mut clients, work(first, 1, Until::Once, 0), &Servers::default()).unwrap();
         clients
     }
 
-    fn local() -> Box<dyn Target> {
-        Box::new(Local(vec![0; BYTES as usize]))
+    fn local() -> Means {
+        Means::Calls(Box::new(Local(vec![0; BYTES as usize])))
     }
 
-    fn waits() -> Box<dyn Target> {
+    fn told() -> Means {
+        Means::Bursts(Box::new(Told::new(BYTES as usize)))
+    }
+
+    fn waits() -> Means {
         struct Waits(DiskFile);
         impl Target for Waits {
             fn read(&mut self, ranges: &mut [ReadRange<'_>]) -> Result<(), Failure> {
@@ -461,7 +533,7 @@ mod tests {
         }
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        Box::new(Waits(DiskFile::create(&std::env::temp_dir(), &name, Medium::Memory).unwrap()))
+        Means::Calls(Box::new(Waits(DiskFile::create(&std::env::temp_dir(), &name, Medium::Memory).unwrap())))
     }
 
     /// The hashes of every access at two depths.
@@ -472,7 +544,8 @@ mod tests {
         for (number, access) in reads_first.into_iter().enumerate() {
             for depth in [1, 16] {
                 let until = Until::Seconds(0.002);
-                let measured = measure(&mut clients, work(access, depth, until, number as u32 + 1), &[]);
+                let measured =
+                    measure(&mut clients, work(access, depth, until, number as u32 + 1), &Servers::default());
                 let measured = measured.unwrap();
                 assert!(measured.figures.gb_per_s > 0.0 && measured.figures.p999_us > 0.0);
                 assert_eq!(measured.figures.server_cpu_us, None);
@@ -487,6 +560,7 @@ mod tests {
         let first = hashes(filled(2, local));
         assert_eq!(first, hashes(filled(2, local)));
         assert_eq!(first, hashes(filled(2, waits)));
+        assert_eq!(first, hashes(filled(2, told)));
         assert_ne!(first, hashes(filled(1, local)));
     }
 
@@ -516,11 +590,11 @@ mod tests {
         for (fails, expected) in [(true, "broken off"), (false, "WRONG BYTES")] {
             let mut clients = filled(2, local);
             let memory = Local(vec![0; BYTES as usize]);
-            clients[1].target = Box::new(Faulty { memory, left: 3, fails });
+            clients[1].means = Means::Calls(Box::new(Faulty { memory, left: 3, fails }));
             let first = Access { block: LARGE, is_random: false, ..ACCESSES[1] };
-            measure(&mut clients, work(first, 1, Until::Once, 0), &[]).unwrap();
+            measure(&mut clients, work(first, 1, Until::Once, 0), &Servers::default()).unwrap();
             let until = Until::Seconds(5.0);
-            let result = measure(&mut clients, work(ACCESSES[0], 1, until, 0), &[]);
+            let result = measure(&mut clients, work(ACCESSES[0], 1, until, 0), &Servers::default());
             let Err(Failure::Failed(message)) = result else { panic!("not noticed") };
             assert!(message.contains(expected), "{message}");
         }
@@ -532,10 +606,10 @@ mod tests {
         let read = Access { is_write: false, ..ACCESSES[1] };
         let sequential = Access { is_random: false, ..read };
         // A byte that only the last block has.
-        if let Some(client) = clients.first_mut() {
+        if let Means::Calls(target) = &mut clients[0].means {
             let offset = BYTES - SMALL as u64;
-            client.target.write(&[WriteRange { offset, from: &[0; SMALL] }]).unwrap();
+            target.write(&[WriteRange { offset, from: &[0; SMALL] }]).unwrap();
         }
-        assert!(measure(&mut clients, work(sequential, 64, Until::Once, 0), &[]).is_err());
+        assert!(measure(&mut clients, work(sequential, 64, Until::Once, 0), &Servers::default()).is_err());
     }
 }

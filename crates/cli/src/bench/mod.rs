@@ -5,6 +5,7 @@
 //! byte that is read is compared with what was written, outside the timed part.
 
 mod access;
+mod bursts;
 mod certificates;
 mod contenders;
 mod contents;
@@ -17,11 +18,13 @@ mod files;
 mod io;
 mod key_value;
 mod leases;
+mod libfabric;
 mod machine;
 mod measure;
 mod neighbour;
 mod plot;
 mod processes;
+mod program;
 mod report;
 mod rivals;
 mod shape;

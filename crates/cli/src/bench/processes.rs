@@ -1,11 +1,13 @@
-//! Processes that serve while something is measured, and end with it.
+//! Processes that serve or work while something is measured, and end with it.
 
 use crate::exit::Failure;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A process that ends with this value.
@@ -50,14 +52,103 @@ impl Drop for Server {
             && let Some(pid) = Pid::from_raw(pid)
             && kill_process(pid, Signal::TERM).is_ok()
         {
-            let give_up = Instant::now() + ENDING;
-            while Instant::now() < give_up {
-                if !matches!(self.child.try_wait(), Ok(None)) {
-                    return;
-                }
-                std::thread::sleep(LOOK_AGAIN);
-            }
+            await_end(&mut self.child);
         }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Until it has ended, or its time for that is over.
+fn await_end(child: &mut Child) {
+    let give_up = Instant::now() + ENDING;
+    while Instant::now() < give_up && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// A process that is told line by line what to do, answers each with a line, and ends with its standard input.
+pub(super) struct Told {
+    name: String,
+    child: Child,
+    input: Arc<Input>,
+    output: BufReader<ChildStdout>,
+}
+
+/// Where it is told; shared, so that it hears while its answer is waited for.
+pub(super) struct Input(Mutex<Option<ChildStdin>>);
+
+impl Input {
+    /// Tells it something.
+    pub(super) fn say(&self, line: &str) -> std::io::Result<()> {
+        let mut input = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        input.as_mut().map_or(Ok(()), |input| input.write_all(format!("{line}\n").as_bytes()))
+    }
+
+    fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Told {
+    /// Starts a program that says `ready` when it is; and what it said behind that word.
+    pub(super) fn start(program: &Path, args: &[String]) -> Result<(Told, String), Failure> {
+        let failed = |error| Failure::Failed(format!("starting {}: {error}", program.display()));
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Who presses Ctrl-C tells us, and we end what we have started.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let name = program.file_name().unwrap_or_default().display().to_string();
+        let input = Arc::new(Input(Mutex::new(child.stdin.take())));
+        let output = child.stdout.take().ok_or_else(|| Failure::failed("no output of a child"))?;
+        let mut told = Told { name, child, input, output: BufReader::new(output) };
+        let ready = told.answer("ready")?;
+        Ok((told, ready))
+    }
+
+    /// Its name, for people.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// See [`Input`].
+    pub(super) fn input(&self) -> Arc<Input> {
+        self.input.clone()
+    }
+
+    /// Tells it to do something; what it said behind `ok` when it was done.
+    pub(super) fn ask(&mut self, line: &str) -> Result<String, Failure> {
+        // If it has ended, its last words say more than the broken pipe.
+        let _ = self.input.say(line);
+        self.answer("ok")
+    }
+
+    fn answer(&mut self, wanted: &str) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let line = line.trim_end();
+        match line.split_once(' ').unwrap_or((line, "")) {
+            (word, rest) if word == wanted => Ok(rest.to_owned()),
+            ("failed", why) => Err(Failure::Failed(format!("{}: {why}", self.name))),
+            _ if line.is_empty() => Err(Failure::Failed(format!("{} has ended", self.name))),
+            _ => Err(Failure::Failed(format!("{} said {line:?}, not {wanted}", self.name))),
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.input.close();
+        await_end(&mut self.child);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -91,15 +182,27 @@ pub(super) fn start_other(program: &PathBuf, args: &[String]) -> Result<Server, 
 
 /// Where a program lies in `PATH`; if nowhere, how to get it.
 pub(super) fn find_program(name: &str, package: &str) -> Result<PathBuf, Failure> {
+    in_path(name).ok_or_else(|| {
+        Failure::Failed(format!(
+            "{name} is not in PATH; the Debian package {package} has it (apt-get install {package})"
+        ))
+    })
+}
+
+/// Where a program of this repository lies: beside this one, or in `PATH`; if nowhere, how to build it.
+pub(super) fn find_own(name: &str) -> Result<PathBuf, Failure> {
+    let beside = std::env::current_exe()?.with_file_name(name);
+    let found = if beside.is_file() { Some(beside) } else { in_path(name) };
+    found.ok_or_else(|| {
+        Failure::Failed(format!(
+            "{name} lies neither beside farpool nor in PATH; `cargo build --release --package {name}` builds it"
+        ))
+    })
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|candidate| candidate.is_file())
-        .ok_or_else(|| {
-            Failure::Failed(format!(
-                "{name} is not in PATH; the Debian package {package} has it (apt-get install {package})"
-            ))
-        })
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|candidate| candidate.is_file())
 }
 
 /// A port of loopback that was free a moment ago, for programs that cannot pick one.
@@ -122,5 +225,24 @@ mod tests {
         let Err(Failure::Failed(message)) = missing else { panic!("found") };
         assert!(message.contains("no-such-program") && message.contains("apt-get install no-such-package"));
         assert!(find_program("sh", "dash").is_ok());
+        let missing = find_own("no-such-program");
+        let Err(Failure::Failed(message)) = missing else { panic!("found") };
+        assert!(message.contains("cargo build --release --package no-such-program"), "{message}");
+    }
+
+    #[test]
+    fn program_that_is_told_answers_fails_and_ends_with_its_input() {
+        let script = "echo ready there; while read word rest; do echo $word $rest; done";
+        let shell = |script: &str| Told::start(Path::new("/bin/sh"), &["-c".to_owned(), script.to_owned()]);
+        let (mut told, ready) = shell(script).unwrap();
+        assert_eq!(ready, "there");
+        assert_eq!(told.ask("ok 1 2").unwrap(), "1 2");
+        for (said, expected) in [("failed on purpose", "sh: on purpose"), ("well", "said \"well\"")] {
+            let Err(Failure::Failed(message)) = told.ask(said) else { panic!("no failure") };
+            assert!(message.contains(expected), "{message}");
+        }
+        drop(told);
+        let Err(Failure::Failed(message)) = shell("exit").map(|_| ()) else { panic!("started") };
+        assert!(message.contains("has ended"), "{message}");
     }
 }

@@ -82,6 +82,19 @@ pub(super) fn notes(
         has(Rival::Redis) || has(Rival::Memcached),
         "redis, memcached: over loopback, one key for each block, pipelined to the depth, nothing persistent.",
     );
+    add(
+        has(Rival::Tokio),
+        "tokio: one connection for many requests, over loopback; farpool-rival-tokio, a task for each connection.",
+    );
+    let by_libfabric = rivals.iter().any(|rival| matches!(rival, Rival::Libfabric(_)));
+    add(
+        by_libfabric,
+        "libfabric: fi_read and fi_write (delivery complete), both sides polling; net, rxm: over loopback; shm: one host.",
+    );
+    add(
+        by_libfabric || has(Rival::Tokio),
+        "tokio, libfabric: the client is a process; cpu is what it reports of its bursts, and of libfabric's server its share.",
+    );
     notes
 }
 

@@ -1,9 +1,12 @@
-//! What a user would pick instead: servers that this run starts and ends, and folders for files.
+//! What a user would pick instead: servers and programs that this run starts and ends, and folders for files.
 
+use super::bursts::Means;
 use super::files::{DiskFile, Local, Medium, is_memory};
 use super::key_value::{Dialect, KeyValue};
+use super::libfabric::{self, Provider};
 use super::measure::Target;
-use super::processes::{Server, find_program, free_port, is_listening, start_other};
+use super::processes::{Server, Told, find_own, find_program, free_port, is_listening, start_other};
+use super::program::Program;
 use crate::exit::Failure;
 use std::path::{Path, PathBuf};
 
@@ -15,22 +18,47 @@ pub(super) enum Rival {
     Tmpfs,
     Disk,
     Fuse,
+    Tokio,
+    Libfabric(Provider),
 }
 
 /// With the words they are asked for by.
-const RIVALS: [(&str, Rival); 5] = [
-    ("redis", Rival::Redis),
-    ("memcached", Rival::Memcached),
-    ("tmpfs", Rival::Tmpfs),
-    ("disk", Rival::Disk),
-    ("fuse", Rival::Fuse),
+const RIVALS: [(&str, &[Rival]); 10] = [
+    ("redis", &[Rival::Redis]),
+    ("memcached", &[Rival::Memcached]),
+    ("tmpfs", &[Rival::Tmpfs]),
+    ("disk", &[Rival::Disk]),
+    ("fuse", &[Rival::Fuse]),
+    ("tokio", &[Rival::Tokio]),
+    ("libfabric", &[NET, RXM, SHM]),
+    ("libfabric-net", &[NET]),
+    ("libfabric-rxm", &[RXM]),
+    ("libfabric-shm", &[SHM]),
 ];
+const NET: Rival = Rival::Libfabric(Provider::Net);
+const RXM: Rival = Rival::Libfabric(Provider::Rxm);
+const SHM: Rival = Rival::Libfabric(Provider::Shm);
+
+/// What one word of `--beside` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(&'static [Rival]);
 
 /// Reads one word of `--beside`.
-pub(super) fn parse_rival(word: &str) -> Result<Rival, String> {
+pub(super) fn parse_rival(word: &str) -> Result<Word, String> {
     let words = RIVALS.map(|(word, _)| word).join(", ");
     let found = RIVALS.into_iter().find(|(known, _)| *known == word);
-    found.map(|(_, rival)| rival).ok_or_else(|| format!("{word:?} is none of {words}"))
+    found.map(|(_, rivals)| Word(rivals)).ok_or_else(|| format!("{word:?} is none of {words}"))
+}
+
+/// All that the words ask for, each once.
+pub(super) fn asked_for(words: &[Word]) -> Vec<Rival> {
+    let mut all = Vec::new();
+    for rival in words.iter().flat_map(|word| word.0) {
+        if !all.contains(rival) {
+            all.push(*rival);
+        }
+    }
+    all
 }
 
 impl Rival {
@@ -42,6 +70,10 @@ impl Rival {
             Rival::Tmpfs => "tmpfs file",
             Rival::Disk => "disk, direct",
             Rival::Fuse => "fuse, direct",
+            Rival::Tokio => "tokio",
+            Rival::Libfabric(Provider::Net) => "libfabric net",
+            Rival::Libfabric(Provider::Rxm) => "libfabric rxm",
+            Rival::Libfabric(Provider::Shm) => "libfabric shm",
         }
     }
 }
@@ -51,9 +83,22 @@ pub(super) struct Ready {
     pub(super) rival: Rival,
     server: Option<Server>,
     port: u16,
+    /// One that has a server for each cast and drives its clients.
+    program: Option<PathBuf>,
     folder: PathBuf,
     /// Folders to remove; the file system that was mounted there is gone when its server is.
     made: Vec<PathBuf>,
+}
+
+/// What a client works by, and the process that does it if it is not this one.
+pub(super) struct Opened {
+    pub(super) means: Means,
+    pub(super) pid: Option<u32>,
+}
+
+/// For a file or folder of this run.
+fn own_name(name: &str) -> String {
+    format!("farpool-bench-{}-{}", std::process::id(), name.replace(' ', "-"))
 }
 
 /// A file system in memory that every Linux system has.
@@ -63,18 +108,27 @@ impl Ready {
     /// Makes it ready for `bytes` of files. `disk` is where files on a disk go.
     pub(super) fn start(rival: Rival, bytes: u64, disk: &Path) -> Result<Ready, Failure> {
         let folder = if rival == Rival::Disk { disk } else { Path::new(TMPFS) };
-        let mut ready = Ready { rival, server: None, port: 0, folder: folder.to_owned(), made: Vec::new() };
+        let folder = folder.to_owned();
+        let mut ready = Ready { rival, server: None, port: 0, program: None, folder, made: Vec::new() };
         match rival {
             Rival::Redis => ready.start_redis()?,
             Rival::Memcached => ready.start_memcached(bytes)?,
             Rival::Fuse => ready.mount_fuse()?,
-            Rival::Tmpfs if !is_memory(folder)? => {
+            Rival::Tokio => ready.program = Some(find_own("farpool-rival-tokio")?),
+            Rival::Libfabric(_) => {
+                // Not where files go: many systems run no program from there.
+                let folder = ready.make_folder(&std::env::temp_dir(), rival.name())?;
+                ready.program = Some(libfabric::compile(&folder)?);
+                // Whether the library has the provider is known now, not when all others have been measured.
+                drop(ready.serve(1 << 20)?);
+            }
+            Rival::Tmpfs if !is_memory(&ready.folder)? => {
                 return Err(Failure::Failed(format!("{TMPFS} is no tmpfs here")));
             }
-            Rival::Disk if is_memory(folder)? => {
+            Rival::Disk if is_memory(&ready.folder)? => {
                 return Err(Failure::Usage(format!(
                     "--disk {}: that lies in memory; a folder on a disk is wanted",
-                    folder.display()
+                    disk.display()
                 )));
             }
             Rival::Tmpfs | Rival::Disk => {}
@@ -85,7 +139,7 @@ impl Ready {
     fn start_redis(&mut self) -> Result<(), Failure> {
         let program = find_program("redis-server", "redis-server")?;
         let port = free_port()?;
-        let folder = self.make_folder("redis")?;
+        let folder = self.make_folder(Path::new(TMPFS), "redis")?;
         // Nothing is kept on a disk: that would be another race.
         let (port_text, folder) = (port.to_string(), folder.display().to_string());
         let args = [
@@ -125,7 +179,8 @@ impl Ready {
 
     fn mount_fuse(&mut self) -> Result<(), Failure> {
         let program = find_program("bindfs", "bindfs")?;
-        let (below, mounted) = (self.make_folder("below")?, self.make_folder("mounted")?);
+        let parent = Path::new(TMPFS);
+        let (below, mounted) = (self.make_folder(parent, "below")?, self.make_folder(parent, "mounted")?);
         let args = [
             "-f".to_owned(),
             "--no-allow-other".to_owned(),
@@ -147,28 +202,63 @@ impl Ready {
         Ok(())
     }
 
-    fn make_folder(&mut self, name: &str) -> Result<PathBuf, Failure> {
-        let folder = Path::new(TMPFS).join(format!("farpool-bench-{}-{name}", std::process::id()));
+    fn make_folder(&mut self, parent: &Path, name: &str) -> Result<PathBuf, Failure> {
+        let folder = parent.join(own_name(name));
         std::fs::create_dir(&folder)
             .map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?;
         self.made.push(folder.clone());
         Ok(folder)
     }
 
-    /// The processes that serve it.
-    pub(super) fn pids(&self) -> Vec<u32> {
-        self.server.iter().map(Server::pid).collect()
+    /// The process that serves all its casts.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Server::pid)
     }
 
-    /// An empty file for a client.
-    pub(super) fn open(&self, client: usize) -> Result<Box<dyn Target>, Failure> {
+    /// Starts the server of one cast, of `bytes`, if each has its own: libfabric's polls, and would take a CPU from
+    /// those whose turn it is.
+    pub(super) fn serve(&self, bytes: u64) -> Result<Option<(Told, String)>, Failure> {
+        let Some(program) = &self.program else { return Ok(None) };
+        let mut args = vec!["serve".to_owned()];
+        args.extend(self.provider());
+        args.push(bytes.to_string());
+        Told::start(program, &args).map(Some)
+    }
+
+    /// By what a client reads and writes an empty file. Files of programs lie at `address`.
+    pub(super) fn open(&self, client: usize, bytes: u64, address: &str) -> Result<Opened, Failure> {
         let name = client.to_string();
-        Ok(match self.rival {
+        let calls: Box<dyn Target> = match self.rival {
             Rival::Redis => Box::new(KeyValue::connect(Dialect::Redis, self.port, client)?),
             Rival::Memcached => Box::new(KeyValue::connect(Dialect::Memcached, self.port, client)?),
             Rival::Tmpfs => Box::new(DiskFile::create(&self.folder, &name, Medium::Memory)?),
             Rival::Disk | Rival::Fuse => Box::new(DiskFile::create(&self.folder, &name, Medium::Waits)?),
-        })
+            Rival::Tokio | Rival::Libfabric(_) => return self.open_program(client, bytes, address),
+        };
+        Ok(Opened { means: Means::Calls(calls), pid: None })
+    }
+
+    fn open_program(&self, client: usize, bytes: u64, address: &str) -> Result<Opened, Failure> {
+        let program = self.program.as_ref().ok_or_else(|| Failure::failed("no program"))?;
+        let mut args = self.provider();
+        let base = client as u64 * bytes;
+        args.extend([address.to_owned(), base.to_string(), bytes.to_string()]);
+        let name = own_name(&format!("{}-{client}", self.rival.name()));
+        let program = Program::start(program, &args, &self.folder.join(name))?;
+        let pid = Some(program.pid());
+        Ok(Opened { means: Means::Bursts(Box::new(program)), pid })
+    }
+
+    fn provider(&self) -> Vec<String> {
+        match self.rival {
+            Rival::Libfabric(provider) => vec![provider.word().to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether its server polls without end.
+    pub(super) fn never_rests(&self) -> bool {
+        matches!(self.rival, Rival::Libfabric(_))
     }
 
     /// Whether it takes and gives whole blocks only.
@@ -187,8 +277,8 @@ impl Drop for Ready {
 }
 
 /// Memory of this process for one client.
-pub(super) fn memory(bytes: u64) -> Box<dyn Target> {
-    Box::new(Local(vec![1; bytes as usize]))
+pub(super) fn memory(bytes: u64) -> Means {
+    Means::Calls(Box::new(Local(vec![1; bytes as usize])))
 }
 
 #[cfg(test)]
@@ -197,9 +287,11 @@ mod tests {
 
     #[test]
     fn every_rival_is_known_by_its_word() {
-        for (word, rival) in RIVALS {
-            assert_eq!(parse_rival(word), Ok(rival));
+        for (word, rivals) in RIVALS {
+            assert_eq!(parse_rival(word), Ok(Word(rivals)));
         }
         assert!(parse_rival("nfs").is_err_and(|message| message.contains("memcached")));
+        let twice = ["libfabric-shm", "libfabric", "redis"].map(|word| parse_rival(word).unwrap());
+        assert_eq!(asked_for(&twice), [SHM, NET, RXM, Rival::Redis]);
     }
 }

@@ -5,13 +5,14 @@
 //! ends on one CPU, where whoever spins keeps the other from answering.
 
 use super::access::{ACCESSES, Access, LARGE, Offsets, SMALL};
+use super::bursts::Means;
 use super::contents::mix;
 use super::cpu::{allowed_cpus, pin};
 use super::far::{Cluster, Room, Way, wait_quiet};
 use super::figures::{Figures, median, quantiles};
 use super::leases::Pool;
 use super::machine::machine;
-use super::measure::{Client, Target, Until, Work, measure};
+use super::measure::{Client, Servers, Target, Until, Work, measure};
 use super::neighbour::{Load, work};
 use super::plot::{Line, Panel, draw_panels};
 use crate::exit::Failure;
@@ -137,15 +138,15 @@ const TCP: Way = Way { transport: TransportChoice::Tcp, is_sealed: false, shape:
 
 fn quiet(args: &WaitingArgs, side: &Side, round: usize, found: &mut [Vec<Figures>]) -> Outcome {
     let target = side.cluster.open(TCP, FILE_BYTES)?;
-    let mut clients = [Client::new(Box::new(target), FILE_BYTES, 0)];
-    let pids = side.cluster.pids();
+    let mut clients = [Client::new(Means::Calls(Box::new(target)), FILE_BYTES, 0)];
+    let servers = Servers { pids: side.cluster.pids().to_vec(), never_rest: false };
     let work =
         |access, depth, until| Work { access, depth, until, seed: 1, round: round as u64, write_number: 0 };
     let fill = Access { is_random: false, ..ACCESSES[3] };
-    measure(&mut clients, work(fill, 1, Until::Once), pids)?;
+    measure(&mut clients, work(fill, 1, Until::Once), &servers)?;
     for (depth, found) in DEPTHS.into_iter().zip(found) {
         let point = work(ACCESSES[0], depth, Until::Seconds(args.seconds / DEPTHS.len() as f64));
-        found.push(measure(&mut clients, point, pids)?.figures);
+        found.push(measure(&mut clients, point, &servers)?.figures);
     }
     Ok(())
 }
