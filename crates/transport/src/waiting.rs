@@ -1,18 +1,21 @@
 //! Waiting: spin or park, whichever has been the cheaper for the waits of late.
 //!
-//! A parked thread comes back late: its wake-up costs 30 to 80 us between the CPUs of a virtual machine. A
-//! spinning one burns a CPU that somebody else may need. Call the wake-up (and the time of an answer) `B`. To spin for up to `B` and then park
-//! costs the wait itself if it is shorter than `B`, and `2 B` on top of nothing gained if it is longer: never more
-//! than twice the best that hindsight could do (Karlin et al. 1990), but every time, if all waits are long. To
-//! park at once costs `B` always. So [`Rule`] keeps, over the waits of late, the share of those shorter than `B`
-//! (`hits`) and the mean of `min(wait, B)` (`spun`), and spins if that was the cheaper: `spun + (1 - hits) B < B`.
-//! Parked waits teach as well as spun ones, for how long they would have been is known but for the wake-up.
+//! A parked thread comes back late: its wake-up costs 30 to 80 us between the CPUs of a virtual machine. A spinning
+//! one burns a CPU that somebody else may need. Call the wake-up (and the time of an answer) `B`. To spin for up to
+//! `B` and then park costs the wait itself if it is shorter than `B`, and `2 B` on top of nothing gained if it is
+//! longer: never more than twice the best that hindsight could do (Karlin et al. 1990), but every time, if all waits
+//! are long. To park at once costs `B` always. So [`Rule`] keeps, over the waits of late that were spun, the share of
+//! those shorter than `B` (`hits`) and the mean of `min(wait, B)` (`spun`), and goes on spinning if that was the
+//! cheaper: `spun + (1 - hits) B < B`. Else it parks, and tries to spin now and then.
 //!
 //! * One wait costs at most `2 B` more than the best choice; waits of one kind cost no more than the better of the
 //!   two ways, but for the few that it takes to learn which that is.
-//! * Two sides that both park wait long *because* the other parks: neither would ever learn better. So a side that
-//!   parks tries some waits of up to `2 B` now and then: enough for the other to learn from them that it pays to spin,
-//!   and then for itself; ever more seldom as long as that leads nowhere, down to a hundredth of the time.
+//! * Two sides that both park wait long *because* the other parks: neither would ever learn better. So trials are of
+//!   waits of up to `2 B`, and of enough of them for the other to learn that it pays to spin, and then for itself. They
+//!   are put off ever longer as long as they lead nowhere, down to a hundredth of the time, and are brought forward
+//!   when waits have become short.
+//! * Only a wait that was spun tells whether spinning pays. Where both sides share a CPU (or have one left between
+//!   them, beside busy neighbours), an answer comes as soon as one parks, and never while one spins.
 //! * No process has more spinners than CPUs to spare: on one CPU spinning only keeps the other side from answering.
 //! * Never `sched_yield`, which costs a whole tick under load.
 //!
@@ -166,62 +169,120 @@ impl Drop for Seat {
 #[derive(Clone, Debug)]
 pub struct Rule {
     park_ns: u64,
-    /// Share of the waits of late that were shorter than a wake-up, in 65536ths.
+    /// Of the waits that were spun: the share of those that were over within a wake-up, in 65536ths.
     hits: u64,
-    /// Mean of their lengths, each at most a wake-up, in nanoseconds.
+    /// Their mean, each at most a wake-up, in nanoseconds.
     spun: u64,
+    is_spinning: bool,
+    /// Waits left of a trial.
+    trial: u32,
     /// Waits until the next trial.
     until_trial: u32,
     /// How long trials are put off, in waits.
     put_off: u32,
-    /// Waits left of a trial.
-    trial: u32,
+    /// Of the waits that were parked at once: the share that seems to have been short but for the wake-up.
+    short: u64,
+    /// Whether few of them were, since the last trial.
+    were_long: bool,
 }
 
 const ONE: u64 = 65_536;
-/// A wait counts for an eighth.
-const GAIN: u64 = 8;
-/// With a gain of an eighth a side needs some six waits to turn round, and both have to, one after the other.
-const TRIAL_WAITS: u32 = 20;
-const PUT_OFF_MIN: u32 = 256;
-const PUT_OFF_MAX: u32 = 4_096;
+/// A wait counts for a sixteenth.
+const GAIN: u64 = 16;
+/// A side needs some twelve waits to turn round, and both have to, one after the other.
+const TRIAL_WAITS: u32 = 40;
+const PUT_OFF_MIN: u32 = 32;
+const PUT_OFF_MAX: u32 = 8_192;
+/// Waits that become short bring a trial forward, to this share of the time that it was put off.
+const FORWARD: u32 = 16;
+
+/// How a wait went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// From its beginning until what was waited for was here, in nanoseconds; with the wake-up, if it was parked.
+    pub ns: u64,
+    /// How much of it was spun.
+    pub spun_ns: u64,
+    /// Whether it ended parked.
+    pub is_parked: bool,
+}
+
+fn mean(of_late: u64, new: u64) -> u64 {
+    (of_late * (GAIN - 1) + new) / GAIN
+}
 
 impl Rule {
     /// A side that knows nothing yet, where a wake-up costs so much; 0: spinning is never worth it.
     pub fn new(park_ns: u64) -> Rule {
-        Rule { park_ns, hits: ONE, spun: 0, until_trial: PUT_OFF_MIN, put_off: PUT_OFF_MIN, trial: 0 }
+        Rule {
+            park_ns,
+            hits: ONE,
+            spun: 0,
+            is_spinning: park_ns > 0,
+            trial: 0,
+            until_trial: PUT_OFF_MIN,
+            put_off: PUT_OFF_MIN,
+            short: 0,
+            were_long: false,
+        }
     }
 
     /// For how long to spin before parking.
     pub fn spin_ns(&self) -> u64 {
         match self.trial {
-            0 if self.spins() => self.park_ns,
+            0 if self.is_spinning => self.park_ns,
             0 => 0,
             _ => 2 * self.park_ns,
         }
     }
 
-    /// Whether spinning was the cheaper of late.
-    fn spins(&self) -> bool {
-        self.spun * ONE < self.park_ns * self.hits
+    /// A wait is over.
+    pub fn learn(&mut self, waited: Waited) {
+        if self.park_ns == 0 {
+            return;
+        }
+        if waited.is_parked && waited.spun_ns < self.park_ns {
+            self.learn_parked(waited.ns);
+        } else {
+            self.learn_spun(if waited.is_parked { u64::MAX } else { waited.ns });
+        }
     }
 
-    /// A wait is over: its length, of which the wake-up is taken off if it ended parked.
-    pub fn learn(&mut self, waited_ns: u64, was_parked: bool) {
-        let waited_ns = if was_parked { waited_ns.saturating_sub(self.park_ns) } else { waited_ns };
-        let hit = if waited_ns < self.park_ns { ONE } else { 0 };
-        self.hits = (self.hits * (GAIN - 1) + hit) / GAIN;
-        self.spun = (self.spun * (GAIN - 1) + waited_ns.min(self.park_ns)) / GAIN;
-        if self.spins() {
-            (self.trial, self.put_off, self.until_trial) = (0, PUT_OFF_MIN, PUT_OFF_MIN);
-        } else if self.trial > 0 {
-            self.trial -= 1;
-        } else if self.until_trial > 0 {
-            self.until_trial -= 1;
+    /// It was spun: for so long, or in vain for at least a wake-up.
+    fn learn_spun(&mut self, ns: u64) {
+        self.hits = mean(self.hits, if ns <= self.park_ns { ONE } else { 0 });
+        self.spun = mean(self.spun, ns.min(self.park_ns));
+        let pays = self.spun * ONE < self.park_ns * self.hits;
+        self.trial = self.trial.saturating_sub(1);
+        if self.trial > 0 {
+            return;
+        }
+        if pays {
+            // So long as it goes well, the next trial comes soon.
+            self.put_off = if self.is_spinning { PUT_OFF_MIN } else { self.put_off };
         } else {
-            self.trial = TRIAL_WAITS;
             self.put_off = (2 * self.put_off).min(PUT_OFF_MAX);
-            self.until_trial = self.put_off;
+            (self.until_trial, self.short, self.were_long) = (self.put_off, ONE / 2, false);
+        }
+        self.is_spinning = pays;
+    }
+
+    /// It was parked at once. Without the wake-up it would have been shorter; whether spinning would have ended it as
+    /// soon is not known: on a CPU that both share it would not.
+    fn learn_parked(&mut self, ns: u64) {
+        if self.is_spinning {
+            return;
+        }
+        let is_short = ns < 2 * self.park_ns;
+        self.short = mean(self.short, if is_short { ONE } else { 0 });
+        self.were_long |= self.short < ONE / 4;
+        if self.were_long && self.short > ONE / 4 * 3 {
+            self.were_long = false;
+            self.until_trial = self.until_trial.saturating_sub(self.put_off - self.put_off / FORWARD);
+        }
+        self.until_trial = self.until_trial.saturating_sub(1);
+        if self.until_trial == 0 {
+            self.trial = TRIAL_WAITS;
         }
     }
 }
@@ -248,6 +309,8 @@ struct Open {
     since: Instant,
     spin_ns: u64,
     seat: Option<Seat>,
+    /// Once that is over.
+    spun_ns: u64,
     is_parked: bool,
 }
 
@@ -274,7 +337,7 @@ impl Waiter {
                 Waiting::Park => 0,
             };
             let seat = if spin_ns == 0 { None } else { Seat::take() };
-            Open { since: Instant::now(), spin_ns, seat, is_parked: false }
+            Open { since: Instant::now(), spin_ns, seat, spun_ns: 0, is_parked: false }
         });
         if open.seat.is_some() {
             std::hint::spin_loop();
@@ -290,8 +353,11 @@ impl Waiter {
     /// What was waited for has come.
     pub(crate) fn heard(&mut self) {
         if let (Some(mut open), Some(rule)) = (self.open.take(), &mut self.rule) {
-            rule.learn(open.since.elapsed().as_nanos() as u64, open.is_parked);
+            let ns = open.since.elapsed().as_nanos() as u64;
             open.stop_spinning();
+            // What was not parked was spun, seat or not.
+            let spun_ns = if open.is_parked { open.spun_ns } else { ns };
+            rule.learn(Waited { ns, spun_ns, is_parked: open.is_parked });
         }
     }
 }
@@ -299,7 +365,8 @@ impl Waiter {
 impl Open {
     fn stop_spinning(&mut self) {
         if self.seat.take().is_some() {
-            SPUN_NS.fetch_add(self.since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.spun_ns = self.since.elapsed().as_nanos() as u64;
+            SPUN_NS.fetch_add(self.spun_ns, Ordering::Relaxed);
         }
     }
 }

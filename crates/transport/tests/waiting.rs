@@ -1,6 +1,6 @@
 //! The waiting rule on simulated time: two sides that wait for each other, and waits of every kind.
 
-use farpool_transport::waiting::Rule;
+use farpool_transport::waiting::{Rule, Waited};
 use proptest::prelude::*;
 
 const PARK_NS: u64 = 40_000;
@@ -14,7 +14,8 @@ fn wait(rule: &mut Rule, waited_ns: u64) -> (u64, bool) {
 fn wait_waking(rule: &mut Rule, waited_ns: u64, wake_ns: u64) -> (u64, bool) {
     let spin_ns = rule.spin_ns();
     let is_parked = waited_ns > spin_ns;
-    rule.learn(if is_parked { waited_ns + wake_ns } else { waited_ns }, is_parked);
+    let ns = if is_parked { waited_ns + wake_ns } else { waited_ns };
+    rule.learn(Waited { ns, spun_ns: waited_ns.min(spin_ns), is_parked });
     (if is_parked { spin_ns + wake_ns } else { waited_ns }, is_parked)
 }
 
@@ -85,6 +86,24 @@ fn two_parked_sides_find_out_of_it_where_a_wake_up_costs_more_than_was_measured(
     }
 }
 
+/// On one CPU nothing comes while one spins, and what comes after parking comes soon.
+#[test]
+fn two_sides_on_one_cpu_hardly_spin() {
+    let mut rule = Rule::new(PARK_NS);
+    let mut spun_of = |waits: u32| -> u64 {
+        (0..waits)
+            .map(|_| {
+                let spun_ns = rule.spin_ns();
+                rule.learn(Waited { ns: spun_ns + 10_000, spun_ns, is_parked: true });
+                spun_ns
+            })
+            .sum()
+    };
+    spun_of(10_000);
+    let share = spun_of(100_000) as f64 / (100_000.0 * 10_000.0);
+    assert!(share < 0.05, "spun {share} of the time that the waits take");
+}
+
 #[test]
 fn whoever_waits_long_hardly_spins() {
     for (think_ns, service_ns) in [(1_000, 1_000_000), (1_000_000, 1_000), (100_000_000, 10_000)] {
@@ -103,7 +122,7 @@ fn nobody_spins_where_that_is_never_worth_it() {
     let mut rule = Rule::new(0);
     for waited_ns in [0, 1, 1_000, 1_000_000] {
         assert_eq!(rule.spin_ns(), 0);
-        rule.learn(waited_ns, true);
+        rule.learn(Waited { ns: waited_ns, spun_ns: 0, is_parked: true });
     }
 }
 
