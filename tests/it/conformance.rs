@@ -4,9 +4,9 @@
 use crate::random::Random;
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
-use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp};
+use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp, wait_writable};
 use farpool_wire::limits::IO_BYTES_MAX;
-use farpool_wire::{Code, Handle};
+use farpool_wire::{Code, Handle, MonoNs};
 
 /// A way to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,13 +73,23 @@ fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
     });
 }
 
+/// As much at a time as the node takes.
+fn write_bit_by_bit(link: &mut dyn Link, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+    while !link.post_write_some(ops, deadline)? {
+        let socket = link.descriptor().expect("what is not sent at once can be polled for");
+        wait_writable(&[socket], deadline).map_err(LinkError::Cut)?;
+    }
+    link.take_write(ops, deadline)
+}
+
 #[test]
 fn link_batches_of_any_size_do_what_single_operations_would() {
     over_each_transport(|pool, link, way| {
         let grants = pool.session().lease(pool, link, 2).expect("leases");
         let mut random = Random(11);
         // More operations than one frame takes, and more bytes.
-        for (count, bytes) in [(600, 100), (9, 300_000), (1, 0), (40, 64 << 10)] {
+        let sizes = [(600, 100), (9, 300_000), (1, 0), (40, 64 << 10), (30, MIB - 1)];
+        for (number, (count, bytes)) in sizes.into_iter().cycle().take(2 * sizes.len()).enumerate() {
             let ops: Vec<(usize, u64)> =
                 (0..count).map(|_| (random.below(2) as usize, random.below(MIB - bytes))).collect();
             let payload = random.bytes(bytes as usize * count);
@@ -94,7 +104,11 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
                 })
                 .collect();
             let deadline = far_deadline(link);
-            link.write(&writes, deadline).expect("a batch of writes");
+            let written = match number < sizes.len() {
+                true => link.write(&writes, deadline),
+                false => write_bit_by_bit(link, &writes, deadline),
+            };
+            written.expect("a batch of writes");
             let mut into = vec![0xee; payload.len().max(1)];
             let mut reads: Vec<ReadOp<'_>> = into
                 .chunks_mut((bytes as usize).max(1))

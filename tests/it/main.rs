@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench_command;
+mod bulk_links;
 mod certificates;
 mod certs_command;
 mod conformance;
@@ -17,6 +18,7 @@ mod published_files;
 mod queue;
 mod raw_client;
 mod roles;
+mod sealed_batches;
 mod shaped_and_simulated;
 mod tenant;
 mod tickets;

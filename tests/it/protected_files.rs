@@ -46,17 +46,24 @@ impl Cluster {
         drop(self.nodes.remove(index));
     }
 
+    pub(crate) fn url(&self) -> String {
+        format!("farpool://{}", self.broker.address())
+    }
+
+    pub(crate) fn address(&self, index: usize) -> String {
+        self.nodes[index].address().to_string()
+    }
+
     pub(crate) fn connect(&self, transport: TransportChoice, protection: Option<Protection>) -> Pool {
         self.connect_sealed(transport, protection, false)
     }
 
-    fn connect_sealed(
+    pub(crate) fn connect_sealed(
         &self,
         transport: TransportChoice,
         protection: Option<Protection>,
         seal_scratch: bool,
     ) -> Pool {
-        let url = format!("farpool://{}", self.broker.address());
         let options = PoolOptions {
             transport,
             protection,
@@ -65,7 +72,7 @@ impl Cluster {
             repair_bytes_per_second: 1 << 30,
             ..PoolOptions::default()
         };
-        Pool::connect_with(&url, options).expect("a session")
+        Pool::connect_with(&self.url(), options).expect("a session")
     }
 }
 

@@ -1,12 +1,13 @@
 //! Far files for asynchronous engines: futures, and a stream that reads ahead.
 //!
-//! The idea: one thread drives a [`Queue`] for as many tasks as there are, and wakes each when its operation is
-//! over. Nothing here needs a particular runtime: the futures are polled by whichever there is.
+//! The idea: a thread drives a [`Queue`] for as many tasks as there are, and wakes each when its operation is over;
+//! another does so for large operations. Of two that are under way at once either may be carried out first, so
+//! nobody can tell; a task that waits for one before it asks for the other has them in order. Nothing here needs a particular runtime: the futures are polled by whichever there is.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::pool::Pool;
-use crate::queue::{Completion, Queue};
+use crate::queue::{BULK_BYTES_MIN, Completion, Queue};
 use crate::session::locked;
 use futures_core::Stream;
 use futures_io::AsyncRead;
@@ -38,10 +39,12 @@ struct Job {
     slot: Arc<Mutex<Slot>>,
 }
 
-/// Asynchronous operations on the files of a pool. Clones share one thread, which ends with the last of them.
+/// Asynchronous operations on the files of a pool. Clones share two threads, which end with the last of them: one for
+/// operations of 128 KiB and more, so that no other waits for these.
 #[derive(Clone, Debug)]
 pub struct AsyncQueue {
-    jobs: Sender<Job>,
+    small: Sender<Job>,
+    bulk: Sender<Job>,
 }
 
 /// An operation under way; ends as a [`Completion`]. If it is dropped, the operation is carried out all the same.
@@ -51,17 +54,19 @@ pub struct Operation {
 }
 
 impl Pool {
-    /// Asynchronous operations, driven by a thread of their own. Errors if it cannot be started.
+    /// Asynchronous operations, driven by threads of their own. Errors if these cannot be started.
     pub fn async_queue(&self) -> Result<AsyncQueue, Error> {
         let session = self.session();
-        let (jobs, asked) = channel();
-        let queue = Queue::new(Arc::clone(&session));
-        let driver = session.host.spawn("farpool-async", Box::new(move || drive(queue, &asked)));
-        // It ends by itself.
-        driver
-            .map(drop)
-            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
-        Ok(AsyncQueue { jobs })
+        let start = |name| {
+            let (jobs, asked) = channel();
+            let queue = Queue::new(Arc::clone(&session));
+            let driver = session.host.spawn(name, Box::new(move || drive(queue, &asked)));
+            // It ends by itself.
+            driver
+                .map(|_| jobs)
+                .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))
+        };
+        Ok(AsyncQueue { small: start("farpool-async")?, bulk: start("farpool-bulk")? })
     }
 }
 
@@ -79,7 +84,8 @@ impl AsyncQueue {
     fn submit(&self, is_read: bool, file: &FarFile, offset: u64, bytes: Vec<u8>) -> Operation {
         let slot = Arc::<Mutex<Slot>>::default();
         let job = Job { is_read, file: file.clone(), offset, bytes, slot: Arc::clone(&slot) };
-        if let Err(unsent) = self.jobs.send(job) {
+        let jobs = if job.bytes.len() < BULK_BYTES_MIN { &self.small } else { &self.bulk };
+        if let Err(unsent) = jobs.send(job) {
             let error = Error::new(ErrorKind::Closed, "the thread of asynchronous operations has ended");
             locked(&slot).done = Some(Completion { tag: 0, bytes: unsent.0.bytes, result: Err(error) });
         }

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Piece;
 use crate::session::Session;
-use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
+use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
 use farpool_wire::{Code, MonoNs, Request, mutant};
 use std::sync::Arc;
@@ -53,16 +53,30 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
     }
 
     /// Has one conversation with each node, under leases that were checked to hold. All are asked before the
-    /// first is waited for, so that they work at the same time.
-    fn each(self, session: &Session, repeat: Repeat, speech: &Speech<Op>) -> Vec<Outcome> {
+    /// first is waited for, so that they work at the same time. `answered` is shown each node that has answered, while
+    /// the others still may be at it.
+    fn each(
+        self,
+        session: &Session,
+        repeat: Repeat,
+        speech: &Speech<Op>,
+        mut answered: impl FnMut(&Arc<NodeLinks>, &mut [Op]),
+    ) -> Vec<Outcome> {
+        // One that is alone is waited for as its link knows best.
+        let is_alone = self.nodes.len() == 1;
         let begin = |(region, ops): (&'r Arc<LeasedRegion>, Vec<Op>)| {
-            let begun = session.check_lease(region).and_then(|()| begin(session, region, &ops, speech));
+            let begun =
+                session.check_lease(region).and_then(|()| begin(session, region, &ops, speech, is_alone));
             (region, ops, begun)
         };
-        let begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
-        let finish = |(region, mut ops, begun): (&'r Arc<LeasedRegion>, Vec<Op>, Result<_, Error>)| Outcome {
-            node: Arc::clone(&region.node),
-            result: begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, speech)),
+        let mut begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
+        send_on(&mut begun, speech);
+        let finish = |(region, mut ops, begun): Asked<'r, Op>| {
+            let result = begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, speech));
+            if result.is_ok() {
+                answered(&region.node, &mut ops);
+            }
+            Outcome { node: Arc::clone(&region.node), result }
         };
         begun.into_iter().map(finish).collect()
     }
@@ -71,18 +85,30 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
 /// What is said to a node: asked ahead, and waited for; or both at once.
 struct Speech<Op> {
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
+    /// Whether all has been sent that is to be posted, without waiting for the node to take it.
+    post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
     take: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
     talk: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
 }
 
 impl ByNode<'_, ReadOp<'_>> {
     pub(crate) fn read(self, session: &Session) -> Vec<Outcome> {
+        self.read_and(session, |_, _| {})
+    }
+
+    /// Reads, and shows `answered` what has come from each node, in the order it was added, as soon as it has.
+    pub(crate) fn read_and(
+        self,
+        session: &Session,
+        answered: impl FnMut(&Arc<NodeLinks>, &mut [ReadOp<'_>]),
+    ) -> Vec<Outcome> {
         let speech = Speech {
             post: |link, ops, deadline| link.post_read(ops, deadline),
+            post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
             take: |link, ops, deadline| link.take_read(ops, deadline),
             talk: |link, ops, deadline| link.read(ops, deadline),
         };
-        self.each(session, Repeat::Harmless, &speech)
+        self.each(session, Repeat::Harmless, &speech, answered)
     }
 }
 
@@ -90,10 +116,11 @@ impl ByNode<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
         let speech = Speech {
             post: |link, ops, deadline| link.post_write(ops, deadline),
+            post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
             take: |link, ops, deadline| link.take_write(ops, deadline),
             talk: |link, ops, deadline| link.write(ops, deadline),
         };
-        self.each(session, Repeat::Harmful, &speech)
+        self.each(session, Repeat::Harmful, &speech, |_, _| {})
     }
 }
 
@@ -103,20 +130,55 @@ pub(crate) fn failure<'o>(outcomes: &'o [Outcome], region: &LeasedRegion) -> Opt
     of.result.as_ref().err()
 }
 
-/// A conversation that has begun, and how asking ahead went.
-type Begun = (Conversation, Result<(), LinkError>);
+/// A conversation that has begun.
+struct Begun {
+    conversation: Conversation,
+    /// How asking ahead went: whether all has been sent.
+    posted: Result<bool, LinkError>,
+    /// Until when the node is to have taken it.
+    deadline: MonoNs,
+}
 
-/// Asks a node, without waiting for its answer.
+/// What a node is asked, and the conversation.
+type Asked<'r, Op> = (&'r Arc<LeasedRegion>, Vec<Op>, Result<Begun, Error>);
+
+/// Asks a node, without waiting for its answer; nor, unless it is alone, for it to take all of a write.
 fn begin<Op>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     ops: &[Op],
     speech: &Speech<Op>,
+    is_alone: bool,
 ) -> Result<Begun, Error> {
     let deadline = session.deadline(session.options.request_timeout_ms);
     let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
-    let posted = (speech.post)(&mut *conversation.link, ops, deadline);
-    Ok((conversation, posted))
+    let link = &mut *conversation.link;
+    let posted = match is_alone {
+        true => (speech.post)(link, ops, deadline).map(|()| true),
+        false => (speech.post_some)(link, ops, deadline),
+    };
+    Ok(Begun { conversation, posted, deadline })
+}
+
+/// Sends the rest of what nodes did not take at once, to whichever takes it next: none waits for another.
+fn send_on<Op>(asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
+    loop {
+        let is_left = |begun: &&Begun| matches!(begun.posted, Ok(false));
+        let left: Vec<&Begun> =
+            asked.iter().filter_map(|(_, _, begun)| begun.as_ref().ok()).filter(is_left).collect();
+        let Some(deadline) = left.iter().map(|begun| begun.deadline).min() else { return };
+        let sockets: Vec<_> = left.iter().filter_map(|begun| begun.conversation.link.descriptor()).collect();
+        let waited = wait_writable(&sockets, deadline);
+        for (_, ops, begun) in &mut *asked {
+            let Ok(begun) = begun else { continue };
+            if let Ok(false) = begun.posted {
+                begun.posted = match &waited {
+                    Err(_) if begun.deadline <= deadline => Err(LinkError::TimedOut),
+                    _ => (speech.post_some)(&mut *begun.conversation.link, ops, begun.deadline),
+                };
+            }
+        }
+    }
 }
 
 /// Waits for what was asked of a node.
@@ -124,7 +186,7 @@ fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     repeat: Repeat,
-    (mut conversation, posted): Begun,
+    Begun { mut conversation, posted, .. }: Begun,
     ops: &mut [Op],
     speech: &Speech<Op>,
 ) -> Result<(), Error> {
@@ -148,7 +210,7 @@ fn finish<Op: Spanned>(
         }
         result
     };
-    let taken = posted.and_then(|()| (speech.take)(&mut *conversation.link, ops, deadline));
+    let taken = posted.and_then(|_| (speech.take)(&mut *conversation.link, ops, deadline));
     let result = judge(&mut *conversation.link, ops, taken);
     let result = region.node.end(conversation, result, deadline, repeat, |link| {
         let again = (speech.talk)(link, ops, deadline);

@@ -38,6 +38,13 @@ pub struct WriteRange<'a> {
     pub from: &'a [u8],
 }
 
+impl WriteRange<'_> {
+    /// Its range of the file, which was checked to end where a file may.
+    pub(crate) fn file(&self) -> Range<u64> {
+        self.offset..self.offset + self.from.len() as u64
+    }
+}
+
 /// Where a file is in its life.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
@@ -388,6 +395,13 @@ impl FileState {
     /// Begins to read a range if nothing is in the way.
     pub(crate) fn try_read(&mut self, range: &Range<u64>) -> Option<FlightId> {
         self.flights.begin(FlightKind::Read, range.clone())
+    }
+
+    /// The same, if nobody is writing there; from then on others may.
+    pub(crate) fn try_read_whole(&mut self, range: &Range<u64>) -> Option<FlightId> {
+        let whole = self.flights.begin(FlightKind::ReadWhole, range.clone())?;
+        self.flights.end(whole);
+        self.try_read(range)
     }
 
     /// Begins to write a range if nothing is in the way, and the map is still laid out so.

@@ -100,6 +100,10 @@ pub struct PoolOptions {
     pub local_folder: PathBuf,
     /// Bytes that may wait for the local disk; a writer that finds more waiting writes itself. Default 64 MiB.
     pub write_behind_bytes: u64,
+    /// Connections of a [`crate::Queue`] to each node, at most, for reads of 128 KiB and more; small reads have one of
+    /// their own. 1 to 16. Default 1: one takes what a core can copy, so more pay only where a single connection does
+    /// not fill the way to a node.
+    pub bulk_links: usize,
     /// How fast lost copies are made anew, and nodes being emptied are left, in bytes per second; at least
     /// 1 MiB. Default 256 MiB.
     pub repair_bytes_per_second: u64,
@@ -120,6 +124,7 @@ impl Default for PoolOptions {
             seal_scratch: false,
             local_folder: std::env::temp_dir(),
             write_behind_bytes: 64 << 20,
+            bulk_links: 1,
             repair_bytes_per_second: 256 << 20,
         }
     }
@@ -143,6 +148,10 @@ impl PoolOptions {
                 self.repair_bytes_per_second,
                 1 << 20
             );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if !(1..=16).contains(&self.bulk_links) {
+            let message = format!("{} bulk links; 1 to 16 are permitted", self.bulk_links);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if !(20..=600_000).contains(&self.renew_ms_max) {

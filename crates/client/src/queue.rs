@@ -3,12 +3,19 @@
 //! The idea: what is asked for is gathered for a moment, and goes to each node as one request for many ranges;
 //! several such requests are under way on one connection, and answers are taken in the order they come. How many
 //! operations are under way is for the caller to say, by how many it submits before it takes one back. Whatever
-//! is not plain (several nodes, a sealed file, a node that fails) is done the way [`FarFile::read_batch`] does it,
-//! and comes back like the rest.
+//! is not plain (several nodes, a node that fails) is done the way [`FarFile::read_batch`] does it, and comes back like
+//! the rest.
 //!
 //! A read that is under way holds off whatever moves or frees its bytes (mending, truncating, deleting), as every
 //! read does. Who waits for such a change must not hold one off, so what is not plain is done when no read of this
 //! queue is under way.
+//!
+//! Reads of much go over connections of their own, so that nothing small waits behind one: replies come in the order
+//! of requests on each connection, and in none between them. Nobody can tell, for operations that are under way at
+//! once may be carried out in any order anyway, and whoever needs one before the other takes the first back first.
+//!
+//! A read of a sealed file is under way like any other, and does not hold writers off: its pages are opened as they were
+//! when it began, and read the long way if a write has come first.
 //!
 //! Buffers are handed over with the operation and come back with its completion, so that nobody looks at one
 //! while it is being filled.
@@ -16,8 +23,10 @@
 use crate::by_node::span;
 use crate::error::Error;
 use crate::file::{FarFile, FileInner, Flight, ReadRange, WriteRange};
-use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
+use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
+use crate::read::NodeRead;
+use crate::sealed_pages::{SealedRead, Unopened};
 use crate::session::Session;
 use crate::stats::add;
 use farpool_transport::{LinkError, ReadOp};
@@ -29,6 +38,24 @@ use std::sync::Arc;
 
 /// Operations that go into one request.
 const GATHER_MAX: usize = 16;
+/// Reads of at least so many bytes go over connections of their own. Receiving one takes longer than the round trip
+/// of a small one, so whoever waits behind it would notice; what a request costs beside its bytes, nobody notices.
+pub(crate) const BULK_BYTES_MIN: usize = 128 << 10;
+/// Answers that are taken from the other connections, at most, while one with much has begun to come.
+const SMALL_FIRST_MAX: u32 = 16;
+
+/// Which connections a read goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traffic {
+    Small,
+    Bulk,
+}
+
+impl Traffic {
+    fn of(bytes: usize) -> Traffic {
+        if bytes < BULK_BYTES_MIN { Traffic::Small } else { Traffic::Bulk }
+    }
+}
 
 /// An operation that is over.
 #[derive(Debug)]
@@ -53,6 +80,8 @@ struct Asked {
     kind: Kind,
     offset: u64,
     bytes: Vec<u8>,
+    /// Why a node that was asked for it is not to be trusted any more.
+    accused: Option<Error>,
 }
 
 /// A read that a node was asked for.
@@ -61,11 +90,28 @@ struct Reading {
     flight: Flight<Arc<FileInner>>,
     /// Where its bytes are, in order.
     spans: Vec<Span>,
+    sealed: Option<SealedReading>,
+}
+
+/// What more there is to a read of a sealed file.
+struct SealedReading {
+    read: SealedRead,
+    /// Room for its pages, where they are more than was asked for.
+    pages: Vec<u8>,
+}
+
+/// Reads that a node is to be asked for at once.
+struct NodeRequest {
+    node: Arc<NodeLinks>,
+    traffic: Traffic,
+    readings: Vec<Reading>,
+    bytes: usize,
 }
 
 /// A connection to a node, and what was asked over it, oldest first: until when an answer is waited for, and the reads.
 struct Lane {
     node: Arc<NodeLinks>,
+    traffic: Traffic,
     conversation: Conversation,
     under_way: VecDeque<(MonoNs, Vec<Reading>)>,
 }
@@ -82,6 +128,8 @@ pub struct Queue {
     later: Vec<Asked>,
     done: VecDeque<Completion>,
     under_way: usize,
+    /// Answers taken from lanes of small traffic since one of bulk was looked for.
+    small_taken: u32,
 }
 
 impl Pool {
@@ -94,7 +142,7 @@ impl Pool {
 impl Queue {
     pub(crate) fn new(session: Arc<Session>) -> Queue {
         let (gathered, lanes, later, done) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
-        Queue { session, gathered, lanes, later, done, under_way: 0 }
+        Queue { session, gathered, lanes, later, done, under_way: 0, small_taken: 0 }
     }
 
     /// Operations submitted and not taken back.
@@ -104,12 +152,12 @@ impl Queue {
 
     /// Asks for the bytes of a file from `offset` on, as many as `into` is long; they must lie within the file.
     pub fn read(&mut self, tag: u64, file: &FarFile, offset: u64, into: Vec<u8>) {
-        self.submit(Asked { tag, file: file.clone(), kind: Kind::Read, offset, bytes: into });
+        self.submit(Asked { tag, file: file.clone(), kind: Kind::Read, offset, bytes: into, accused: None });
     }
 
     /// Asks for `from` to be written at `offset`.
     pub fn write(&mut self, tag: u64, file: &FarFile, offset: u64, from: Vec<u8>) {
-        self.submit(Asked { tag, file: file.clone(), kind: Kind::Write, offset, bytes: from });
+        self.submit(Asked { tag, file: file.clone(), kind: Kind::Write, offset, bytes: from, accused: None });
     }
 
     fn submit(&mut self, asked: Asked) {
@@ -125,19 +173,32 @@ impl Queue {
     pub fn poll(&mut self) -> Option<Completion> {
         if self.done.is_empty() {
             self.flush();
-            for lane in (0..self.lanes.len()).rev() {
-                // The last may have gone with one before it.
-                let Some(of) = self.lanes.get_mut(lane) else { continue };
-                let Some((deadline, _)) = of.under_way.front() else { continue };
-                if of.conversation.link.is_ready() {
-                    self.take(lane);
-                } else if self.session.host.now() > *deadline {
-                    self.break_off(lane);
-                }
+            self.take_ready(Traffic::Small);
+            if self.done.is_empty() || self.small_taken >= SMALL_FIRST_MAX {
+                self.small_taken = 0;
+                self.take_ready(Traffic::Bulk);
             }
             self.catch_up();
         }
         self.next_done()
+    }
+
+    /// Takes the oldest answer of every lane that has begun to be answered, and gives up those that never will be.
+    fn take_ready(&mut self, traffic: Traffic) {
+        for lane in (0..self.lanes.len()).rev() {
+            // The last may have gone with one before it.
+            let Some(of) = self.lanes.get_mut(lane) else { continue };
+            let Some((deadline, _)) = of.under_way.front() else { continue };
+            if of.traffic != traffic {
+                continue;
+            }
+            if of.conversation.link.is_ready() {
+                self.small_taken += u32::from(traffic == Traffic::Small);
+                self.take(lane);
+            } else if self.session.host.now() > *deadline {
+                self.break_off(lane);
+            }
+        }
     }
 
     /// The next operation that is over; nothing if none is under way.
@@ -146,7 +207,10 @@ impl Queue {
             if let Some(done) = self.poll() {
                 return Some(done);
             }
-            let busy = self.lanes.iter().position(|lane| !lane.under_way.is_empty())?;
+            let is_busy = |traffic| move |lane: &Lane| lane.traffic == traffic && !lane.under_way.is_empty();
+            // What is small comes soon, whatever becomes of the rest.
+            let small = self.lanes.iter().position(is_busy(Traffic::Small));
+            let busy = small.or_else(|| self.lanes.iter().position(is_busy(Traffic::Bulk)))?;
             self.take(busy);
             self.catch_up();
         }
@@ -160,15 +224,14 @@ impl Queue {
         let mut later = std::mem::take(&mut self.later).into_iter().peekable();
         while let Some(first) = later.next() {
             let mut same = vec![first];
-            let is_same = |one: &Asked, other: &Asked| {
-                one.kind == Kind::Write && other.kind == Kind::Write && one.file.same_file(&other.file)
-            };
+            let is_same =
+                |one: &Asked, other: &Asked| one.kind == other.kind && one.file.same_file(&other.file);
             while let Some(next) = later.next_if(|next| is_same(next, &same[0])) {
                 same.push(next);
             }
             match same[0].kind {
                 Kind::Write => self.write_now(same),
-                Kind::Read => same.into_iter().for_each(|asked| self.read_now(asked)),
+                Kind::Read => self.read_now(same),
             }
         }
     }
@@ -181,7 +244,7 @@ impl Queue {
 
     /// Sends what was gathered on its way.
     pub fn flush(&mut self) {
-        let mut requests: Vec<(Arc<LeasedRegion>, Vec<Reading>, usize)> = Vec::new();
+        let mut requests: Vec<NodeRequest> = Vec::new();
         // Nothing new goes ahead of what was put off, or that would wait for ever.
         if !self.later.is_empty() {
             self.later.append(&mut self.gathered);
@@ -196,45 +259,61 @@ impl Queue {
                 self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result: Ok(()) });
                 continue;
             }
-            let bytes = asked.bytes.len();
-            let end = asked.offset.saturating_add(bytes as u64);
-            match asked.file.inner.begin_plain_read(asked.offset..end) {
-                Some((flight, pieces)) if bytes <= IO_BYTES_MAX => {
-                    let region = Arc::clone(&pieces[0].region);
-                    let reading = Reading { asked, flight, spans: pieces.iter().map(span).collect() };
-                    let fits = |(of, _, total): &&mut (Arc<LeasedRegion>, _, usize)| {
-                        Arc::ptr_eq(&of.node, &region.node) && *total + bytes <= IO_BYTES_MAX
+            let end = asked.offset.saturating_add(asked.bytes.len() as u64);
+            let begun = asked.file.inner.begin_node_read(asked.offset..end);
+            match begun.map(|read| (read.bytes(), read)) {
+                Some((bytes, read)) if bytes <= IO_BYTES_MAX => {
+                    let region = Arc::clone(&read.pieces[0].region);
+                    let reading = Reading::of(asked, read);
+                    let traffic = Traffic::of(bytes);
+                    // Each of much by itself, for whichever connection has the least to do.
+                    let fits = |request: &&mut NodeRequest| {
+                        (request.traffic, traffic) == (Traffic::Small, Traffic::Small)
+                            && request.bytes + bytes <= IO_BYTES_MAX
+                            && Arc::ptr_eq(&request.node, &region.node)
                     };
                     match requests.iter_mut().find(fits) {
-                        Some((_, readings, total)) => {
-                            readings.push(reading);
-                            *total += bytes;
+                        Some(request) => {
+                            request.readings.push(reading);
+                            request.bytes += bytes;
                         }
-                        None => requests.push((region, vec![reading], bytes)),
+                        None => {
+                            let (node, readings) = (Arc::clone(&region.node), vec![reading]);
+                            requests.push(NodeRequest { node, traffic, readings, bytes });
+                        }
                     }
                 }
                 _ => self.later.push(asked),
             }
         }
-        for (region, readings, _) in requests {
-            self.post(&region.node, readings);
+        requests.into_iter().for_each(|request| self.post(request));
+    }
+
+    /// The connection for a request: of those for its traffic the one with the least under way, or one more.
+    fn lane(&mut self, node: &Arc<NodeLinks>, traffic: Traffic, deadline: MonoNs) -> Option<usize> {
+        let links_max = match traffic {
+            Traffic::Small => 1,
+            Traffic::Bulk => self.session.options.bulk_links,
+        };
+        let lanes = || {
+            let all = self.lanes.iter().enumerate();
+            all.filter(|(_, lane)| lane.traffic == traffic && Arc::ptr_eq(&lane.node, node))
+        };
+        let least = lanes().min_by_key(|(_, lane)| lane.under_way.len());
+        match least {
+            Some((lane, of)) if of.under_way.is_empty() || lanes().count() >= links_max => return Some(lane),
+            _ => {}
         }
+        let least = least.map(|(lane, _)| lane);
+        let Ok(conversation) = node.begin(deadline) else { return least };
+        self.lanes.push(Lane { node: Arc::clone(node), traffic, conversation, under_way: VecDeque::new() });
+        Some(self.lanes.len() - 1)
     }
 
     /// Asks a node.
-    fn post(&mut self, node: &Arc<NodeLinks>, mut readings: Vec<Reading>) {
+    fn post(&mut self, NodeRequest { node, traffic, mut readings, .. }: NodeRequest) {
         let deadline = self.session.deadline(self.session.options.request_timeout_ms);
-        let lane = match self.lanes.iter().position(|lane| Arc::ptr_eq(&lane.node, node)) {
-            Some(lane) => lane,
-            None => match node.begin(deadline) {
-                Ok(conversation) => {
-                    let under_way = VecDeque::new();
-                    self.lanes.push(Lane { node: Arc::clone(node), conversation, under_way });
-                    self.lanes.len() - 1
-                }
-                Err(_) => return self.put_off(readings),
-            },
-        };
+        let Some(lane) = self.lane(&node, traffic, deadline) else { return self.put_off(readings) };
         let posted = self.lanes[lane].conversation.link.post_read(&ops_of(&mut readings), deadline);
         self.lanes[lane].under_way.push_back((deadline, readings));
         if posted.is_err() {
@@ -250,11 +329,17 @@ impl Queue {
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
                 let counters = &self.session.counters;
-                for Reading { asked, flight, .. } in readings {
-                    drop(flight);
-                    add(&counters.read_ops, 1);
-                    add(&counters.bytes_read, asked.bytes.len() as u64);
-                    self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result: Ok(()) });
+                for reading in readings {
+                    match reading.open() {
+                        Ok(asked) => {
+                            add(&counters.read_ops, 1);
+                            add(&counters.bytes_read, asked.bytes.len() as u64);
+                            let Asked { tag, bytes, .. } = asked;
+                            self.done.push_back(Completion { tag, bytes, result: Ok(()) });
+                        }
+                        // Another copy may do, or the next try.
+                        Err(asked) => self.later.push(*asked),
+                    }
                 }
             }
             // Why, and what to do about it, shows when each is asked for by itself.
@@ -288,10 +373,21 @@ impl Queue {
         self.later.extend(readings.into_iter().map(|reading| reading.asked));
     }
 
-    /// Reads without the lanes.
-    fn read_now(&mut self, mut asked: Asked) {
-        let result = asked.file.read_batch(&mut [ReadRange { offset: asked.offset, into: &mut asked.bytes }]);
-        self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result });
+    /// Reads of one file without the lanes, together. If that fails, which of them failed is found out one by one.
+    fn read_now(&mut self, mut same: Vec<Asked>) {
+        let is_done = same.len() > 1 && {
+            let file = same[0].file.clone();
+            let ranges =
+                same.iter_mut().map(|Asked { offset, bytes, .. }| ReadRange { offset: *offset, into: bytes });
+            file.read_batch(&mut ranges.collect::<Vec<_>>()).is_ok()
+        };
+        for mut asked in same {
+            let range = ReadRange { offset: asked.offset, into: &mut asked.bytes };
+            let result = if is_done { Ok(()) } else { asked.file.read_batch(&mut [range]) };
+            // What it was read from once more had been given up for this.
+            let result = result.map_err(|error| asked.accused.unwrap_or(error));
+            self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result });
+        }
     }
 
     /// Writes to one file, together. If that fails, which of them failed is found out one by one.
@@ -323,12 +419,48 @@ impl Drop for Queue {
     }
 }
 
+impl Reading {
+    fn of(asked: Asked, read: NodeRead) -> Reading {
+        let bytes = read.bytes();
+        let NodeRead { flight, pieces, sealed } = read;
+        let is_whole = bytes == asked.bytes.len();
+        let sealed = sealed
+            .map(|read| SealedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
+        let pieces = sealed.as_ref().map_or(&pieces, |sealed| &sealed.read.pieces);
+        Reading { spans: pieces.iter().map(span).collect(), asked, flight, sealed }
+    }
+
+    /// Ends it, now that it has been answered: what was asked for is there, or has to be read the long way.
+    fn open(mut self) -> Result<Asked, Box<Asked>> {
+        let Some(mut sealed) = self.sealed.take() else { return Ok(self.asked) };
+        let Reading { mut asked, flight, .. } = self;
+        let is_apart = !sealed.pages.is_empty();
+        let room = if is_apart { &mut sealed.pages } else { &mut asked.bytes };
+        let opened = asked.file.inner.open_read(&sealed.read, room);
+        drop(flight);
+        match opened {
+            Ok(()) if is_apart => {
+                let from = (asked.offset - sealed.read.file().start) as usize;
+                let count = asked.bytes.len();
+                asked.bytes.copy_from_slice(&sealed.pages[from..from + count]);
+                Ok(asked)
+            }
+            Ok(()) => Ok(asked),
+            Err(Unopened::Overtaken) => Err(Box::new(asked)),
+            Err(Unopened::Tampered(error)) => Err(Box::new(Asked { accused: Some(error), ..asked })),
+        }
+    }
+}
+
 /// The operations of several reads, each with its part of its buffer.
 fn ops_of(readings: &mut [Reading]) -> Vec<ReadOp<'_>> {
     let mut ops = Vec::with_capacity(readings.len());
-    for reading in readings {
-        let mut rest = &mut reading.asked.bytes[..];
-        for span in &reading.spans {
+    for Reading { asked, spans, sealed, .. } in readings {
+        let mut rest = match sealed {
+            Some(sealed) if !sealed.pages.is_empty() => &mut sealed.pages[..],
+            _ => &mut asked.bytes,
+        };
+        for span in &*spans {
             let (into, behind) = rest.split_at_mut(span.bytes as usize);
             rest = behind;
             ops.push(ReadOp { span: *span, into });

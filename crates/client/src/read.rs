@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Flight, Phase, ReadRange, hull};
 use crate::node_links::LeasedRegion;
 use crate::plan::{FileMap, FlightKind, Piece, ReadPlan, pages_around};
+use crate::sealed_pages::SealedRead;
 use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,8 +18,22 @@ const REOPENS_MAX: u32 = 3;
 /// A region that did not answer with its bytes, and why.
 pub(crate) type Missed = (Arc<LeasedRegion>, Error);
 
-/// A read under way, and its pieces in order.
-pub(crate) type PlainRead = (Flight<Arc<FileInner>>, Vec<Piece<Arc<LeasedRegion>>>);
+/// A read under way that one node answers.
+pub(crate) struct NodeRead {
+    pub(crate) flight: Flight<Arc<FileInner>>,
+    /// Its pieces in order, without gaps; of a sealed file the parts of its pages.
+    pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
+    /// Of a sealed file: the pages to be read, and what opens them.
+    pub(crate) sealed: Option<SealedRead>,
+}
+
+impl NodeRead {
+    /// Bytes that the node is asked for.
+    pub(crate) fn bytes(&self) -> usize {
+        let pieces = self.sealed.as_ref().map_or(&self.pieces, |sealed| &sealed.pieces);
+        pieces.iter().map(|piece| (piece.file.end - piece.file.start) as usize).sum()
+    }
+}
 
 /// Whether a failure is the node's alone, so that another copy may do better.
 fn is_worth_another_copy(error: &Error) -> bool {
@@ -63,10 +78,13 @@ impl FileInner {
         }
     }
 
-    /// Begins a read that one node can answer by itself, now: the flight, and the pieces in order. Nothing if it
-    /// takes more than that; [`Self::read_ranges`] knows what.
-    pub(crate) fn begin_plain_read(self: &Arc<Self>, range: Range<u64>) -> Option<PlainRead> {
-        if self.key.is_some() || range.is_empty() {
+    /// Begins a read that one node can answer by itself, now. Nothing if it takes more than that;
+    /// [`Self::read_ranges`] knows what.
+    ///
+    /// It keeps nobody from writing, for whoever has begun it may write before its answer is taken. So pages of a
+    /// sealed file are opened as they were when it began, and nobody may be writing them then.
+    pub(crate) fn begin_node_read(self: &Arc<Self>, range: Range<u64>) -> Option<NodeRead> {
+        if range.is_empty() {
             return None;
         }
         let now = self.session.host.now();
@@ -84,9 +102,15 @@ impl FileInner {
         if !is_one_node || !bare.is_empty() || bytes < range.end - range.start {
             return None;
         }
-        let id = state.try_read(&range)?;
+        let (id, sealed) = match self.key {
+            Some(_) => {
+                let read = SealedRead::of(&state.map, &pieces)?;
+                (state.try_read_whole(&read.file())?, Some(read))
+            }
+            None => (state.try_read(&range)?, None),
+        };
         drop(state);
-        Some((Flight::of(Arc::clone(self), id), pieces))
+        Some(NodeRead { flight: Flight::of(Arc::clone(self), id), pieces, sealed })
     }
 
     /// Reads from whichever copies answer.
@@ -126,7 +150,7 @@ impl FileInner {
                 rest.fill(0);
             }
             let missed = match &self.key {
-                Some(key) => self.fetch_sealed(key, from_nodes)?,
+                Some(key) => self.fetch_sealed(key, from_nodes),
                 None => self.fetch_plain(from_nodes),
             };
             if let Some((_, error)) = missed.iter().find(|(_, error)| !is_worth_another_copy(error)) {

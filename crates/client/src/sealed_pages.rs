@@ -6,12 +6,15 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange, WriteRange};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
-    Cut, ExtentCopy, PageError, PageKey, PagePlace, PageSealed, PageSeals, Piece, SEAL_PAGE_BYTES, Snapshot,
-    pages_around,
+    Cut, ExtentCopy, FileMap, PageError, PageKey, PagePlace, PageSealed, PageSeals, Piece, RangeSet,
+    SEAL_PAGE_BYTES, Snapshot, pages_around,
 };
 use crate::read::Missed;
 use crate::session::Session;
+use crate::write::WriteRun;
 use farpool_transport::{ReadOp, WriteOp};
+use std::borrow::Cow;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,77 +54,181 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
     }
 }
 
+/// A read of whole pages that goes on beside writes. What opens them was noted when it began: it shows them as they
+/// were then, or not at all.
+pub(crate) struct SealedRead {
+    /// In order, and without gaps.
+    pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
+    seals: Vec<Vec<Option<PageSealed>>>,
+    /// [`FileMap::version`] of its pages when it began.
+    version: u64,
+}
+
+/// Why pages that have come could not be opened.
+pub(crate) enum Unopened {
+    /// They were being written meanwhile.
+    Overtaken,
+    /// Their node answered with other bytes.
+    Tampered(Error),
+}
+
+impl SealedRead {
+    /// Of pieces without gaps between them, which nobody is writing now. Nothing if a copy has left the map.
+    pub(crate) fn of(
+        map: &FileMap<Arc<LeasedRegion>>,
+        pieces: &[Piece<Arc<LeasedRegion>>],
+    ) -> Option<SealedRead> {
+        let pieces: Vec<_> = pieces.iter().map(around).collect();
+        let seals = pieces.iter().map(|piece| map.load_seals(piece)).collect::<Option<_>>()?;
+        let version = map.version(&(pieces.first()?.file.start..pieces.last()?.file.end));
+        Some(SealedRead { pieces, seals, version })
+    }
+
+    /// The pages of the file.
+    pub(crate) fn file(&self) -> Range<u64> {
+        let first = self.pieces.first().map_or(0, |piece| piece.file.start);
+        first..self.pieces.last().map_or(first, |piece| piece.file.end)
+    }
+}
+
+/// Who wants which bytes of the pages that one operation reads.
+struct Wanted<'i> {
+    parts: Vec<(Range<u64>, &'i mut [u8])>,
+    /// Where the pages are opened, unless a part is all of them: then there.
+    room: Vec<u8>,
+}
+
+impl Wanted<'_> {
+    fn room(&mut self) -> &mut [u8] {
+        match &mut self.parts[..] {
+            [(_, into)] if self.room.is_empty() => into,
+            _ => &mut self.room,
+        }
+    }
+
+    /// Gives everybody their bytes of the pages that were opened.
+    fn hand_out(self, pages: &Range<u64>) {
+        for (part, into) in self.parts.into_iter().filter(|_| !self.room.is_empty()) {
+            into.copy_from_slice(&self.room[within(&part, pages)]);
+        }
+    }
+}
+
 impl FileInner {
-    /// The pages around a write as they will be, sealed for each copy that gets them.
+    /// Opens what a read has brought, before its flight ends.
+    pub(crate) fn open_read(&self, read: &SealedRead, bytes: &mut [u8]) -> Result<(), Unopened> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let mut rest = bytes;
+        for (piece, seals) in read.pieces.iter().zip(&read.seals) {
+            let (pages, behind) = rest.split_at_mut((piece.file.end - piece.file.start) as usize);
+            rest = behind;
+            if let Err(error) = key.open(place(&piece.region, piece.offset), seals, pages) {
+                // A write that began since may have been at the node first: then nobody is to blame.
+                if self.state().map.version(&read.file()) != read.version {
+                    return Err(Unopened::Overtaken);
+                }
+                return Err(Unopened::Tampered(self.session.accuse(piece, error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs of pages as they will be, sealed for each copy that gets them: `sent` has the copies of each run.
     pub(crate) fn seal_pages<'p>(
         &self,
         key: &PageKey,
-        range: &WriteRange<'_>,
-        pages: &Range<u64>,
-        pieces: &[&'p Piece<Arc<LeasedRegion>>],
+        runs: &[WriteRun<'_>],
+        sent: &[Vec<&'p Piece<Arc<LeasedRegion>>>],
     ) -> Result<Vec<SealedPiece<'p>>, Error> {
-        let mut plain = vec![0; (pages.end - pages.start) as usize];
-        let end = range.offset + range.from.len() as u64;
-        // Of pages that are written in part, what they hold already is sealed with it.
-        let (head, tail) = (pages.start..range.offset, end..pages.end);
-        for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
-            let into = &mut plain[(part.start - pages.start) as usize..(part.end - pages.start) as usize];
-            self.fetch(&mut [&mut ReadRange { offset: part.start, into }])?;
+        let plain = self.plain_pages(runs)?;
+        let mut sealed = Vec::with_capacity(sent.iter().map(Vec::len).sum());
+        for ((run, plain), pieces) in runs.iter().zip(&plain).zip(sent) {
+            for &piece in pieces {
+                let file = within(&piece.file, &run.file);
+                let mut bytes = vec![0; file.len()];
+                let mut seals = vec![None; file.len() / SEAL_PAGE_BYTES];
+                key.seal(place(&piece.region, piece.offset), &plain[file], &mut bytes, &mut seals)
+                    .map_err(|error| of_page_error(error, &piece.region))?;
+                sealed.push(SealedPiece { piece, bytes, seals });
+            }
         }
-        plain[(range.offset - pages.start) as usize..][..range.from.len()].copy_from_slice(range.from);
-        let seal = |piece: &&'p Piece<Arc<LeasedRegion>>| {
-            let file = (piece.file.start - pages.start) as usize..(piece.file.end - pages.start) as usize;
-            let mut bytes = vec![0; file.len()];
-            let mut seals = vec![None; file.len() / SEAL_PAGE_BYTES];
-            key.seal(place(&piece.region, piece.offset), &plain[file], &mut bytes, &mut seals)
-                .map_err(|error| of_page_error(error, &piece.region))?;
-            Ok(SealedPiece { piece, bytes, seals })
-        };
-        pieces.iter().map(seal).collect()
+        Ok(sealed)
     }
 
-    /// Reads pieces, each from the whole pages around it; which of them did not come, and why.
+    /// What runs of pages will hold. What pages hold already that are written in part comes from the nodes, for all
+    /// runs at once.
+    fn plain_pages<'r>(&self, runs: &[WriteRun<'r>]) -> Result<Vec<Cow<'r, [u8]>>, Error> {
+        let prepared = |run: &WriteRun<'r>| match run.ranges.last() {
+            // Whatever is written before it will not be seen.
+            Some(last) if last.file() == run.file => Cow::Borrowed(last.from),
+            _ => Cow::Owned(vec![0; (run.file.end - run.file.start) as usize]),
+        };
+        let mut plain: Vec<Cow<'r, [u8]>> = runs.iter().map(prepared).collect();
+        let mut kept = Vec::new();
+        for (run, plain) in runs.iter().zip(&mut plain) {
+            let Cow::Owned(plain) = plain else { continue };
+            let mut written = RangeSet::default();
+            run.ranges.iter().for_each(|range| written.insert(range.file()));
+            let (mut rest, mut at) = (&mut plain[..], run.file.start);
+            for covered in written.overlaps(run.file.clone()).chain(iter::once(run.file.end..run.file.end)) {
+                let (into, behind) = rest.split_at_mut((covered.start - at) as usize);
+                if !into.is_empty() {
+                    kept.push(ReadRange { offset: at, into });
+                }
+                rest = &mut behind[(covered.end - covered.start) as usize..];
+                at = covered.end;
+            }
+        }
+        if !kept.is_empty() {
+            self.fetch(&mut kept.iter_mut().collect::<Vec<_>>())?;
+        }
+        for (run, plain) in runs.iter().zip(&mut plain) {
+            let Cow::Owned(plain) = plain else { continue };
+            for range in run.ranges {
+                plain[within(&range.file(), &run.file)].copy_from_slice(range.from);
+            }
+        }
+        Ok(plain)
+    }
+
+    /// Reads pieces, each from the whole pages around it; which of them did not come, and why. Those of one node are
+    /// opened while the others still answer.
     pub(crate) fn fetch_sealed(
         &self,
         key: &PageKey,
         pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>,
-    ) -> Result<Vec<Missed>, Error> {
-        let whole: Vec<Piece<Arc<LeasedRegion>>> = pieces.iter().map(|(piece, _)| around(piece)).collect();
-        let mut buffers: Vec<Vec<u8>> =
-            whole.iter().map(|piece| vec![0; (piece.file.end - piece.file.start) as usize]).collect();
+    ) -> Vec<Missed> {
+        let (pages, mut wanted) = together(pieces);
+        // Nobody seals them anew while this read goes on.
+        let seals: Vec<_> = {
+            let state = self.state();
+            pages.iter().map(|piece| state.map.load_seals(piece)).collect()
+        };
+        let mut opened: Vec<Result<(), Error>> = vec![Ok(()); pages.len()];
         let mut by_node = ByNode::default();
-        for (piece, into) in whole.iter().zip(&mut buffers) {
-            by_node.add(&piece.region, ReadOp { span: span(piece), into });
+        for (piece, wanted) in pages.iter().zip(&mut wanted) {
+            by_node.add(&piece.region, ReadOp { span: span(piece), into: wanted.room() });
         }
-        let outcomes = by_node.read(&self.session);
+        let outcomes = by_node.read_and(&self.session, |node, ops| {
+            let all = pages.iter().zip(&seals).zip(&mut opened);
+            let answered = all.filter(|((piece, _), _)| Arc::ptr_eq(&piece.region.node, node));
+            for (((piece, seals), opened), op) in answered.zip(ops) {
+                *opened = match seals {
+                    Some(seals) => self.session.open_sealed(key, piece, seals, op.into),
+                    // A write elsewhere in the extent missed this copy, which left the file a moment ago.
+                    None => Err(Error::lost(&node.info.name, "its copy has left the file")),
+                };
+            }
+        });
         let mut missed = Vec::new();
-        for ((whole, buffer), (piece, into)) in whole.iter().zip(&mut buffers).zip(pieces) {
-            let opened = match failure(&outcomes, &piece.region) {
-                Some(error) => Err(error.clone()),
-                None => self.open_pages(key, whole, buffer),
-            };
-            match opened {
-                Ok(()) => {
-                    let from = (piece.file.start - whole.file.start) as usize;
-                    into.copy_from_slice(&buffer[from..from + into.len()]);
-                }
-                Err(error) => missed.push((Arc::clone(&piece.region), error)),
+        for ((piece, wanted), opened) in pages.iter().zip(wanted).zip(opened) {
+            let failed = failure(&outcomes, &piece.region).cloned().or(opened.err());
+            match failed {
+                None => wanted.hand_out(&piece.file),
+                Some(error) => missed.push((Arc::clone(&piece.region), error)),
             }
         }
-        Ok(missed)
-    }
-
-    fn open_pages(
-        &self,
-        key: &PageKey,
-        piece: &Piece<Arc<LeasedRegion>>,
-        bytes: &mut [u8],
-    ) -> Result<(), Error> {
-        let Some(seals) = self.state().map.load_seals(piece) else {
-            // A write elsewhere in the extent missed this copy, which left the file a moment ago.
-            return Err(Error::lost(&piece.region.node.info.name, "its copy has left the file"));
-        };
-        self.session.open_sealed(key, piece, &seals, bytes)
+        missed
     }
 
     /// Copies what is written of an extent to another place, sealed anew for it.
@@ -194,18 +301,20 @@ impl Session {
         seals: &[Option<PageSealed>],
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        let first = place(&piece.region, piece.offset);
-        key.open(first, seals, bytes).map_err(|error| {
-            if matches!(error, PageError::Tampered { .. }) {
-                piece.region.node.bar("it answered with other bytes than were written");
-                self.lose_regions(&piece.region.node);
-            }
-            of_page_error(error, &piece.region)
-        })
+        key.open(place(&piece.region, piece.offset), seals, bytes).map_err(|error| self.accuse(piece, error))
+    }
+
+    /// Pages of a piece could not be opened though nobody was writing them.
+    fn accuse(&self, piece: &Piece<Arc<LeasedRegion>>, error: PageError) -> Error {
+        if matches!(error, PageError::Tampered { .. }) {
+            piece.region.node.bar("it answered with other bytes than were written");
+            self.lose_regions(&piece.region.node);
+        }
+        of_page_error(error, &piece.region)
     }
 }
 
-/// Runs of bytes, in order, with the whole pages around them. Runs that share a page are together, for a page is
+/// Runs of bytes, in the order of their starts, with the whole pages around them. Runs that share a page are together, for a page is
 /// sealed whole.
 fn by_pages(runs: &[Range<u64>]) -> Vec<(Range<u64>, Vec<Range<u64>>)> {
     let mut pages: Vec<(Range<u64>, Vec<Range<u64>>)> = Vec::new();
@@ -213,13 +322,57 @@ fn by_pages(runs: &[Range<u64>]) -> Vec<(Range<u64>, Vec<Range<u64>>)> {
         let around = pages_around(run.clone());
         match pages.last_mut() {
             Some((pages, together)) if around.start < pages.end => {
-                pages.end = around.end;
+                pages.end = pages.end.max(around.end);
                 together.push(run.clone());
             }
             _ => pages.push((around, vec![run.clone()])),
         }
     }
     pages
+}
+
+/// What a batch writes: runs of whole pages, in order. Ranges that share a page are in one run, in the order in which
+/// they are to be written.
+pub(crate) fn page_runs<'r>(ranges: &'r mut [WriteRange<'r>]) -> Vec<WriteRun<'r>> {
+    let mut files: Vec<Range<u64>> = ranges.iter().map(WriteRange::file).collect();
+    files.sort_unstable_by_key(|file| file.start);
+    let pages = by_pages(&files);
+    let run_of = |range: &WriteRange<'_>| pages.partition_point(|(pages, _)| pages.end <= range.offset);
+    ranges.sort_by_key(run_of);
+    let same_run = ranges.chunk_by(|one, other| run_of(one) == run_of(other));
+    pages.iter().zip(same_run).map(|((file, _), ranges)| WriteRun { file: file.clone(), ranges }).collect()
+}
+
+/// Pieces that follow one another in the same pages are read together, once.
+fn together<'i>(
+    pieces: Vec<(&Piece<Arc<LeasedRegion>>, &'i mut [u8])>,
+) -> (Vec<Piece<Arc<LeasedRegion>>>, Vec<Wanted<'i>>) {
+    let mut pages: Vec<Piece<Arc<LeasedRegion>>> = Vec::with_capacity(pieces.len());
+    let mut wanted: Vec<Wanted<'i>> = Vec::with_capacity(pieces.len());
+    for (piece, into) in pieces {
+        let whole = around(piece);
+        match pages.last_mut().zip(wanted.last_mut()) {
+            Some((last, wanted)) if last.copy == whole.copy && last.file.contains(&whole.file.start) => {
+                last.file.end = last.file.end.max(whole.file.end);
+                wanted.parts.push((piece.file.clone(), into));
+            }
+            _ => {
+                pages.push(whole);
+                wanted.push(Wanted { parts: vec![(piece.file.clone(), into)], room: Vec::new() });
+            }
+        }
+    }
+    for (piece, wanted) in pages.iter().zip(&mut wanted) {
+        if !matches!(&wanted.parts[..], [(part, _)] if *part == piece.file) {
+            wanted.room = vec![0; (piece.file.end - piece.file.start) as usize];
+        }
+    }
+    (pages, wanted)
+}
+
+/// Where a part lies in a range that has all of it.
+pub(crate) fn within(part: &Range<u64>, of: &Range<u64>) -> Range<usize> {
+    (part.start - of.start) as usize..(part.end - of.start) as usize
 }
 
 /// A piece with the whole of its first and last page. Extents begin and end with pages.

@@ -11,6 +11,7 @@ use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, FlightKind, Piece, RangeSet, pages_around};
+use crate::sealed_pages::{page_runs, within};
 use crate::stats::add;
 use farpool_transport::WriteOp;
 use farpool_wire::mutant;
@@ -18,29 +19,57 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Pages of sealed files that are sealed before the first of them is sent, at most, but for a range that has more:
+/// they take as much memory again, once for each copy.
+const SEALED_BYTES_AT_ONCE: u64 = 8 << 20;
+
+/// What of a file is written by itself, and the ranges that it is made of, in order.
+pub(crate) struct WriteRun<'r> {
+    pub(crate) file: Range<u64>,
+    pub(crate) ranges: &'r [WriteRange<'r>],
+}
+
 impl FileInner {
     pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
         // Writing nothing behind the end does not move it.
-        let ranges: Vec<&WriteRange<'_>> = ranges.iter().filter(|range| !range.from.is_empty()).collect();
-        let hull = hull(ranges.iter().map(|range| (range.offset, range.from.len())));
-        let of = |range: &&WriteRange<'_>| range.offset..range.offset + range.from.len() as u64;
+        let mut ranges: Vec<WriteRange<'_>> =
+            ranges.iter().filter(|range| !range.from.is_empty()).copied().collect();
         if ranges.is_empty() {
             return self.check_writable(&self.state().phase);
         }
-        check_end(hull.end)?;
-        if self.key.is_some() && ranges.len() > 1 {
-            // Two may meet in a page, and then the second needs what the first made of it.
-            return ranges.into_iter().try_for_each(|range| self.write_ranges(std::slice::from_ref(range)));
+        check_end(hull(ranges.iter().map(|range| (range.offset, range.from.len()))).end)?;
+        if self.key.is_none() {
+            let single = |ranges: &'_ [WriteRange<'_>]| ranges[0].file();
+            let runs: Vec<WriteRun<'_>> =
+                ranges.chunks(1).map(|ranges| WriteRun { file: single(ranges), ranges }).collect();
+            return self.write_runs(&runs);
         }
-        // A sealed file is written in whole pages.
-        let whole = |range: Range<u64>| if self.key.is_some() { pages_around(range) } else { range };
-        let of = |range: &&WriteRange<'_>| whole(of(range));
-        let hull = whole(hull);
+        let mut rest = &mut ranges[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let mut fits = |range: &WriteRange<'_>| {
+                let pages = pages_around(range.file());
+                bytes += pages.end - pages.start;
+                bytes <= SEALED_BYTES_AT_ONCE
+            };
+            let count = rest.iter().take_while(|range| fits(range)).count().max(1);
+            let (now, later) = rest.split_at_mut(count);
+            self.write_runs(&page_runs(now))?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes runs of a file, all at once. Those of a sealed file are of whole pages and do not overlap; each
+    /// succeeds or fails by itself. Of others, all do.
+    fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
+        let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
+        let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));
         let (flight, pieces) = loop {
             self.grow(hull.end)?;
             let begun = self.begin(FlightKind::Write, &hull, |state| {
                 self.check_writable(&state.phase)?;
-                if ranges.iter().any(|range| state.map.is_quarantined(of(range))) {
+                if runs.iter().any(|run| state.map.is_quarantined(run.file.clone())) {
                     let message = "an earlier write there broke off and may still arrive: write a new file";
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
@@ -49,8 +78,8 @@ impl FileInner {
                     return Ok(None);
                 }
                 // In one step with the beginning, so that a copy being made of these extents is not taken in.
-                ranges.iter().for_each(|range| state.map.begin_write(&of(range)));
-                Ok(Some(ranges.iter().map(|range| state.map.copies_of(of(range))).collect::<Vec<_>>()))
+                runs.iter().for_each(|run| state.map.begin_write(&run.file));
+                Ok(Some(runs.iter().map(|run| state.map.copies_of(run.file.clone())).collect::<Vec<_>>()))
             })?;
             if let (flight, Some(pieces)) = begun {
                 break (flight, pieces);
@@ -66,20 +95,18 @@ impl FileInner {
             .iter()
             .map(|pieces| pieces.iter().filter(|piece| !skipped.contains(&piece.copy)).collect::<Vec<_>>())
             .collect();
-        let mut by_node = ByNode::default();
-        let sealed = match (&self.key, &ranges[..], &sent[..]) {
-            (Some(key), [range], [sent]) => self.seal_pages(key, range, &hull, sent)?,
-            _ => Vec::new(),
+        let sealed = match &self.key {
+            Some(key) => self.seal_pages(key, runs, &sent)?,
+            None => Vec::new(),
         };
-        if self.key.is_some() {
-            for piece in &sealed {
-                by_node.add(&piece.piece.region, WriteOp { span: span(piece.piece), from: &piece.bytes });
-            }
-        } else {
-            for (range, sent) in ranges.iter().zip(&sent) {
+        let mut by_node = ByNode::default();
+        for piece in &sealed {
+            by_node.add(&piece.piece.region, WriteOp { span: span(piece.piece), from: &piece.bytes });
+        }
+        if self.key.is_none() {
+            for (run, sent) in runs.iter().zip(&sent) {
                 for piece in sent {
-                    let (start, end) = (piece.file.start - range.offset, piece.file.end - range.offset);
-                    let from = &range.from[start as usize..end as usize];
+                    let from = &run.ranges[0].from[within(&piece.file, &run.file)];
                     by_node.add(&piece.region, WriteOp { span: span(piece), from });
                 }
             }
@@ -91,16 +118,17 @@ impl FileInner {
         }
         let session = &self.session;
         if let Some(disk) = &self.disk {
-            for range in &ranges {
+            for range in runs.iter().flat_map(|run| run.ranges) {
                 let limit = session.options.write_behind_bytes;
                 let job = (disk, range.offset, range.from);
                 session.behind.put(&session.host, &session.counters, limit, job);
             }
         }
-        let mut result = Ok(());
-        for (range, pieces) in ranges.iter().zip(&pieces) {
-            result = result.and(self.settle(of(range), pieces, &skipped, &outcomes));
-        }
+        let settle = |(run, pieces): (&WriteRun<'_>, &Vec<_>)| {
+            self.settle(run.file.clone(), pieces, &skipped, &outcomes)
+        };
+        let settled: Vec<Result<(), Error>> = runs.iter().zip(&pieces).map(settle).collect();
+        let failed = settled.iter().find_map(|result| result.as_ref().err().cloned());
         let is_late = |piece: &&Piece<Arc<LeasedRegion>>| {
             failure(&outcomes, &piece.region).is_some_and(|error| may_arrive_late(error, &piece.region))
         };
@@ -109,20 +137,22 @@ impl FileInner {
         let mut state = self.state();
         // Another write may have dropped them while this one was on its way there.
         state.keep_from_use(&late);
-        for range in &ranges {
-            let end = range.offset + range.from.len() as u64;
-            match &result {
-                // Of the pages around it, only this is written: the rest is as it was, or zeros.
-                Ok(()) => state.map.wrote(range.offset..end),
-                Err(_) => {
-                    state.map.poison(of(range), |id| late.contains(&id));
-                    state.map.extend(end);
+        for (run, settled) in runs.iter().zip(&settled) {
+            let is_written = if self.key.is_some() { settled.is_ok() } else { failed.is_none() };
+            if !is_written {
+                state.map.poison(run.file.clone(), |id| late.contains(&id));
+            }
+            for range in run.ranges {
+                match is_written {
+                    // Of the pages around it, only this is written: the rest is as it was, or zeros.
+                    true => state.map.wrote(range.file()),
+                    false => state.map.extend(range.file().end),
                 }
             }
         }
         drop(state);
         drop(flight);
-        result
+        failed.map_or(Ok(()), Err)
     }
 
     /// Whether to give a copy up without trying: its node did not answer the last time, and another copy can

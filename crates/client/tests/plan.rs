@@ -203,3 +203,20 @@ fn flight_is_older_than_a_moment_until_it_ends() {
     assert!(!flights.has_older(moment));
     flights.end(after);
 }
+
+#[test]
+fn version_of_a_range_grows_with_every_write_in_its_extents_and_with_no_other() {
+    let mut map: FileMap<u32> = FileMap::default();
+    let bytes = EXTENT_BYTES_MIN;
+    for region in 0..3 {
+        map.push(bytes as u32, vec![Cut { region, offset: 0, bytes: bytes as u32 }]);
+    }
+    let first = 10..20;
+    let (before, beside) = (map.version(&first), map.version(&(bytes..2 * bytes)));
+    map.begin_write(&(bytes..bytes + 1));
+    assert_eq!(map.version(&first), before);
+    assert!(map.version(&(bytes..2 * bytes)) > beside);
+    assert!(map.version(&(0..2 * bytes)) > beside, "the range has a part of it");
+    map.begin_write(&(0..1));
+    assert!(map.version(&first) > before);
+}

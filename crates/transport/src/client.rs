@@ -14,6 +14,7 @@ use farpool_wire::limits::*;
 use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, WireError};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::os::fd::BorrowedFd;
 
 /// A link that moves everything in frames.
 pub struct FrameLink<S> {
@@ -28,6 +29,8 @@ pub struct FrameLink<S> {
     /// Operations that were to be posted and have not been sent: they go when the answers before them are taken, and
     /// nothing overtakes them. So what is under way is always the beginning of what was posted.
     owed: usize,
+    /// Of a write that is being posted bit by bit.
+    begun: Option<Begun>,
     /// Bytes of later replies that were received with a short one.
     ahead: Vec<u8>,
     ahead_taken: usize,
@@ -41,6 +44,17 @@ struct Posted {
     ops: usize,
     /// Of the request.
     bytes: usize,
+}
+
+/// How far a write of several frames has come.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// Operations in the frames before.
+    done: usize,
+    /// The frame whose beginning is in `scratch`.
+    frame: Posted,
+    /// Bytes of it.
+    sent: usize,
 }
 
 /// Requests are sent ahead until so many bytes of them are under way. A peer that sends a reply does not take
@@ -77,6 +91,7 @@ impl<S: Stream> FrameLink<S> {
             spans: Vec::new(),
             posted: VecDeque::new(),
             owed: 0,
+            begun: None,
             ahead: Vec::new(),
             ahead_taken: 0,
         };
@@ -264,29 +279,58 @@ impl<S: Stream> FrameLink<S> {
         Ok(body)
     }
 
-    /// Sends one write frame: all of `ops` fit it.
-    fn post_write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+    /// The header and the table of a write frame, in `scratch`: all of `ops` fit it.
+    fn begin_write_frame(&mut self, ops: &[WriteOp<'_>]) -> Posted {
         let batch = ops.len() > 1;
         let opcode = if batch { Opcode::WriteBatch } else { Opcode::Write };
         let id = self.take_id();
         self.spans.clear();
         self.spans.extend(ops.iter().map(|op| op.span));
         self.scratch.clear();
+        self.scratch.resize(HEADER_BYTES, 0);
         put_spans(&self.spans, batch, &mut self.scratch);
         let payload_bytes: usize = ops.iter().map(|op| op.from.len()).sum();
-        let body_crc = self.stream.needs_checksums().then(|| {
-            let spans = crc32c::crc32c(&self.scratch);
-            ops.iter().fold(spans, |crc, op| crc32c::crc32c_append(crc, op.from))
-        });
-        let head = self.header(opcode, id, self.scratch.len() + payload_bytes, body_crc).encode();
-        let mut parts = Vec::with_capacity(2 + ops.len());
-        parts.push(IoSlice::new(&head));
-        parts.push(IoSlice::new(&self.scratch));
-        parts.extend(ops.iter().map(|op| IoSlice::new(op.from)));
+        let spans = &self.scratch[HEADER_BYTES..];
+        let body_crc = self
+            .stream
+            .needs_checksums()
+            .then(|| ops.iter().fold(crc32c::crc32c(spans), |crc, op| crc32c::crc32c_append(crc, op.from)));
+        let head = self.header(opcode, id, spans.len() + payload_bytes, body_crc).encode();
+        self.scratch[..HEADER_BYTES].copy_from_slice(&head);
+        // Its bytes leave with it; what waits in our socket is its peer's to take.
+        Posted { id, opcode, ops: ops.len(), bytes: HEADER_BYTES }
+    }
+
+    /// Sends one write frame: all of `ops` fit it.
+    fn post_write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        let posted = self.begin_write_frame(ops);
+        let mut parts = write_parts(&self.scratch, ops);
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
-        // Its bytes have left; what waits in our socket is its peer's to take.
-        self.posted.push_back(Posted { id, opcode, ops: ops.len(), bytes: HEADER_BYTES });
+        self.posted.push_back(posted);
         Ok(())
+    }
+
+    /// Sends as much of a frame as the peer takes now, from where it was left. Whether that was the rest.
+    fn send_on(&mut self, ops: &[WriteOp<'_>], sent: &mut usize) -> io::Result<bool> {
+        let mut parts = write_parts(&self.scratch, ops);
+        let mut rest = &mut parts[..];
+        IoSlice::advance_slices(&mut rest, *sent);
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    *sent += count;
+                    IoSlice::advance_slices(&mut rest, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            other => other.map(|()| true),
+        }
     }
 
     /// The reply to the oldest write under way.
@@ -338,6 +382,14 @@ impl<S: Stream> FrameLink<S> {
         }
         Ok(())
     }
+}
+
+/// A write frame: its beginning, and the bytes of its operations.
+fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'o>> {
+    let mut parts = Vec::with_capacity(1 + ops.len());
+    parts.push(IoSlice::new(beginning));
+    parts.extend(ops.iter().map(|op| IoSlice::new(op.from)));
+    parts
 }
 
 /// A reply was to be taken that was not asked for. Only this process can have done that.
@@ -451,6 +503,35 @@ impl<S: Stream> Link for FrameLink<S> {
             done += count;
         }
         Ok(())
+    }
+
+    fn post_write_some(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<bool, LinkError> {
+        if self.stream.descriptor().is_none() {
+            return self.post_write(ops, deadline).map(|()| true);
+        }
+        check_ops(ops.iter().map(|op| (op.span.bytes, op.from.len())))?;
+        let mut done = self.begun.map_or(0, |begun| begun.done);
+        while done < ops.len() {
+            let Begun { frame, mut sent, .. } = match self.begun.take() {
+                Some(begun) => begun,
+                None => {
+                    let count = fitting(ops[done..].iter().map(|op| op.from.len()));
+                    Begun { done, frame: self.begin_write_frame(&ops[done..done + count]), sent: 0 }
+                }
+            };
+            let Some(of_frame) = ops.get(done..done + frame.ops) else { return Err(out_of_order()) };
+            if !self.send_on(of_frame, &mut sent).map_err(broken)? {
+                self.begun = Some(Begun { done, frame, sent });
+                return Ok(false);
+            }
+            self.posted.push_back(frame);
+            done += frame.ops;
+        }
+        Ok(true)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.descriptor()
     }
 
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

@@ -37,6 +37,7 @@ pub use outgoing::Outgoing;
 pub use passage::Passage;
 pub use reach::{Reach, ReachError};
 pub use serve::{Mappable, Peer, RefusedAt, Service, Shared};
+pub use socket::wait_writable;
 pub use tls::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 
 use farpool_wire::data::Span;
@@ -44,6 +45,7 @@ use farpool_wire::limits::{BATCH_OPS_MAX, IO_BYTES_MAX};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, WireError};
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// How bytes travel over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,6 +172,18 @@ pub trait Link: Send {
         Ok(())
     }
 
+    /// As [`Self::post_write`], without waiting: whether all has been sent. If not, it is to be called again with the
+    /// same operations, with no other use of the link in between, once [`Self::descriptor`] can be written to. Links
+    /// that have none send all.
+    fn post_write_some(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<bool, LinkError> {
+        self.post_write(ops, deadline).map(|()| true)
+    }
+
+    /// What can be polled for the peer to take more, if there is such a thing.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Finishes the oldest write that was posted. Errors as of [`Self::write`].
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         self.write(ops, deadline)
@@ -212,6 +226,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn post_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         (**self).post_write(ops, deadline)
+    }
+
+    fn post_write_some(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<bool, LinkError> {
+        (**self).post_write_some(ops, deadline)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
     }
 
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

@@ -62,6 +62,11 @@ pub trait Stream: Send {
         None
     }
 
+    /// What can be polled for room to write; nothing if `write` is to be waited for.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket()
+    }
+
     /// From now on waits without spinning.
     fn never_spin(&mut self) {}
 
@@ -217,6 +222,18 @@ impl ShutdownHandle {
             Kind::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
             Kind::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
         };
+    }
+}
+
+/// Waits until one of several sockets takes bytes, or has ended. `TimedOut` when the deadline passes first. May return
+/// before.
+pub fn wait_writable(sockets: &[BorrowedFd<'_>], deadline: MonoNs) -> io::Result<()> {
+    let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
+    let mut waited: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::OUT)).collect();
+    match poll(&mut waited, Some(&left)) {
+        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

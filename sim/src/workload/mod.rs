@@ -33,8 +33,8 @@ struct Known {
     file: FarFile,
     bytes: Vec<u8>,
     protection: Protection,
-    /// What a batch on a sealed file may or may not have written before it failed: it writes one range after
-    /// the other.
+    /// What a batch on a sealed file that failed may or may not have written: each of its runs of pages succeeds or
+    /// fails by itself.
     unsure: RangeSet,
     /// Up to where it has been written: what lies before that has a place.
     placed: u64,

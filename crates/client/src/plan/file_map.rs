@@ -255,6 +255,11 @@ impl<R: Clone> FileMap<R> {
         self.hit_mut(range).iter_mut().for_each(|extent| extent.version = version);
     }
 
+    /// A greater number than before whenever a write of something in the extents of this range has begun since.
+    pub fn version(&self, range: &Range<u64>) -> u64 {
+        self.hit(range).iter().map(|extent| extent.version).max().unwrap_or(0)
+    }
+
     /// How to read a range that lies within the file's length. `rank` says how good a copy's region is to
     /// read from, lower is better; nothing if it is not to be used.
     pub fn plan_read(&self, range: Range<u64>, rank: impl Fn(&R) -> Option<u32>) -> ReadPlan<R> {

@@ -24,6 +24,7 @@ use rustls::{
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes of a record's header.
 pub(super) const RECORD_HEADER_BYTES: usize = 5;
@@ -124,6 +125,10 @@ impl Stream for TlsStream {
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         self.socket.wait(interest, deadline)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn is_readable(&mut self) -> bool {
