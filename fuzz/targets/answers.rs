@@ -108,7 +108,7 @@ fn frame(bytes: &[u8]) -> Option<(Header, &[u8])> {
 fuzz_target!(|input: &[u8]| {
     let [piece, flags, rest @ ..] = input else { return };
     let mut bytes = Vec::new();
-    let welcome = [VERSION_MAX as u8];
+    let welcome = [VERSION_MAX];
     bytes.extend(Header::request(Opcode::Hello, 1, &[]).reply(&welcome, None).encode());
     bytes.extend(welcome);
     let mut at = bytes.len();
