@@ -25,6 +25,7 @@ pub mod serve;
 pub mod shaped;
 pub mod shm;
 pub mod sim;
+pub mod slice;
 pub mod socket;
 pub mod tcp;
 pub mod tls;

@@ -197,21 +197,23 @@ fn mark(offset: u64) -> u8 {
 }
 
 /// Steps of work a second on all CPUs together while something is done.
-fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome) -> Result<f64, Failure> {
+fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, Failure> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let is_over = &is_over;
         let begun = Instant::now();
         let workers: Vec<_> =
             cpus.iter().map(|cpu| scope.spawn(move || work(Load::Cpu, *cpu, is_over))).collect();
-        let result = act();
+        // In a thread of its own: the next workers are not to inherit its slice.
+        let result = scope.spawn(act).join();
         let seconds = begun.elapsed().as_secs_f64();
         is_over.store(true, Ordering::Relaxed);
         let mut steps = 0;
         for worker in workers {
             steps += worker.join().map_err(|_| Failure::failed("the work beside panicked"))??.len();
         }
-        result.map(|()| steps as f64 / seconds)
+        result.map_err(|_| Failure::failed("the reader beside the work panicked"))??;
+        Ok(steps as f64 / seconds)
     })
 }
 

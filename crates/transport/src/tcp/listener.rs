@@ -3,7 +3,7 @@
 use crate::reach::Reach;
 use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
-use crate::{clock, connection, tls};
+use crate::{clock, connection, slice, tls};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -112,6 +112,8 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
             let (service, opened, admit) = (Arc::clone(&service), Arc::clone(&open), Arc::clone(&admit));
             let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
+                // Who is not let in sooner is only slower.
+                let _ = slice::shorten();
                 // How a connection ended is for its peer to say; the leases behind it have their own time.
                 let _ = admit(socket)
                     .and_then(|(mut stream, peer)| connection::serve(&mut *stream, peer, &*service));
