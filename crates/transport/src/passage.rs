@@ -144,6 +144,10 @@ impl Stream for Passing<'_> {
         self.stream.heard();
     }
 
+    fn rest(&mut self) {
+        self.stream.rest();
+    }
+
     fn never_spin(&mut self) {
         self.stream.never_spin();
     }

@@ -67,6 +67,9 @@ pub trait Stream: Send {
         self.socket()
     }
 
+    /// Nothing more will be waited for until the next question.
+    fn rest(&mut self) {}
+
     /// From now on waits without spinning.
     fn never_spin(&mut self) {}
 
@@ -104,13 +107,13 @@ impl Socket {
         stream.set_nonblocking(true)?;
         // A packet to an address of one's own never leaves the kernel.
         let is_within_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
-        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::new(), is_within_host })
+        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::new(is_within_host), is_within_host })
     }
 
     /// Takes over a Unix connection.
     pub fn unix(stream: UnixStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
-        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::new(), is_within_host: true })
+        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::new(true), is_within_host: true })
     }
 
     /// A second handle on the same connection, to shut it down from elsewhere.
@@ -171,15 +174,16 @@ impl Stream for Socket {
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
         // Whoever spins asks the socket itself: looking whether there is something costs as much as taking it.
-        if self.waiter.next() == Step::Look {
+        let step = self.waiter.next();
+        if step == Step::Look {
             return Ok(());
         }
         let flags = match interest {
             Interest::Readable => PollFlags::IN,
             Interest::Writable => PollFlags::OUT,
         };
-        match poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&left)) {
-            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+        match poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&step.within(left))) {
+            // Whether that was all of the time is seen when this is called again.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -203,6 +207,10 @@ impl Stream for Socket {
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+
+    fn rest(&mut self) {
+        self.waiter.rest();
     }
 
     fn never_spin(&mut self) {

@@ -17,12 +17,15 @@
 //! * Only a wait that was spun tells whether spinning pays. Where both sides share a CPU (or have one left between
 //!   them, beside busy neighbours), an answer comes as soon as one parks, and never while one spins.
 //! * No process has more spinners than CPUs to spare: on one CPU spinning only keeps the other side from answering.
+//!   And none has any while its conversations need more CPUs than there are, each one, or two if its peer is on this
+//!   host: a spinner would keep somebody from running whom others wait for.
 //! * Never `sched_yield`, which costs a whole tick under load.
 //!
 //! What is spun is counted ([`spun_ns`]).
 
 use farpool_wire::MonoNs;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::Timespec;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
@@ -94,8 +97,7 @@ pub fn spun_ns() -> u64 {
 pub fn spin_budget_ns() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
     *BUDGET.get_or_init(|| {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        if cpus < 2 {
+        if cpus() < 2 {
             return 0;
         }
         measured_wake_ns().unwrap_or(0).clamp(WAKE_NS_MIN, WAKE_NS_MAX) + ANSWER_NS
@@ -142,6 +144,36 @@ fn measured_wake_ns() -> Option<u64> {
     measured
 }
 
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// CPUs that the process's conversations of late need between them, those of peers on this host included.
+static NEEDED_CPUS: AtomicUsize = AtomicUsize::new(0);
+
+/// A conversation that goes on, and the CPUs it needs; given back on drop.
+#[derive(Debug)]
+struct Need(usize);
+
+impl Need {
+    fn of(needed: usize) -> Need {
+        NEEDED_CPUS.fetch_add(needed, Ordering::Relaxed);
+        Need(needed)
+    }
+}
+
+impl Drop for Need {
+    fn drop(&mut self) {
+        NEEDED_CPUS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Whether there are CPUs for all of them. If not, whoever spins keeps somebody from running whom others wait for.
+fn is_room() -> bool {
+    NEEDED_CPUS.load(Ordering::Relaxed) <= cpus()
+}
+
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
 /// A seat among the process's spinners; given back on drop.
@@ -150,9 +182,7 @@ struct Seat;
 
 impl Seat {
     fn take() -> Option<Seat> {
-        static SEATS: OnceLock<usize> = OnceLock::new();
-        let seats = *SEATS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from) - 1);
-        let seats = if chosen() == Waiting::Spin { usize::MAX } else { seats };
+        let seats = if chosen() == Waiting::Spin { usize::MAX } else { cpus() - 1 };
         let one_more = |taken: usize| (taken < seats).then(|| taken + 1);
         SPINNERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Seat)
     }
@@ -294,13 +324,31 @@ pub(crate) enum Step {
     Look,
     /// Let the kernel say when.
     Park,
+    /// Likewise, but for so many nanoseconds at most; then ask again.
+    ParkFor(u64),
 }
+
+impl Step {
+    /// How long to park at most, with so much time left.
+    pub(crate) fn within(self, left: Timespec) -> Timespec {
+        match self {
+            Step::ParkFor(ns) => left.min(timespec(ns)),
+            Step::Look | Step::Park => left,
+        }
+    }
+}
+
+/// Who has waited for this long takes no part in what goes on.
+const PAUSE_NS: u64 = 1_000_000;
 
 /// One side of a conversation that waits for the other.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     rule: Option<Rule>,
     open: Option<Open>,
+    /// CPUs of this host that the conversation needs while it goes on.
+    needs: usize,
+    need: Option<Need>,
 }
 
 /// A wait that goes on.
@@ -309,14 +357,15 @@ struct Open {
     since: Instant,
     spin_ns: u64,
     seat: Option<Seat>,
-    /// Once that is over.
+    /// Once spinning is over.
     spun_ns: u64,
     is_parked: bool,
 }
 
 impl Waiter {
-    pub(crate) const fn new() -> Waiter {
-        Waiter { rule: None, open: None }
+    /// `is_within_host`: the other side is on this host as well.
+    pub(crate) const fn new(is_within_host: bool) -> Waiter {
+        Waiter { rule: None, open: None, needs: 1 + is_within_host as usize, need: None }
     }
 
     /// From now on does not spin.
@@ -329,6 +378,8 @@ impl Waiter {
         let waiting = chosen();
         let rule = self.rule.get_or_insert_with(|| Rule::new(spin_budget_ns()));
         let open = self.open.get_or_insert_with(|| {
+            let (needs, need) = (self.needs, &mut self.need);
+            need.get_or_insert_with(|| Need::of(needs));
             let spin_ns = match waiting {
                 Waiting::Adaptive => rule.spin_ns(),
                 // Some never spin, whatever is chosen for the rest.
@@ -341,13 +392,26 @@ impl Waiter {
         });
         if open.seat.is_some() {
             std::hint::spin_loop();
-            if (open.since.elapsed().as_nanos() as u64) < open.spin_ns {
+            let is_time = (open.since.elapsed().as_nanos() as u64) < open.spin_ns;
+            if is_time && (waiting == Waiting::Spin || is_room()) {
                 return Step::Look;
             }
             open.stop_spinning();
         }
         open.is_parked = true;
+        if self.need.is_some() {
+            let waited_ns = open.since.elapsed().as_nanos() as u64;
+            if waited_ns < PAUSE_NS {
+                return Step::ParkFor(PAUSE_NS - waited_ns);
+            }
+            self.need = None;
+        }
         Step::Park
+    }
+
+    /// The conversation pauses: what it needs is free for others. Without being told, it is noticed after a while.
+    pub(crate) fn rest(&mut self) {
+        self.need = None;
     }
 
     /// What was waited for has come.
@@ -372,10 +436,10 @@ impl Open {
 }
 
 /// Time left until `deadline` as a poll timeout; nothing if it has passed.
-pub(crate) fn time_left(deadline: MonoNs, now: MonoNs) -> Option<rustix::time::Timespec> {
-    let left = deadline.0.checked_sub(now.0).filter(|left| *left > 0)?;
-    Some(rustix::time::Timespec {
-        tv_sec: (left / 1_000_000_000) as i64,
-        tv_nsec: (left % 1_000_000_000) as i64,
-    })
+pub(crate) fn time_left(deadline: MonoNs, now: MonoNs) -> Option<Timespec> {
+    deadline.0.checked_sub(now.0).filter(|left| *left > 0).map(timespec)
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

@@ -136,6 +136,10 @@ impl Stream for TlsStream {
         self.opening.as_ref().is_some_and(is_opened) || self.socket.is_readable()
     }
 
+    fn rest(&mut self) {
+        self.socket.rest();
+    }
+
     fn never_spin(&mut self) {
         self.socket.never_spin();
     }

@@ -141,7 +141,7 @@ impl RingStream {
 
     fn over(socket: Socket, memory: Mapping, reads: u64) -> RingStream {
         let (reader, writer) = (Side::reader(RING_BYTES), Side::writer(RING_BYTES));
-        let (waiter, beside) = (Waiter::new(), Vec::new());
+        let (waiter, beside) = (Waiter::new(true), Vec::new());
         RingStream { socket, memory, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
 
@@ -264,7 +264,8 @@ impl Stream for RingStream {
         if self.has_ended {
             return Ok(());
         }
-        if self.waiter.next() == Step::Look {
+        let step = self.waiter.next();
+        if step == Step::Look {
             self.looks = self.looks.wrapping_add(1);
             // Only the socket tells that the other side is gone.
             return if self.looks.is_multiple_of(LOOKS_UNHEARD) { self.hear() } else { Ok(()) };
@@ -276,10 +277,11 @@ impl Stream for RingStream {
         if !side.park(&self.ring(index)).map_err(damaged)? {
             return Ok(());
         }
-        let polled = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left));
+        let polled = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&step.within(left)));
         side.unpark(&self.ring(index));
         match polled {
-            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            // Whether that was all of the time is seen when this is called again.
+            Ok(0) => Ok(()),
             Ok(_) => self.hear(),
             Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -296,6 +298,10 @@ impl Stream for RingStream {
 
     fn heard(&mut self) {
         self.waiter.heard();
+    }
+
+    fn rest(&mut self) {
+        self.waiter.rest();
     }
 
     fn never_spin(&mut self) {
