@@ -338,8 +338,9 @@ impl Step {
     }
 }
 
-/// Who has waited for this long takes no part in what goes on.
-const PAUSE_NS: u64 = 1_000_000;
+/// Who has waited for this long takes no part in what goes on. Longer than the scheduler's tick: a timer that must go off
+/// before that costs microseconds to set in a virtual machine.
+const PAUSE_NS: u64 = 20_000_000;
 
 /// One side of a conversation that waits for the other.
 #[derive(Debug)]
