@@ -1,0 +1,260 @@
+//! Expressions: instructions for a machine with a stack, so that checking and running one is a loop, whatever is
+//! sent.
+//!
+//! The idea: each instruction takes its operands from the top of the stack, a column each, and puts its result
+//! there. An expression is well-formed if every operand is there with a type that fits, and exactly one value is
+//! left. How deep it nests is how high the stack grows.
+
+use crate::limits::*;
+use crate::types::{Arithmetic, Scalar, Type};
+use std::fmt;
+
+/// How two values stand to each other. Of floats NaN equals itself and is greater than all else, and the zeros are
+/// equal; text and bytes compare by their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `=`
+    Equal,
+    /// `<>`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+}
+
+/// Arithmetic between two values of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// Sum.
+    Add,
+    /// Difference.
+    Subtract,
+    /// Product; of decimals with the digits behind the point of both.
+    Multiply,
+    /// Quotient: of whole numbers towards zero; NULL if the divisor is the whole number 0. Not of decimals.
+    Divide,
+    /// Remainder, with the sign of the dividend; NULL likewise.
+    Remainder,
+}
+
+/// One step. What it says of NULL is that of SQL.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Instruction {
+    /// Puts a column of the operator's input.
+    Column(u16),
+    /// Puts a value for every row.
+    Literal(Scalar),
+    /// Of two values of one type, a boolean.
+    Compare(Comparison),
+    /// Of a value, whether it is among these, which are of its type. With a NULL among them: true or NULL.
+    InList(Vec<Scalar>),
+    /// Of any value, a boolean that is never NULL.
+    IsNull,
+    /// Of two booleans: false if one is false, whatever the other.
+    And,
+    /// Of two booleans: true if one is true, whatever the other.
+    Or,
+    /// Of a boolean.
+    Not,
+    /// Of text: whether it is, as a whole, like the pattern of `%`, `_` and an escape character.
+    Like {
+        /// SQL's pattern.
+        pattern: String,
+        /// What makes the next character of the pattern an ordinary one.
+        escape: Option<char>,
+        /// Whether letters match in either case.
+        ignores_case: bool,
+    },
+    /// Of text: whether the regular expression is found anywhere in it (syntax of the `regex` crate: no
+    /// backreferences, no look-around, linear time).
+    Matches {
+        /// The expression.
+        pattern: String,
+    },
+    /// Of two values of one type of numbers.
+    Binary(Binary),
+    /// Of a number with a sign: its negative.
+    Negate,
+    /// Of a value, one of another type.
+    Cast(Type),
+}
+
+/// Instructions that leave one value. Made by [`Expression::check`] alone, so that what runs has been checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expression {
+    instructions: Vec<Instruction>,
+    of: Type,
+}
+
+/// What is wrong with an expression or program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// Which operator of the program; 0 is the first.
+    pub operator: usize,
+    /// What is wrong with it, with the value and what is permitted.
+    pub what: String,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operator {}: {}", self.operator, self.what)
+    }
+}
+
+impl std::error::Error for Flaw {}
+
+pub(crate) fn limited(what: &str, found: usize, max: usize) -> Result<(), String> {
+    if found <= max { Ok(()) } else { Err(format!("{found} {what}: at most {max} are permitted")) }
+}
+
+impl Expression {
+    /// Checks instructions over columns of these types.
+    pub fn check(instructions: Vec<Instruction>, columns: &[Type]) -> Result<Expression, String> {
+        limited("instructions", instructions.len(), INSTRUCTIONS_MAX)?;
+        let mut stack: Vec<Type> = Vec::new();
+        for instruction in &instructions {
+            let result = result_type(instruction, &mut stack, columns)?;
+            stack.push(result);
+            limited("values on the stack", stack.len(), STACK_MAX)?;
+        }
+        match stack[..] {
+            [of] => Ok(Expression { instructions, of }),
+            _ => Err(format!("an expression leaves {} values: 1 is wanted", stack.len())),
+        }
+    }
+
+    /// What it leaves.
+    pub fn of(&self) -> Type {
+        self.of
+    }
+
+    /// Its steps, in order.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// The columns it reads, each as often as it does.
+    pub fn columns(&self) -> impl Iterator<Item = u16> + '_ {
+        self.instructions.iter().filter_map(|instruction| match instruction {
+            Instruction::Column(column) => Some(*column),
+            _ => None,
+        })
+    }
+}
+
+fn pop(stack: &mut Vec<Type>, what: &str) -> Result<Type, String> {
+    stack.pop().ok_or_else(|| format!("{what} lacks an operand"))
+}
+
+fn pop_of(stack: &mut Vec<Type>, what: &str, wanted: Type) -> Result<(), String> {
+    let found = pop(stack, what)?;
+    if found == wanted { Ok(()) } else { Err(format!("{what} of {found}: {wanted} is wanted")) }
+}
+
+fn pop_two(stack: &mut Vec<Type>, what: &str) -> Result<Type, String> {
+    let (right, left) = (pop(stack, what)?, pop(stack, what)?);
+    if left == right {
+        Ok(left)
+    } else {
+        Err(format!("{what} of {left} and {right}: equal types are wanted"))
+    }
+}
+
+fn checked_scalar(scalar: &Scalar) -> Result<(), String> {
+    if let Some(crate::types::Value::Bytes(bytes)) = &scalar.value {
+        limited("bytes of a literal", bytes.len(), LITERAL_BYTES_MAX)?;
+    }
+    if scalar.is_valid() { Ok(()) } else { Err(format!("a literal that is no {}", scalar.of)) }
+}
+
+/// The type of what an instruction leaves, once it has taken its operands.
+fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type]) -> Result<Type, String> {
+    Ok(match instruction {
+        Instruction::Column(column) => *columns
+            .get(usize::from(*column))
+            .ok_or_else(|| format!("column {column}: there are {}", columns.len()))?,
+        Instruction::Literal(scalar) => {
+            checked_scalar(scalar)?;
+            scalar.of
+        }
+        Instruction::Compare(_) => {
+            pop_two(stack, "a comparison")?;
+            Type::Boolean
+        }
+        Instruction::InList(values) => {
+            limited("values of a list", values.len(), LIST_VALUES_MAX)?;
+            let of = pop(stack, "a search in a list")?;
+            for value in values {
+                checked_scalar(value)?;
+                if value.of != of {
+                    return Err(format!("a list of {} for a value of {of}", value.of));
+                }
+            }
+            Type::Boolean
+        }
+        Instruction::IsNull => {
+            pop(stack, "a test for NULL")?;
+            Type::Boolean
+        }
+        Instruction::And | Instruction::Or => {
+            pop_of(stack, "AND or OR", Type::Boolean)?;
+            pop_of(stack, "AND or OR", Type::Boolean)?;
+            Type::Boolean
+        }
+        Instruction::Not => {
+            pop_of(stack, "NOT", Type::Boolean)?;
+            Type::Boolean
+        }
+        Instruction::Like { pattern, .. } | Instruction::Matches { pattern } => {
+            limited("bytes of a pattern", pattern.len(), PATTERN_BYTES_MAX)?;
+            pop_of(stack, "a pattern", Type::Text)?;
+            Type::Boolean
+        }
+        Instruction::Binary(binary) => {
+            let (right, left) = (pop(stack, "arithmetic")?, pop(stack, "arithmetic")?);
+            binary_type(*binary, left, right)?
+        }
+        Instruction::Negate => {
+            let of = pop(stack, "a negation")?;
+            match of.arithmetic() {
+                Some(Arithmetic::Integer) if !of.is_signed() => {
+                    return Err(format!("a negation of {of}: a type with a sign is wanted"));
+                }
+                Some(_) => of,
+                None => return Err(format!("a negation of {of}: a number is wanted")),
+            }
+        }
+        Instruction::Cast(to) => {
+            let from = pop(stack, "a cast")?;
+            if !to.is_valid() || !from.casts_to(*to) {
+                return Err(format!("a cast from {from} to {to} is not known"));
+            }
+            *to
+        }
+    })
+}
+
+fn binary_type(binary: Binary, left: Type, right: Type) -> Result<Type, String> {
+    match (left, right) {
+        (Type::Decimal { scale: left_scale, .. }, Type::Decimal { scale: right_scale, .. }) => {
+            let scale = match binary {
+                Binary::Add | Binary::Subtract if left_scale == right_scale => left_scale,
+                Binary::Multiply if left_scale + right_scale <= DECIMAL_DIGITS_MAX => {
+                    left_scale + right_scale
+                }
+                Binary::Add | Binary::Subtract => {
+                    return Err(format!("arithmetic of {left} and {right}: equal scales are wanted"));
+                }
+                _ => return Err(format!("arithmetic of {left} and {right}: cast to float64 first")),
+            };
+            Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale })
+        }
+        _ if left == right && left.arithmetic().is_some() => Ok(left),
+        _ => Err(format!("arithmetic of {left} and {right}: equal types of numbers are wanted")),
+    }
+}
