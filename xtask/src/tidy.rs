@@ -15,9 +15,15 @@ const LINES_RATCHET: [(&str, usize); 0] = [];
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
 /// What `lib.rs` must say in its opening comment.
 const NEVER: &str = "Never in this crate";
-/// Files the bytes of the protocol are decided in, and the document that says the same without Rust.
-const PROTOCOL: [&str; 7] = ["catalog", "codec", "control", "data", "frame", "limits", "refusal"];
-const SPEC: &str = "spec/wire.md";
+/// Documents that say without Rust what bytes mean, and the files that decide it: a folder and names in it.
+const SPECS: [(&str, &str, &[&str]); 2] = [
+    (
+        "spec/wire.md",
+        "crates/wire/src",
+        &["catalog", "codec", "control", "data", "frame", "limits", "refusal"],
+    ),
+    ("spec/pipeline.md", "crates/operators/src", &["codec", "expression", "limits", "program", "types"]),
+];
 /// Folders of one machine, in two halves so that this list does not find itself.
 const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
@@ -35,13 +41,15 @@ pub(crate) fn run(root: &Path) -> Findings {
             findings.extend(check_opening(&path, &text));
         }
     }
-    let mut sources = Vec::new();
-    for name in PROTOCOL {
-        let path = format!("crates/wire/src/{name}.rs");
-        let text = read(root, &path)?;
-        sources.push((path, text));
+    for (document, folder, names) in SPECS {
+        let mut sources = Vec::new();
+        for name in names {
+            let path = format!("{folder}/{name}.rs");
+            let text = read(root, &path)?;
+            sources.push((path, text));
+        }
+        findings.extend(check_spec(document, &read(root, document)?, &sources));
     }
-    findings.extend(check_spec(&read(root, SPEC)?, &sources));
     Ok(findings)
 }
 
@@ -115,14 +123,14 @@ fn sha256(text: &str) -> String {
 }
 
 /// The specification names each file with its digest, so nobody changes one without a look at the other.
-fn check_spec(spec: &str, sources: &[(String, String)]) -> Vec<String> {
+fn check_spec(document: &str, spec: &str, sources: &[(String, String)]) -> Vec<String> {
     let mut findings = Vec::new();
     for (path, text) in sources {
         let row = format!("| `{path}` | `{}` |", sha256(text));
         if !spec.lines().any(|line| line == row) {
             findings.push(format!(
-                "{path} is not the one {SPEC} was written for: bring {SPEC} up to date, then put this row at its \
-                 end:\n{row}"
+                "{path} is not the one {document} was written for: bring {document} up to date, then put this row at \
+                 its end:\n{row}"
             ));
         }
     }
@@ -197,8 +205,8 @@ mod tests {
     fn changed_source_names_itself_and_the_row_to_paste() {
         let sources = [("a.rs".to_owned(), "abc".to_owned())];
         let row = format!("| `a.rs` | `{}` |", sha256("abc"));
-        assert!(check_spec(&format!("text\n{row}\n"), &sources).is_empty());
-        let found = check_spec("text\n", &sources);
+        assert!(check_spec("a.md", &format!("text\n{row}\n"), &sources).is_empty());
+        let found = check_spec("a.md", "text\n", &sources);
         assert!(found[0].starts_with("a.rs is not the one") && found[0].ends_with(&row), "{found:?}");
     }
 }

@@ -210,6 +210,9 @@ fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type
             pop_of(stack, "NOT", Type::Boolean)?;
             Type::Boolean
         }
+        Instruction::Like { escape: Some('\0'), .. } => {
+            return Err("an escape character of 0: any other is permitted".to_owned());
+        }
         Instruction::Like { pattern, .. } | Instruction::Matches { pattern } => {
             limited("bytes of a pattern", pattern.len(), PATTERN_BYTES_MAX)?;
             pop_of(stack, "a pattern", Type::Text)?;

@@ -3,13 +3,18 @@
 //!
 //! The idea: a program is data. It is decoded with every count bounded, checked with every type known, and only a
 //! [`Program`] that has passed both can be run.
+//!
+//! Never in this crate: sockets, files, clocks, threads, randomness, unsafe code; a count that is believed before it is
+//! bounded; recursion over what was sent.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod expression;
 pub mod limits;
 pub mod program;
 pub mod types;
 
+pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};
 pub use program::{Aggregate, Function, Lookup, Operator, Program, SortKey, Step};
 pub use types::{Arithmetic, Scalar, TimeUnit, Type, Value};
