@@ -12,9 +12,11 @@ pub mod codec;
 pub mod expression;
 pub mod limits;
 pub mod program;
+pub mod query;
 pub mod types;
 
 pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};
 pub use program::{Aggregate, Function, Lookup, Operator, Program, SortKey, Step};
+pub use query::{Agg, By, Expr, Literal, Plan, Query, QueryError, col, lit};
 pub use types::{Arithmetic, Scalar, TimeUnit, Type, Value};
