@@ -70,7 +70,7 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
             (region, ops, begun)
         };
         let mut begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
-        send_on(&mut begun, speech);
+        send_on(session, &mut begun, speech);
         let finish = |(region, mut ops, begun): Asked<'r, Op>| {
             let result = begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, speech));
             if result.is_ok() {
@@ -135,8 +135,6 @@ struct Begun {
     conversation: Conversation,
     /// How asking ahead went: whether all has been sent.
     posted: Result<bool, LinkError>,
-    /// Until when the node is to have taken it.
-    deadline: MonoNs,
 }
 
 /// What a node is asked, and the conversation.
@@ -157,27 +155,33 @@ fn begin<Op>(
         true => (speech.post)(link, ops, deadline).map(|()| true),
         false => (speech.post_some)(link, ops, deadline),
     };
-    Ok(Begun { conversation, posted, deadline })
+    Ok(Begun { conversation, posted })
 }
 
 /// Sends the rest of what nodes did not take at once, to whichever takes it next: none waits for another.
-fn send_on<Op>(asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
+fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
+    // Their own: to begin with the others may have taken as long as it may.
+    let deadline = session.deadline(session.options.request_timeout_ms);
+    let mut is_late = false;
     loop {
-        let is_left = |begun: &&Begun| matches!(begun.posted, Ok(false));
-        let left: Vec<&Begun> =
-            asked.iter().filter_map(|(_, _, begun)| begun.as_ref().ok()).filter(is_left).collect();
-        let Some(deadline) = left.iter().map(|begun| begun.deadline).min() else { return };
-        let sockets: Vec<_> = left.iter().filter_map(|begun| begun.conversation.link.descriptor()).collect();
-        let waited = wait_writable(&sockets, deadline);
         for (_, ops, begun) in &mut *asked {
-            let Ok(begun) = begun else { continue };
-            if let Ok(false) = begun.posted {
-                begun.posted = match &waited {
-                    Err(_) if begun.deadline <= deadline => Err(LinkError::TimedOut),
-                    _ => (speech.post_some)(&mut *begun.conversation.link, ops, begun.deadline),
+            if let Ok(begun) = begun
+                && let Ok(false) = begun.posted
+            {
+                let link = &mut *begun.conversation.link;
+                begun.posted = match (speech.post_some)(link, ops, deadline) {
+                    Ok(false) if is_late => Err(LinkError::TimedOut),
+                    posted => posted,
                 };
             }
         }
+        let all = asked.iter().filter_map(|(_, _, begun)| begun.as_ref().ok());
+        let left = all.filter(|begun| matches!(begun.posted, Ok(false)));
+        let sockets: Vec<_> = left.filter_map(|begun| begun.conversation.link.descriptor()).collect();
+        if sockets.is_empty() {
+            return;
+        }
+        is_late = wait_writable(&sockets, deadline).is_err();
     }
 }
 
@@ -186,7 +190,7 @@ fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     repeat: Repeat,
-    Begun { mut conversation, posted, .. }: Begun,
+    Begun { mut conversation, posted }: Begun,
     ops: &mut [Op],
     speech: &Speech<Op>,
 ) -> Result<(), Error> {

@@ -34,6 +34,7 @@ use farpool_wire::MonoNs;
 use farpool_wire::data::Span;
 use farpool_wire::limits::IO_BYTES_MAX;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Operations that go into one request.
@@ -172,6 +173,9 @@ impl Queue {
     /// is under way, and then takes as long as it takes.
     pub fn poll(&mut self) -> Option<Completion> {
         if self.done.is_empty() {
+            if self.session.is_forked() {
+                self.leave_to_parent();
+            }
             self.flush();
             self.take_ready(Traffic::Small);
             if self.done.is_empty() || self.small_taken >= SMALL_FIRST_MAX {
@@ -223,10 +227,9 @@ impl Queue {
         }
         let mut later = std::mem::take(&mut self.later).into_iter().peekable();
         while let Some(first) = later.next() {
+            let mut group = Group::of(&first);
             let mut same = vec![first];
-            let is_same =
-                |one: &Asked, other: &Asked| one.kind == other.kind && one.file.same_file(&other.file);
-            while let Some(next) = later.next_if(|next| is_same(next, &same[0])) {
+            while let Some(next) = later.next_if(|next| group.takes_in(&same[0], next)) {
                 same.push(next);
             }
             match same[0].kind {
@@ -244,6 +247,8 @@ impl Queue {
 
     /// Sends what was gathered on its way.
     pub fn flush(&mut self) {
+        // Nothing is asked of a lost node any more, and its next life has other connections.
+        self.lanes.retain(|lane| !lane.under_way.is_empty() || !lane.node.is_lost());
         let mut requests: Vec<NodeRequest> = Vec::new();
         // Nothing new goes ahead of what was put off, or that would wait for ever.
         if !self.later.is_empty() {
@@ -362,6 +367,15 @@ impl Queue {
         under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
     }
 
+    /// The answers are those of the process that asked. In this one each read is refused for its reason.
+    fn leave_to_parent(&mut self) {
+        for Lane { conversation, under_way, .. } in std::mem::take(&mut self.lanes) {
+            // To end it would be heard by the other side.
+            std::mem::forget(conversation);
+            under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
+        }
+    }
+
     /// Others may use the connection of a lane over which nothing is under way.
     fn leave(&self, lane: Lane) {
         let deadline = self.session.deadline(self.session.options.request_timeout_ms);
@@ -402,6 +416,50 @@ impl Queue {
             };
             self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result });
         }
+    }
+}
+
+/// Operations that were put off and are carried out together.
+struct Group {
+    bytes: u64,
+    hull: Range<u64>,
+}
+
+/// Reads that are put off go together until they are of so many bytes: all of them have the time of one request.
+const TOGETHER_BYTES_MAX: u64 = 8 << 20;
+/// While a sealed file is read for several, nobody writes between the first and the last byte: they may lie apart by so
+/// much for each byte that is read.
+const SEALED_HULL_MAX: u64 = 4;
+
+impl Group {
+    fn of(first: &Asked) -> Group {
+        let range = first.range();
+        Group { bytes: range.end - range.start, hull: range }
+    }
+
+    /// Whether `next` goes with those that began with `first`; if so, it is counted.
+    fn takes_in(&mut self, first: &Asked, next: &Asked) -> bool {
+        let range = next.range();
+        let bytes = self.bytes + (range.end - range.start);
+        let hull = self.hull.start.min(range.start)..self.hull.end.max(range.end);
+        let fits = match first.kind {
+            Kind::Write => true,
+            Kind::Read => {
+                let is_apart = hull.end - hull.start > SEALED_HULL_MAX * bytes;
+                bytes <= TOGETHER_BYTES_MAX && !(is_apart && first.file.is_sealed())
+            }
+        };
+        let takes = fits && first.kind == next.kind && first.file.same_file(&next.file);
+        if takes {
+            *self = Group { bytes, hull };
+        }
+        takes
+    }
+}
+
+impl Asked {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }
 }
 

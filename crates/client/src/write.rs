@@ -60,8 +60,9 @@ impl FileInner {
         Ok(())
     }
 
-    /// Writes runs of a file, all at once. Those of a sealed file are of whole pages and do not overlap; each
-    /// succeeds or fails by itself. Of others, all do.
+    /// Writes runs of a file, all at once. Those of a sealed file are of whole pages and do not overlap; once they are
+    /// sealed, each succeeds or fails by itself. What pages hold already is fetched for all of them: if that fails, or
+    /// an earlier write to one of them may still arrive, none is sent.
     fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
         let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
         let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));

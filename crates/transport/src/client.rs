@@ -176,7 +176,7 @@ impl<S: Stream> FrameLink<S> {
         self.scratch.resize(header.body_bytes as usize, 0);
         read_full(&mut self.stream, &mut [IoSliceMut::new(&mut self.scratch)], deadline).map_err(broken)?;
         header.check_body(&self.scratch).map_err(LinkError::Protocol)?;
-        self.rest_if_done();
+        self.rest();
         if let Some(refusal) = header.refusal {
             return Ok(Err(refusal));
         }
@@ -350,11 +350,9 @@ impl<S: Stream> FrameLink<S> {
         Ok((count, Some((refused_index(opcode == Opcode::WriteBatch, &body, count)?, refusal))))
     }
 
-    /// Between questions the link asks for no CPU.
-    fn rest_if_done(&mut self) {
-        if self.posted.is_empty() && self.owed == 0 {
-            self.stream.rest();
-        }
+    /// Until the next answer is waited for, the link asks for no CPU.
+    fn rest(&mut self) {
+        self.stream.rest();
     }
 
     fn oldest(&mut self) -> Result<Posted, LinkError> {
@@ -495,7 +493,7 @@ impl<S: Stream> Link for FrameLink<S> {
             refused.note(done, result);
             done += count;
         }
-        self.rest_if_done();
+        self.rest();
         refused.result()
     }
 
@@ -551,7 +549,7 @@ impl<S: Stream> Link for FrameLink<S> {
             refused.note(done, result);
             done += count;
         }
-        self.rest_if_done();
+        self.rest();
         refused.result()
     }
 

@@ -15,14 +15,7 @@ const SLICE_NS: u64 = 100_000;
 /// Asks for the shortest slice for the calling thread, and for those it starts from now on. An error where the kernel
 /// does not take requests; there they do no harm. Threads under real-time policies are left as they are.
 pub fn shorten() -> io::Result<()> {
-    // SAFETY: all-zero is a valid `sched_attr`: integers without a niche.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and ours. Thread 0 is this one.
-    let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
-    if read != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let mut attributes = attributes()?;
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return Ok(());
     }
@@ -31,6 +24,16 @@ pub fn shorten() -> io::Result<()> {
     // SAFETY: the kernel reads `attributes.size` bytes of `attributes`, no more than it is long.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What the scheduler knows of the calling thread.
+fn attributes() -> io::Result<libc::sched_attr> {
+    // SAFETY: all-zero is a valid `sched_attr`: integers without a niche.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and ours. Thread 0 is this one.
+    let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    if read != 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
 #[cfg(test)]
@@ -42,5 +45,14 @@ mod tests {
         super::shorten().unwrap();
         super::shorten().unwrap();
         assert_eq!(rustix::process::getpriority_process(None).unwrap(), niceness);
+        let slice_ns = super::attributes().unwrap().sched_runtime;
+        let knows_requests = |release: &str| {
+            let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+            matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6, 12))
+        };
+        let release = rustix::system::uname();
+        let wanted =
+            if knows_requests(&release.release().to_string_lossy()) { super::SLICE_NS } else { slice_ns };
+        assert_eq!(slice_ns, wanted);
     }
 }

@@ -136,6 +136,7 @@ impl RingStream {
         }
         let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
         socket.heard();
+        socket.rest();
         Ok(RingStream::over(socket, memory, 1))
     }
 
