@@ -28,7 +28,7 @@ fn whole(pool: &Pool, name: &str) -> Vec<u8> {
 }
 
 /// Waits until the pool holds nothing, or fails.
-fn nothing_held(pool: &Pool) {
+pub(crate) fn nothing_held(pool: &Pool) {
     for _ in 0..500 {
         let status = pool.status().expect("a status");
         if status.nodes.iter().all(|node| node.counts.leased + node.counts.named + node.counts.cleaning == 0)

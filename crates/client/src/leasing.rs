@@ -103,6 +103,61 @@ impl Session {
         }
     }
 
+    /// Cuts extents of at least `bytes` bytes in all, one behind the other in one region, leasing more if need be.
+    pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
+        // Each round leases a region; only one that is too small, or lost at once, makes another necessary.
+        const ROUNDS: u32 = 3;
+        let _growing = self.growing.take(&*self.host);
+        for _ in 0..ROUNDS {
+            if let Some(cuts) = self.cut_run_from_held(group, bytes) {
+                return Ok(cuts);
+            }
+            self.lease_more(group, bytes, bytes, &[], Patience::Full)?;
+        }
+        let message = format!("no region that was leased has {bytes} bytes in one piece");
+        self.cut_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
+    }
+
+    fn cut_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Cut<Arc<LeasedRegion>>>> {
+        let mut held = locked(&self.held);
+        loop {
+            let unfit: BTreeSet<NodeId> = locked(&self.nodes)
+                .values()
+                .filter(|node| !node.is_lost() && (node.is_draining() || node.is_suspect()))
+                .map(|node| node.info.node)
+                .collect();
+            let cuts = held.allocator.cut_run(group, bytes, |node| !unfit.contains(&node))?;
+            let id = cuts.first()?.region;
+            add(&self.counters.used_bytes, cuts.iter().map(|cut| u64::from(cut.bytes)).sum());
+            let region = Arc::clone(held.regions.get(&id)?);
+            if region.node.is_lost() {
+                self.forget_region(&mut held, &region);
+                continue;
+            }
+            held.idle_for.remove(&id);
+            let of_region =
+                |cut: Cut<u64>| Cut { region: Arc::clone(&region), offset: cut.offset, bytes: cut.bytes };
+            return Some(cuts.into_iter().map(of_region).collect());
+        }
+    }
+
+    /// Leases a region of at least `bytes` bytes at a node where a group has none yet, so that the group's extents
+    /// take turns there. Whether there was one; if not, nothing is lost.
+    pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
+        let _growing = self.growing.take(&*self.host);
+        let mut avoid: Vec<Incarnation> = {
+            let held = locked(&self.held);
+            let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
+            of_group.filter_map(|(id, ..)| Some(held.regions.get(&id)?.node.info.incarnation)).collect()
+        };
+        self.lease_once(group, bytes, &[], Patience::Brief, &mut avoid).is_ok()
+    }
+
+    /// Bytes of a group's regions, and of these the bytes not cut.
+    pub(crate) fn held_by(&self, group: Group) -> (u64, u64) {
+        locked(&self.held).allocator.held(group)
+    }
+
     /// Gives extents back to the session.
     pub(crate) fn give_back(&self, cuts: Vec<Cut<Arc<LeasedRegion>>>) {
         let mut held = locked(&self.held);

@@ -44,6 +44,7 @@ mod read;
 mod sealed_pages;
 mod session;
 mod stats;
+pub mod table;
 mod write;
 
 pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
@@ -56,6 +57,7 @@ pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, Trans
 pub use pool::{FileInfo, Pool};
 pub use queue::{Completion, Queue};
 pub use stats::Stats;
+pub use table::{FarTable, TableInfo};
 
 /// Result of every operation here.
 pub type Result<T> = std::result::Result<T, Error>;

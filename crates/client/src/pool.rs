@@ -136,6 +136,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// A number for a file of its own.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.inner.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.inner.session)
     }

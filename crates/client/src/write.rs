@@ -244,6 +244,24 @@ impl FileInner {
         }
     }
 
+    /// Gives the next `bytes` bytes behind all that have a place one in a single region, so that a single node can
+    /// serve them. Where they begin in the file.
+    pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
+        self.check_writable(&self.state().phase)?;
+        let cuts = self.session.cut_run(self.group, bytes)?;
+        let mut state = self.state();
+        if state.phase != Phase::Writable {
+            drop(state);
+            self.session.give_back(cuts);
+            return self.check_writable(&self.state().phase).and(Ok(0));
+        }
+        let start = state.map.allocated();
+        for cut in cuts {
+            state.map.push(cut.bytes, vec![cut]);
+        }
+        Ok(start)
+    }
+
     /// As many places for an extent as its protection asks for, or as there are.
     fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;

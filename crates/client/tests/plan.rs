@@ -220,3 +220,37 @@ fn version_of_a_range_grows_with_every_write_in_its_extents_and_with_no_other() 
     map.begin_write(&(0..1));
     assert!(map.version(&first) > before);
 }
+
+proptest! {
+    #[test]
+    fn run_lies_in_one_piece_of_one_region_and_every_extent_is_cut_once(
+        wanted in proptest::collection::vec((1..3u64 << 20, any::<bool>()), 1..40),
+    ) {
+        const REGION_BYTES: u64 = 4 << 20;
+        let group = Group::File(1);
+        let mut allocator: Allocator<u64> = Allocator::default();
+        for region in 0..6 {
+            allocator.add(region, NodeId(region % 2), group, REGION_BYTES);
+        }
+        let mut cut: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
+        for (bytes, is_kept) in wanted {
+            let Some(cuts) = allocator.cut_run(group, bytes, |_| true) else { continue };
+            let (region, mut at) = (cuts[0].region, cuts[0].offset);
+            for piece in &cuts {
+                prop_assert_eq!((piece.region, piece.offset), (region, at));
+                prop_assert_eq!(piece.offset % u64::from(piece.bytes), 0, "aligned to itself");
+                at += u64::from(piece.bytes);
+                prop_assert!(at <= REGION_BYTES);
+            }
+            prop_assert!(at - cuts[0].offset >= bytes && at - cuts[0].offset < bytes + EXTENT_BYTES_MIN);
+            prop_assert!(cut.iter().all(|(other, range)| *other != region || range.end <= cuts[0].offset || range.start >= at));
+            match is_kept {
+                true => cut.push((region, cuts[0].offset..at)),
+                false => cuts.into_iter().for_each(|piece| allocator.give_back(piece)),
+            }
+        }
+        let used: u64 = cut.iter().map(|(_, range)| range.end - range.start).sum();
+        let (all, free) = allocator.held(group);
+        prop_assert_eq!(all - free, used);
+    }
+}

@@ -76,6 +76,20 @@ impl RegionUse {
         None
     }
 
+    /// The first free run of any number of units, as aligned as the largest extent cut from it will be.
+    fn find_run(&self, count: u32) -> Option<u32> {
+        let step = count.checked_next_power_of_two()?.min(units(EXTENT_BYTES_MAX as u32));
+        let is_used = |unit: u32| self.units[unit as usize / 64] & 1 << (unit % 64) != 0;
+        let mut unit = 0u32;
+        while unit.checked_add(count)? <= self.unit_count {
+            match (unit..unit + count).rev().find(|unit| is_used(*unit)) {
+                Some(used) => unit = (used + 1).next_multiple_of(step),
+                None => return Some(unit),
+            }
+        }
+        None
+    }
+
     fn mark(&mut self, unit: u32, count: u32, used: bool) {
         let mask = ((1u64 << count) - 1) << (unit % 64);
         let word = &mut self.units[unit as usize / 64];
@@ -114,6 +128,49 @@ impl<R: Copy + Ord> Allocator<R> {
     /// room there.
     pub fn cut(&mut self, group: Group, bytes: u32, fits: impl Fn(NodeId) -> bool) -> Option<Cut<R>> {
         let count = units(bytes);
+        let (region, unit) = self.place(group, count, fits, |usage| usage.find(count))?;
+        self.mark_used(region, unit, count);
+        Some(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
+    }
+
+    /// Cuts extents that lie one behind the other in one region and hold at least `bytes` bytes, from the node whose
+    /// turn it is of those that fit; nothing if no region of the group has a place of that size there.
+    pub fn cut_run(
+        &mut self,
+        group: Group,
+        bytes: u64,
+        fits: impl Fn(NodeId) -> bool,
+    ) -> Option<Vec<Cut<R>>> {
+        let count = u32::try_from(bytes.div_ceil(EXTENT_BYTES_MIN)).ok().filter(|count| *count > 0)?;
+        let (region, first) = self.place(group, count, fits, |usage| usage.find_run(count))?;
+        let mut cuts = Vec::new();
+        let (mut unit, mut left) = (first, count);
+        while left > 0 {
+            // The largest power of two that is left: what is cut before it is a multiple of it.
+            let part = (1 << left.ilog2()).min(units(EXTENT_BYTES_MAX as u32));
+            self.mark_used(region, unit, part);
+            let bytes = part * EXTENT_BYTES_MIN as u32;
+            cuts.push(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes });
+            unit += part;
+            left -= part;
+        }
+        Some(cuts)
+    }
+
+    fn mark_used(&mut self, region: R, unit: u32, count: u32) {
+        if let Some(usage) = self.regions.get_mut(&region) {
+            usage.mark(unit, count, true);
+        }
+    }
+
+    /// Where so many units go. The turn passes to the node that has the place.
+    fn place(
+        &mut self,
+        group: Group,
+        count: u32,
+        fits: impl Fn(NodeId) -> bool,
+        find: impl Fn(&RegionUse) -> Option<u32>,
+    ) -> Option<(R, u32)> {
         let last = self.last_node.get(&group).copied();
         // For each node the first region with room, then the first node behind the last one used.
         let mut places: BTreeMap<NodeId, (R, u32)> = BTreeMap::new();
@@ -122,7 +179,7 @@ impl<R: Copy + Ord> Allocator<R> {
                 && fits(usage.node)
                 && usage.unit_count - usage.used_units >= count
                 && !places.contains_key(&usage.node)
-                && let Some(unit) = usage.find(count)
+                && let Some(unit) = find(usage)
             {
                 places.insert(usage.node, (*region, unit));
             }
@@ -133,10 +190,7 @@ impl<R: Copy + Ord> Allocator<R> {
         let (node, (region, unit)) =
             next.or_else(|| places.first_key_value()).map(|(node, place)| (*node, *place))?;
         self.last_node.insert(group, node);
-        if let Some(usage) = self.regions.get_mut(&region) {
-            usage.mark(unit, count, true);
-        }
-        Some(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
+        Some((region, unit))
     }
 
     /// Gives an extent back. Of a region already forgotten, nothing happens.

@@ -1,0 +1,396 @@
+//! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
+
+use super::arrays::column_of;
+use super::footer::{Footer, RowGroup, Trailer};
+use super::put::file_name;
+use super::{BUFFER_ALIGN, TABLE_PREFIX};
+use crate::error::{Error, ErrorKind};
+use crate::file::{FarFile, Phase, ReadRange};
+use crate::node_links::LeasedRegion;
+use crate::plan::Piece;
+use crate::pool::Pool;
+use crate::session::{answer_of, locked};
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_schema::{Schema, SchemaRef};
+use farpool_transport::Bell;
+use farpool_wire::control::ByName;
+use farpool_wire::{Code, Name, Request};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// Read with the trailer: all of most footers.
+const TAIL_BYTES: u64 = 64 << 10;
+/// So many bytes of row groups are asked for at once, but for a group that has more: enough to keep several nodes
+/// at work.
+const FETCH_BYTES: u64 = 8 << 20;
+/// So many batches wait for whoever takes them, at most, before more are fetched.
+const WAITING_MAX: usize = 4;
+
+/// What is told of a table in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Whether a node that held some of it is gone.
+    pub is_lost: bool,
+}
+
+/// Where a row group lies: all of it, without a gap, in one region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlace {
+    /// The name of the memory node.
+    pub node: String,
+    /// The place of the region among those of its node, counted from 0.
+    pub region: u32,
+    /// First byte in the region.
+    pub offset: u64,
+}
+
+/// A table, opened. Clones are cheap and may be read from many threads at once.
+///
+/// It stays the table that was opened: if another takes its name, or it is dropped, reading it is an error.
+#[derive(Clone)]
+pub struct FarTable {
+    name: Arc<str>,
+    file: FarFile,
+    footer: Arc<Footer>,
+}
+
+impl Pool {
+    /// Opens a far table.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if there is none of this name, [`ErrorKind::Lost`] if its bytes are gone,
+    /// [`ErrorKind::Invalid`] if a file has its name and is no far table.
+    pub fn table(&self, name: &str) -> Result<FarTable, Error> {
+        let open = || {
+            let file = self.open(&file_name(name)?)?;
+            let footer = Arc::new(read_footer(&file)?);
+            Ok(FarTable { name: name.into(), file, footer })
+        };
+        open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
+    }
+
+    /// The published far tables, in the order of their names.
+    pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
+        let describe = |info: crate::FileInfo| {
+            let name = info.name.strip_prefix(TABLE_PREFIX)?.to_owned();
+            info.is_published.then_some(TableInfo { name, bytes: info.bytes, is_lost: info.is_lost })
+        };
+        Ok(self.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
+    }
+
+    /// Drops a far table: its name, and the memory it takes.
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        self.delete(&file_name(name)?)
+            .map_err(|error| error.during(format_args!("dropping far table {name:?}")))
+    }
+}
+
+fn read_footer(file: &FarFile) -> Result<Footer, Error> {
+    let no_table = |why: String| Error::new(ErrorKind::Invalid, format!("the file is no far table: {why}"));
+    let length = file.length();
+    let tail_at = length.saturating_sub(TAIL_BYTES);
+    let mut tail = vec![0; (length - tail_at) as usize];
+    file.read_batch(&mut [ReadRange { offset: tail_at, into: &mut tail }])?;
+    let Some((before, trailer)) = tail.split_last_chunk::<{ Trailer::BYTES }>() else {
+        return Err(no_table(format!("it has {length} bytes; a trailer has {}", Trailer::BYTES)));
+    };
+    let trailer = Trailer::take(trailer, length).map_err(no_table)?;
+    let mut longer = Vec::new();
+    let bytes = match before.len().checked_sub(trailer.footer_bytes as usize) {
+        Some(start) => &before[start..],
+        None => {
+            longer.resize(trailer.footer_bytes as usize, 0);
+            file.read_batch(&mut [ReadRange { offset: trailer.footer_offset, into: &mut longer }])?;
+            &longer
+        }
+    };
+    if crc32c::crc32c(bytes) != trailer.footer_crc {
+        return Err(no_table("the checksum of its footer does not match".to_owned()));
+    }
+    Footer::take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer: {error}")))
+}
+
+impl std::fmt::Debug for FarTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FarTable")
+            .field("name", &self.name)
+            .field("rows", &self.rows())
+            .finish_non_exhaustive()
+    }
+}
+
+impl FarTable {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its columns, in their stored types.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.footer.schema
+    }
+
+    /// Its row groups: rows, statistics, and where in the file each buffer lies.
+    pub fn row_groups(&self) -> &[RowGroup] {
+        &self.footer.groups
+    }
+
+    /// Its rows.
+    pub fn rows(&self) -> u64 {
+        self.footer.rows()
+    }
+
+    /// Bytes of its file.
+    pub fn bytes(&self) -> u64 {
+        self.file.length()
+    }
+
+    /// Where a row group lies in memory; nothing if there is no such group, or it does not lie in one piece: putting
+    /// a table takes care that it does, and emptying a node may scatter it.
+    pub fn place(&self, group: usize) -> Option<GroupPlace> {
+        let group = self.footer.groups.get(group)?;
+        let (start, end) = (group.offset, group.end().max(group.offset + 1));
+        let pieces = self.file.inner.state().map.copies_of(start..end);
+        let first = pieces.first()?;
+        let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
+            piece.region.node.info.node == first.region.node.info.node
+                && piece.region.region == first.region.region
+                && piece.offset == first.offset + (piece.file.start - start)
+        };
+        pieces.iter().all(is_next).then(|| GroupPlace {
+            node: first.region.node.info.name.to_string(),
+            region: first.region.region.0,
+            offset: first.offset,
+        })
+    }
+
+    /// Its rows, a batch for each row group: of the columns and of the row groups asked for, by their places and in
+    /// the order asked for; of all, if nothing is said. Only what is asked for is fetched, on a thread that keeps
+    /// ahead of whoever takes the batches.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group. What fails later is the iterator's
+    /// last item: [`ErrorKind::Lost`] if the table's bytes are gone, [`ErrorKind::Closed`] if it was dropped or
+    /// replaced.
+    pub fn read(&self, columns: Option<&[usize]>, groups: Option<&[usize]>) -> Result<TableReader, Error> {
+        let chosen = |asked: Option<&[usize]>, count: usize, what: &str| match asked {
+            None => Ok((0..count).collect::<Vec<_>>()),
+            Some(asked) => match asked.iter().find(|index| **index >= count) {
+                None => Ok(asked.to_vec()),
+                Some(index) => {
+                    let message = format!("far table {:?} has no {what} {index}; it has {count}", self.name);
+                    Err(Error::new(ErrorKind::Invalid, message))
+                }
+            },
+        };
+        let columns = chosen(columns, self.schema().fields().len(), "column")?;
+        let groups = chosen(groups, self.row_groups().len(), "row group")?;
+        let fields: Vec<_> =
+            columns.iter().map(|index| Arc::clone(&self.schema().fields()[*index])).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let shared = Arc::new(Shared::default());
+        let fetch = Fetch {
+            table: self.clone(),
+            columns,
+            groups: groups.into(),
+            schema: Arc::clone(&schema),
+            shared: Arc::clone(&shared),
+        };
+        let host = &self.file.inner.session.host;
+        host.spawn("farpool-table", Box::new(move || fetch.run()))
+            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
+        Ok(TableReader { table: self.clone(), schema, shared })
+    }
+
+    /// The error of a read, and if the name has another file now, that.
+    fn explain(&self, error: Error) -> Error {
+        let error = error.during(format_args!("reading far table {:?}", self.name));
+        if error.kind() != ErrorKind::Lost {
+            return error;
+        }
+        let Phase::Published(file) = self.file.inner.state().phase else { return error };
+        let Ok(name) = Name::new(self.file.name()) else { return error };
+        let reply = self.file.inner.session.ask(&Request::OpenName(ByName { name }));
+        let became = match reply.and_then(|reply| answer_of!(reply, OpenName)) {
+            Ok(opened) if opened.file != file => "was replaced",
+            Err(gone) if gone.refusal().is_some_and(|refusal| refusal.code == Code::NoSuchName) => {
+                "was dropped"
+            }
+            _ => return error,
+        };
+        Error::new(ErrorKind::Closed, format!("far table {:?} {became} after it was opened", self.name))
+    }
+}
+
+/// Batches on their way from the thread that fetches them.
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Bell,
+}
+
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<Result<RecordBatch, Error>>,
+    /// Nothing more will come.
+    is_complete: bool,
+    /// Nobody will take what comes.
+    is_unwanted: bool,
+}
+
+/// Whoever waits looks again after this long, should nobody call.
+const WAIT_MS: u64 = 1_000;
+
+/// The batches of a table, as they come.
+pub struct TableReader {
+    table: FarTable,
+    schema: SchemaRef,
+    shared: Arc<Shared>,
+}
+
+impl TableReader {
+    /// The columns that were asked for.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+}
+
+impl Iterator for TableReader {
+    type Item = Result<RecordBatch, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let session = &self.table.file.inner.session;
+        loop {
+            let heard = self.shared.changed.heard();
+            {
+                let mut waiting = locked(&self.shared.waiting);
+                if let Some(batch) = waiting.batches.pop_front() {
+                    drop(waiting);
+                    self.shared.changed.ring();
+                    return Some(batch);
+                }
+                if waiting.is_complete {
+                    return None;
+                }
+            }
+            session.host.wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
+        }
+    }
+}
+
+impl Drop for TableReader {
+    /// Does not wait for the thread, which ends once what it has asked for is there: it may be building the table anew
+    /// by a function that waits for whoever drops this.
+    fn drop(&mut self) {
+        locked(&self.shared.waiting).is_unwanted = true;
+        self.shared.changed.ring();
+    }
+}
+
+/// What the fetching thread does.
+struct Fetch {
+    table: FarTable,
+    columns: Vec<usize>,
+    groups: VecDeque<usize>,
+    schema: SchemaRef,
+    shared: Arc<Shared>,
+}
+
+/// Says that nothing more will come, however the thread ends.
+struct Completion(Arc<Shared>);
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        locked(&self.0.waiting).is_complete = true;
+        self.0.changed.ring();
+    }
+}
+
+impl Fetch {
+    fn run(mut self) {
+        let _completion = Completion(Arc::clone(&self.shared));
+        while !self.groups.is_empty() && self.wait_for_room() {
+            let batches = self.next().unwrap_or_else(|error| vec![Err(self.table.explain(error))]);
+            let has_failed = batches.iter().any(Result::is_err);
+            locked(&self.shared.waiting).batches.extend(batches);
+            self.shared.changed.ring();
+            if has_failed {
+                return;
+            }
+        }
+    }
+
+    /// Whether anybody still wants batches, once there is room for them.
+    fn wait_for_room(&self) -> bool {
+        let session = &self.table.file.inner.session;
+        loop {
+            let heard = self.shared.changed.heard();
+            {
+                let waiting = locked(&self.shared.waiting);
+                if waiting.is_unwanted || waiting.batches.len() < WAITING_MAX {
+                    return !waiting.is_unwanted;
+                }
+            }
+            session.host.wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
+        }
+    }
+
+    /// Fetches the next row groups, all at once.
+    fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
+        let table = self.table.clone();
+        let mut taken: Vec<(&RowGroup, Vec<MutableBuffer>)> = Vec::new();
+        let mut bytes = 0;
+        while let Some(index) = self.groups.front()
+            && taken.len() < WAITING_MAX
+        {
+            let group = &table.footer.groups[*index];
+            let chunks = || self.columns.iter().map(|column| &group.columns[*column]);
+            let sizes = || chunks().flat_map(|chunk| &chunk.buffers).map(|buffer| buffer.bytes as usize);
+            bytes += sizes().sum::<usize>() as u64;
+            if bytes > FETCH_BYTES && !taken.is_empty() {
+                break;
+            }
+            taken.push((group, sizes().map(MutableBuffer::from_len_zeroed).collect()));
+            self.groups.pop_front();
+        }
+        let mut ranges = Vec::new();
+        for (group, buffers) in &mut taken {
+            let chunks = self.columns.iter().map(|column| &group.columns[*column]);
+            for (at, into) in chunks.flat_map(|chunk| &chunk.buffers).zip(buffers.iter_mut()) {
+                debug_assert!(into.is_empty() || into.as_ptr().addr().is_multiple_of(BUFFER_ALIGN));
+                let offset = group.offset + u64::from(at.offset);
+                ranges.push(ReadRange { offset, into: into.as_slice_mut() });
+            }
+        }
+        ranges.retain(|range| !range.into.is_empty());
+        table.file.read_batch(&mut ranges)?;
+        Ok(taken.into_iter().map(|(group, buffers)| self.batch(group, buffers)).collect())
+    }
+
+    fn batch(&self, group: &RowGroup, buffers: Vec<MutableBuffer>) -> Result<RecordBatch, Error> {
+        let table = &self.table;
+        let mut buffers = buffers.into_iter().map(Buffer::from);
+        let mut arrays = Vec::with_capacity(self.columns.len());
+        for (column, field) in self.columns.iter().zip(self.schema.fields()) {
+            let damaged = |why: String| {
+                let (name, column) = (&table.name, field.name());
+                let message =
+                    format!("far table {name:?}: column {column:?} at row group {}: {why}", group.offset);
+                Error::new(ErrorKind::Refused, message)
+            };
+            let chunk = &group.columns[*column];
+            let of_chunk: Vec<Buffer> = buffers.by_ref().take(chunk.buffers.len()).collect();
+            if of_chunk.iter().zip(&chunk.buffers).any(|(buffer, at)| crc32c::crc32c(buffer) != at.crc) {
+                return Err(damaged("the checksum of its bytes does not match".to_owned()));
+            }
+            arrays.push(column_of(field.data_type(), group.rows as usize, chunk, of_chunk).map_err(damaged)?);
+        }
+        // Of no columns, the rows are still counted.
+        let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
+            .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
+    }
+}

@@ -1,0 +1,360 @@
+//! What a table says of itself: its columns, and of each row group where every buffer lies and what is in it.
+//!
+//! Invariant I10: the bytes come from nodes, so every count is checked against what is left before anything is
+//! allocated, and every place against where it may be.
+
+use super::column_type::{put_text, put_type, take_text, take_type, width};
+use super::statistics::Statistics;
+use super::*;
+use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
+use farpool_wire::WireError;
+use farpool_wire::codec::{Cursor, Field};
+use std::sync::Arc;
+
+const MAGIC: [u8; 8] = *b"FPTABLE1";
+const VERSION: u16 = 1;
+/// The fewest bytes of a column in the schema (an empty name, a type, nullable), of a row group, and of a
+/// column in it (a Boolean one).
+const COLUMN_BYTES_MIN: usize = 4;
+const GROUP_BYTES_MIN: usize = 8 + 4 + 4;
+const CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES + 1;
+
+/// The last bytes of a table's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Where the footer begins; it ends where the trailer begins.
+    pub footer_offset: u64,
+    /// Bytes of the footer.
+    pub footer_bytes: u32,
+    /// CRC32C of the footer.
+    pub footer_crc: u32,
+}
+
+/// A buffer of a column in a row group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BufferAt {
+    /// First byte, counted from the start of the row group; a multiple of [`BUFFER_ALIGN`].
+    pub offset: u32,
+    /// Bytes, without padding.
+    pub bytes: u32,
+    /// CRC32C of them.
+    pub crc: u32,
+}
+
+/// How a column lies in a row group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Arrow's layout of its type.
+    Plain,
+    /// Text or binary: `u16` keys, and the distinct values in Arrow's layout.
+    Dictionary,
+}
+
+/// A column in a row group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnChunk {
+    /// How it lies there.
+    pub encoding: Encoding,
+    /// How many of its rows have no value.
+    pub null_count: u32,
+    /// Validity bitmap if there are nulls; then keys of a dictionary; then offsets of text and binary; then values.
+    pub buffers: Vec<BufferAt>,
+    /// Between what its values are; nothing if it has none, or (of floating-point numbers) only NaN.
+    pub statistics: Option<Statistics>,
+}
+
+/// Up to [`GROUP_ROWS_MAX`] rows, whose buffers were put in one region.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowGroup {
+    /// First byte in the file; a multiple of [`GROUP_ALIGN`].
+    pub offset: u64,
+    /// Bytes, to the end of its last buffer.
+    pub bytes: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Its columns, in the order of the schema.
+    pub columns: Vec<ColumnChunk>,
+}
+
+/// What a table says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Footer {
+    /// Its columns, in their stored types, without metadata.
+    pub schema: SchemaRef,
+    /// Its row groups, in the order of their rows and of their places.
+    pub groups: Vec<RowGroup>,
+}
+
+impl Trailer {
+    /// Bytes of a trailer.
+    pub const BYTES: usize = 32;
+
+    /// Appends the trailer.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.footer_offset.put(out);
+        self.footer_bytes.put(out);
+        self.footer_crc.put(out);
+        VERSION.put(out);
+        0u16.put(out);
+        crc32c::crc32c(&out[start..]).put(out);
+        MAGIC.put(out);
+    }
+
+    /// Reads the trailer of a file of this length; if it is none, says why not.
+    pub fn take(bytes: &[u8; Trailer::BYTES], file_bytes: u64) -> Result<Trailer, String> {
+        let (fields, magic) = bytes.split_at(24);
+        if magic != MAGIC {
+            return Err("it does not end as a far table does".to_owned());
+        }
+        let mut from = Cursor::new(fields);
+        let mut take = || -> Result<(Trailer, u16, u16, u32), WireError> {
+            let (footer_offset, footer_bytes) = (u64::take(&mut from)?, u32::take(&mut from)?);
+            let trailer = Trailer { footer_offset, footer_bytes, footer_crc: u32::take(&mut from)? };
+            Ok((trailer, u16::take(&mut from)?, u16::take(&mut from)?, u32::take(&mut from)?))
+        };
+        let (trailer, version, reserved, crc) = take().map_err(|error| error.to_string())?;
+        if crc != crc32c::crc32c(&fields[..20]) {
+            return Err("the checksum of its trailer does not match".to_owned());
+        }
+        if version != VERSION || reserved != 0 {
+            return Err(format!("it is a far table of version {version}; version {VERSION} is read here"));
+        }
+        if trailer.footer_bytes as usize > FOOTER_BYTES_MAX {
+            let bytes = trailer.footer_bytes;
+            return Err(format!("it has a footer of {bytes} bytes; up to {FOOTER_BYTES_MAX} are permitted"));
+        }
+        let end = trailer.footer_offset.checked_add(u64::from(trailer.footer_bytes) + Trailer::BYTES as u64);
+        if end != Some(file_bytes) {
+            return Err(format!(
+                "its footer is not before its trailer, at the end of its {file_bytes} bytes"
+            ));
+        }
+        Ok(trailer)
+    }
+}
+
+impl BufferAt {
+    const BYTES: usize = 12;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.offset.put(out);
+        self.bytes.put(out);
+        self.crc.put(out);
+    }
+
+    fn take(from: &mut Cursor<'_>) -> Result<BufferAt, WireError> {
+        Ok(BufferAt { offset: u32::take(from)?, bytes: u32::take(from)?, crc: u32::take(from)? })
+    }
+
+    /// First byte behind it.
+    fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.bytes)
+    }
+}
+
+/// Bytes of a bitmap of so many rows.
+pub(super) fn bitmap_bytes(rows: usize) -> usize {
+    rows.div_ceil(8)
+}
+
+impl ColumnChunk {
+    /// How many buffers a column of this type has.
+    fn buffer_count(of: &DataType, encoding: Encoding, has_nulls: bool) -> usize {
+        let values = match (encoding, of) {
+            (Encoding::Dictionary, _) => 3,
+            (Encoding::Plain, DataType::Utf8 | DataType::Binary) => 2,
+            (Encoding::Plain, _) => 1,
+        };
+        values + usize::from(has_nulls)
+    }
+
+    fn put(&self, of: &DataType, out: &mut Vec<u8>) {
+        out.push(match self.encoding {
+            Encoding::Plain => 0,
+            Encoding::Dictionary => 1,
+        });
+        self.null_count.put(out);
+        self.buffers.iter().for_each(|buffer| buffer.put(out));
+        Statistics::put(self.statistics.as_ref(), of, out);
+    }
+
+    fn take(from: &mut Cursor<'_>, of: &DataType, rows: usize) -> Result<ColumnChunk, WireError> {
+        let encoding = match (u8::take(from)?, of) {
+            (0, _) => Encoding::Plain,
+            (1, DataType::Utf8 | DataType::Binary) => Encoding::Dictionary,
+            (found, _) => {
+                return Err(WireError::Value { what: "the encoding of a column", found: found.into() });
+            }
+        };
+        let null_count = u32::take(from)?;
+        if null_count as usize > rows {
+            let (found, max) = (null_count.into(), rows as u64);
+            return Err(WireError::TooMany { what: "nulls of a column", found, max });
+        }
+        let count = ColumnChunk::buffer_count(of, encoding, null_count > 0);
+        let buffers = (0..count).map(|_| BufferAt::take(from)).collect::<Result<Vec<_>, _>>()?;
+        let statistics = Statistics::take(of, from)?;
+        let chunk = ColumnChunk { encoding, null_count, buffers, statistics };
+        chunk.check_sizes(of, rows)?;
+        Ok(chunk)
+    }
+
+    /// Every buffer but that of text or binary values has the size that the rows give it.
+    fn check_sizes(&self, of: &DataType, rows: usize) -> Result<(), WireError> {
+        let mut buffers = self.buffers.iter();
+        let mut check = |expected: Option<usize>| match buffers.next() {
+            Some(buffer) if expected.is_none_or(|expected| buffer.bytes as usize == expected) => {
+                Ok(buffer.bytes)
+            }
+            other => {
+                let found = other.map_or(0, |buffer| buffer.bytes).into();
+                Err(WireError::Value { what: "bytes of a column's buffer", found })
+            }
+        };
+        if self.null_count > 0 {
+            check(Some(bitmap_bytes(rows)))?;
+        }
+        match (self.encoding, of) {
+            (Encoding::Dictionary, _) => {
+                check(Some(rows * 2))?;
+                let offsets = check(None)?;
+                if offsets % 4 != 0 || !(2..=GROUP_ROWS_MAX as u32 + 1).contains(&(offsets / 4)) {
+                    let what = "bytes of a dictionary's offsets";
+                    return Err(WireError::Value { what, found: offsets.into() });
+                }
+                check(None)?;
+            }
+            (Encoding::Plain, DataType::Utf8 | DataType::Binary) => {
+                check(Some((rows + 1) * 4))?;
+                check(None)?;
+            }
+            (Encoding::Plain, DataType::Boolean) => {
+                check(Some(bitmap_bytes(rows)))?;
+            }
+            (Encoding::Plain, of) => {
+                check(Some(rows * width(of).unwrap_or(0)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RowGroup {
+    /// First byte of the file behind it.
+    pub fn end(&self) -> u64 {
+        self.offset + u64::from(self.bytes)
+    }
+
+    fn put(&self, schema: &Schema, out: &mut Vec<u8>) {
+        self.offset.put(out);
+        self.bytes.put(out);
+        self.rows.put(out);
+        for (column, field) in self.columns.iter().zip(schema.fields()) {
+            column.put(field.data_type(), out);
+        }
+    }
+
+    /// Reads a group that lies in `from_offset..end_max` of the file.
+    fn take(
+        from: &mut Cursor<'_>,
+        schema: &Schema,
+        from_offset: u64,
+        end_max: u64,
+    ) -> Result<RowGroup, WireError> {
+        let (offset, bytes, rows) = (u64::take(from)?, u32::take(from)?, u32::take(from)?);
+        let is_placed = offset.is_multiple_of(GROUP_ALIGN as u64)
+            && offset >= from_offset
+            && offset.checked_add(bytes.into()).is_some_and(|end| end <= end_max);
+        if !is_placed {
+            return Err(WireError::Value { what: "the place of a row group", found: offset });
+        }
+        if !(1..=GROUP_ROWS_MAX as u32).contains(&rows) {
+            return Err(WireError::Value { what: "rows of a row group", found: rows.into() });
+        }
+        check_count("columns of a row group", schema.fields().len(), CHUNK_BYTES_MIN, from)?;
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        let mut end = 0;
+        for field in schema.fields() {
+            let column = ColumnChunk::take(from, field.data_type(), rows as usize)?;
+            if column.null_count > 0 && !field.is_nullable() {
+                let found = column.null_count.into();
+                return Err(WireError::Value { what: "nulls of a column that has none", found });
+            }
+            for buffer in &column.buffers {
+                let is_placed = (buffer.offset as usize).is_multiple_of(BUFFER_ALIGN)
+                    && u64::from(buffer.offset) >= end
+                    && buffer.end() <= bytes.into();
+                if !is_placed {
+                    return Err(WireError::Value {
+                        what: "the place of a buffer",
+                        found: buffer.offset.into(),
+                    });
+                }
+                end = buffer.end();
+            }
+            columns.push(column);
+        }
+        Ok(RowGroup { offset, bytes, rows, columns })
+    }
+}
+
+/// So many things of at least so many bytes must fit what is left.
+fn check_count(what: &'static str, count: usize, each: usize, from: &Cursor<'_>) -> Result<(), WireError> {
+    match count.checked_mul(each) {
+        Some(bytes) if bytes <= from.left() => Ok(()),
+        _ => Err(WireError::TooMany { what, found: count as u64, max: (from.left() / each) as u64 }),
+    }
+}
+
+impl Footer {
+    /// Rows of the table.
+    pub fn rows(&self) -> u64 {
+        self.groups.iter().map(|group| u64::from(group.rows)).sum()
+    }
+
+    /// Appends the footer.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        (self.schema.fields().len() as u16).put(out);
+        for field in self.schema.fields() {
+            put_text(field.name(), out);
+            put_type(field.data_type(), out);
+            field.is_nullable().put(out);
+        }
+        (self.groups.len() as u32).put(out);
+        self.groups.iter().for_each(|group| group.put(&self.schema, out));
+    }
+
+    /// Reads a footer that lies at `footer_offset` of its file; every row group lies before.
+    pub fn take(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
+        let mut from = Cursor::new(bytes);
+        let from = &mut from;
+        let columns = usize::from(u16::take(from)?);
+        if !(1..=COLUMNS_MAX).contains(&columns) {
+            return Err(WireError::Value { what: "columns of a table", found: columns as u64 });
+        }
+        check_count("columns of a table", columns, COLUMN_BYTES_MIN, from)?;
+        let mut fields = Vec::with_capacity(columns);
+        for _ in 0..columns {
+            let name = take_text(from, "the name of a column", COLUMN_NAME_BYTES_MAX)?;
+            let of = take_type(from)?;
+            fields.push(ArrowField::new(name, of, bool::take(from)?));
+        }
+        let schema = Arc::new(Schema::new(fields));
+        let count = u32::take(from)? as usize;
+        if count > ROW_GROUPS_MAX {
+            let (found, max) = (count as u64, ROW_GROUPS_MAX as u64);
+            return Err(WireError::TooMany { what: "row groups of a table", found, max });
+        }
+        check_count("row groups of a table", count, GROUP_BYTES_MIN + columns * CHUNK_BYTES_MIN, from)?;
+        let mut groups: Vec<RowGroup> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let behind = groups.last().map_or(0, RowGroup::end);
+            groups.push(RowGroup::take(from, &schema, behind, footer_offset)?);
+        }
+        match from.left() {
+            0 => Ok(Footer { schema, groups }),
+            left => Err(WireError::Trailing { left }),
+        }
+    }
+}

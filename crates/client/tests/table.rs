@@ -1,0 +1,228 @@
+//! Footers and trailers of far tables: they come back as they were, and strangers' bytes are only refused.
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
+use arrow_buffer::Buffer;
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use farpool::table::*;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+fn column_type() -> impl Strategy<Value = DataType> {
+    let unit = prop_oneof![
+        Just(TimeUnit::Second),
+        Just(TimeUnit::Millisecond),
+        Just(TimeUnit::Microsecond),
+        Just(TimeUnit::Nanosecond)
+    ];
+    prop_oneof![
+        Just(DataType::Boolean),
+        Just(DataType::Int8),
+        Just(DataType::Int64),
+        Just(DataType::UInt16),
+        Just(DataType::UInt64),
+        Just(DataType::Float32),
+        Just(DataType::Float64),
+        (1..=38u8, -38..=1i8).prop_map(|(precision, scale)| DataType::Decimal128(precision, scale)),
+        Just(DataType::Date32),
+        (unit, proptest::option::of("[A-Z][a-z]{1,8}"))
+            .prop_map(|(unit, zone)| DataType::Timestamp(unit, zone.map(Into::into))),
+        Just(DataType::Utf8),
+        Just(DataType::Binary),
+        (1..=100i32).prop_map(DataType::FixedSizeBinary),
+    ]
+}
+
+fn scalar(of: &DataType, number: i64, text: &str) -> Scalar {
+    match of {
+        DataType::Boolean => Scalar::Boolean(number % 2 == 0),
+        DataType::Int8 => Scalar::Signed((number as i8).into()),
+        DataType::UInt16 => Scalar::Unsigned((number as u16).into()),
+        DataType::UInt64 => Scalar::Unsigned(number as u64),
+        DataType::Float32 => Scalar::Float((number as f32).into()),
+        DataType::Float64 => Scalar::Float(number as f64),
+        DataType::Decimal128(..) => Scalar::Decimal(i128::from(number) << 50),
+        DataType::Date32 => Scalar::Signed((number as i32).into()),
+        DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => Scalar::Bytes(text.into()),
+        _ => Scalar::Signed(number),
+    }
+}
+
+/// Sizes of the buffers of a column in a group, and its encoding.
+fn sizes(
+    of: &DataType,
+    rows: usize,
+    has_nulls: bool,
+    text_bytes: usize,
+    distinct: usize,
+) -> (Encoding, Vec<usize>) {
+    let (encoding, mut sizes) = match of {
+        DataType::Boolean => (Encoding::Plain, vec![rows.div_ceil(8)]),
+        DataType::Utf8 | DataType::Binary if distinct > 0 => {
+            (Encoding::Dictionary, vec![rows * 2, (distinct + 1) * 4, text_bytes])
+        }
+        DataType::Utf8 | DataType::Binary => (Encoding::Plain, vec![(rows + 1) * 4, text_bytes]),
+        DataType::FixedSizeBinary(width) => (Encoding::Plain, vec![rows * *width as usize]),
+        other => (Encoding::Plain, vec![rows * other.primitive_width().expect("a width")]),
+    };
+    if has_nulls {
+        sizes.insert(0, rows.div_ceil(8));
+    }
+    (encoding, sizes)
+}
+
+prop_compose! {
+    fn footer()(
+        fields in proptest::collection::vec(("[a-zé]{0,9}", column_type()), 1..6),
+        groups in proptest::collection::vec(
+            (1..=GROUP_ROWS_MAX, any::<u16>(), any::<bool>(), 0..9_000usize, 0..300usize, any::<i64>(), "[a-zé]{0,20}"), 0..5),
+    ) -> (Footer, u64) {
+        let schema = Schema::new(
+            fields.iter().map(|(name, of)| Field::new(name, of.clone(), true)).collect::<Vec<_>>());
+        let mut offset = 0u64;
+        let mut all = Vec::new();
+        for (rows, nulls, has_statistics, text_bytes, distinct, number, text) in groups {
+            let mut end = 0;
+            let null_count = u32::from(nulls).min(rows as u32);
+            let columns = schema.fields().iter().map(|field| {
+                let (encoding, sizes) = sizes(field.data_type(), rows, null_count > 0, text_bytes, distinct);
+                let buffers = sizes.into_iter().map(|bytes| {
+                    let offset = usize::next_multiple_of(end, BUFFER_ALIGN);
+                    end = offset + bytes;
+                    BufferAt { offset: offset as u32, bytes: bytes as u32, crc: number as u32 }
+                });
+                let buffers = buffers.collect();
+                let statistics = has_statistics.then(|| Statistics {
+                    min: scalar(field.data_type(), number, &text),
+                    max: scalar(field.data_type(), number / 2, &text),
+                    is_min_cut: nulls.is_multiple_of(2),
+                    is_max_cut: nulls.is_multiple_of(3),
+                    has_nan: nulls.is_multiple_of(5),
+                });
+                ColumnChunk { encoding, null_count, buffers, statistics }
+            }).collect();
+            let group = RowGroup { offset, bytes: end as u32, rows: rows as u32, columns };
+            offset = group.end().next_multiple_of(GROUP_ALIGN as u64);
+            all.push(group);
+        }
+        (Footer { schema: Arc::new(schema), groups: all }, offset)
+    }
+}
+
+proptest! {
+    #[test]
+    fn footer_comes_back_and_no_shorter_or_longer_one_does((footer, offset) in footer(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = Vec::new();
+        footer.put(&mut bytes);
+        prop_assert_eq!(&Footer::take(&bytes, offset).expect("a footer"), &footer);
+        prop_assert!(Footer::take(&bytes[..cut.index(bytes.len())], offset).is_err());
+        if !footer.groups.is_empty() {
+            prop_assert!(Footer::take(&bytes, footer.groups.last().expect("one").end() - 1).is_err());
+        }
+        bytes.push(0);
+        prop_assert!(Footer::take(&bytes, offset).is_err());
+    }
+
+    #[test]
+    fn altered_footer_is_refused_or_keeps_to_its_bounds(
+        (footer, offset) in footer(), at in any::<prop::sample::Index>(), flip in 1..=255u8,
+    ) {
+        let mut bytes = Vec::new();
+        footer.put(&mut bytes);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(found) = Footer::take(&bytes, offset) {
+            let mut again = Vec::new();
+            found.put(&mut again);
+            prop_assert_eq!(&again, &bytes, "what is accepted has one form");
+            let mut end = 0;
+            for group in &found.groups {
+                prop_assert!(group.offset >= end && group.end() <= offset);
+                end = group.end();
+                let buffers = group.columns.iter().flat_map(|column| &column.buffers);
+                let is_placed = |buffer: &BufferAt| {
+                    let end = u64::from(buffer.offset) + u64::from(buffer.bytes);
+                    buffer.offset.is_multiple_of(BUFFER_ALIGN as u32) && end <= u64::from(group.bytes)
+                };
+                prop_assert!(buffers.into_iter().all(is_placed));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_footer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..400), offset in any::<u64>()) {
+        let _ = Footer::take(&bytes, offset);
+    }
+
+    #[test]
+    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20) {
+        let _ = Trailer::take(&bytes, length);
+        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7 };
+        let mut put = Vec::new();
+        trailer.put(&mut put);
+        let put: [u8; 32] = put.try_into().expect("32 bytes");
+        prop_assert_eq!(Trailer::take(&put, offset + u64::from(footer) + 32), Ok(trailer));
+        prop_assert!(Trailer::take(&put, offset + u64::from(footer) + 33).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_a_column_or_an_error(
+        of in column_type(), rows in 1..200usize, has_nulls in any::<bool>(), distinct in 0..4usize,
+        bytes in proptest::collection::vec(prop_oneof![Just(0u8), 0..8u8, any::<u8>()], 4_000),
+    ) {
+        let (encoding, sizes) = sizes(&of, rows, has_nulls, 40, distinct);
+        let buffers: Vec<Buffer> = sizes.iter().enumerate()
+            .map(|(index, size)| bytes.iter().copied().cycle().skip(index * 7).take(*size).collect()).collect();
+        let at = |bytes: &usize| BufferAt { bytes: *bytes as u32, ..BufferAt::default() };
+        let chunk = ColumnChunk {
+            encoding, null_count: u32::from(has_nulls), buffers: sizes.iter().map(at).collect(), statistics: None };
+        if let Ok(column) = column_of(&of, rows, &chunk, buffers) {
+            prop_assert_eq!(column.len(), rows);
+            column.to_data().validate_full().expect("a checked column is whole");
+        }
+    }
+
+    #[test]
+    fn packed_rows_come_back_whatever_the_batches(
+        cuts in proptest::collection::vec(0..9_000usize, 0..12), few in 1..5_000i32, region in prop_oneof![Just(16u64 << 20), Just(256u64 << 10)],
+    ) {
+        let schema: SchemaRef = Arc::new(Schema::new(vec![
+            Field::new("n", DataType::Int32, true), Field::new("s", DataType::Utf8, true)]));
+        let mut packer = Packer::new(Arc::clone(&schema), region).expect("a schema");
+        let mut groups = Vec::new();
+        let mut from = 0;
+        let value = |row: i32| (row % 11 != 3).then_some(row);
+        let text = |row: i32| (row % 13 != 5).then(|| format!("text {}", row % few));
+        for rows in &cuts {
+            let range = from..from + *rows as i32;
+            let columns: Vec<ArrayRef> = vec![
+                Arc::new(Int32Array::from_iter(range.clone().map(value))),
+                Arc::new(StringArray::from_iter(range.clone().map(text)))];
+            let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("a batch");
+            packer.push(&batch, |group| { groups.push(group); Ok(()) }).expect("pushed");
+            from = range.end;
+        }
+        packer.finish(|group| { groups.push(group); Ok(()) }).expect("finished");
+        let mut row = 0;
+        for EncodedGroup { group, bytes } in groups {
+            prop_assert!(bytes.len() as u64 <= region && bytes.len().is_multiple_of(GROUP_ALIGN));
+            let column = |index: usize| {
+                let chunk = &group.columns[index];
+                let buffer = |at: &BufferAt| {
+                    let bytes = &bytes[at.offset as usize..][..at.bytes as usize];
+                    Buffer::from(bytes.to_vec())
+                };
+                let buffers = chunk.buffers.iter().map(buffer).collect();
+                column_of(schema.field(index).data_type(), group.rows as usize, chunk, buffers).expect("a column")
+            };
+            let (numbers, texts) = (column(0), column(1));
+            for at in 0..group.rows as usize {
+                let (numbers, texts) = (numbers.as_primitive::<arrow_array::types::Int32Type>(), texts.as_string::<i32>());
+                prop_assert_eq!(numbers.is_valid(at).then(|| numbers.value(at)), value(row));
+                prop_assert_eq!(texts.is_valid(at).then(|| texts.value(at).to_owned()), text(row));
+                row += 1;
+            }
+        }
+        prop_assert_eq!(row, from);
+    }
+}
