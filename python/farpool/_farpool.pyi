@@ -11,8 +11,9 @@ import builtins
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
+import pyarrow
 from typing_extensions import Buffer
 
 Size: TypeAlias = int | str
@@ -73,6 +74,16 @@ class FileInfo(NamedTuple):
     size: int
     file_class: FileClass
     published: bool
+
+class TableInfo(NamedTuple):
+    name: str
+    size: int
+    lost: bool
+
+class ArrowStream(Protocol):
+    """Batches by the Arrow PyCapsule interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 class PoolStats(TypedDict):
     """Counters of this session since it connected, and gauges. Reading them asks nobody."""
@@ -254,12 +265,47 @@ class Pool:
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
         """The files of this session and the published ones whose names start with `prefix`."""
 
+    def put_table(self, name: str, data: ArrowStream) -> None:
+        """Makes a far table of anything that has `__arrow_c_stream__`: Arrow, Polars and DuckDB tables, readers of
+        batches. It takes the place of a table of that name at once, when all of it is there.
+
+        Raises InvalidError (a type that far tables do not have, a row larger than a region), ExhaustedError.
+        """
+
+    def table(self, name: str) -> Table:
+        """Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name)."""
+
+    def tables(self) -> builtins.list[TableInfo]:
+        """The far tables of the pool."""
+
+    def drop_table(self, name: str) -> None:
+        """Drops a far table. Raises NotFoundError."""
+
     def reserve(self, nbytes: Size) -> None:
         """Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError."""
 
     def stats(self) -> PoolStats: ...
     def status(self) -> PoolStatus:
         """Asks the broker. Raises UnreachableError."""
+
+class Table:
+    """A far table, opened for reading. Anything that reads Arrow streams takes it, such as `pyarrow.table`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def column_names(self) -> list[str]: ...
+    def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
+        """All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
+
+        Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
+        """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 class File:
     """A far file. Offsets need no alignment; operations on different ranges may run at once."""

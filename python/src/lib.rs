@@ -6,11 +6,13 @@
 //! Never in this crate: a decision. Arguments are turned into the library's, results and errors back.
 #![deny(unsafe_code)]
 
+mod arrow;
 mod buffers;
 mod certificates;
 mod errors;
 mod file;
 mod pool;
+mod table;
 mod units;
 
 use pyo3::prelude::*;
@@ -36,7 +38,9 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("FileInfo", pool::file_info_type(py)?)?;
     module.add_class::<pool::PyPool>()?;
+    module.add("TableInfo", table::table_info_type(py)?)?;
     module.add_class::<file::PyFile>()?;
+    module.add_class::<table::PyTable>()?;
     module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
     module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
     module.add_function(wrap_pyfunction!(units::_size_bytes, module)?)?;

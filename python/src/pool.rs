@@ -1,7 +1,9 @@
 //! `farpool.Pool`, `connect` and `embedded`.
 
 use crate::file::PyFile;
-use crate::{certificates, errors, forks, units};
+use crate::table::PyTable;
+use crate::{arrow, certificates, errors, forks, units};
+use arrow_array::RecordBatchReader;
 use farpool::{CreateOptions, EmbeddedOptions, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
@@ -345,6 +347,36 @@ impl PyPool {
             list.append(info.call1((file.name, file.bytes, file.class.word(), file.is_published))?)?;
         }
         Ok(list)
+    }
+
+    /// Makes a far table of anything that has `__arrow_c_stream__`: Arrow, Polars and DuckDB tables, readers of
+    /// batches. It takes the place of a table of that name at once, when all of it is there.
+    ///
+    /// Raises InvalidError (a type that far tables do not have, a row larger than a region), ExhaustedError.
+    fn put_table(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let batches = arrow::stream_of(data)?;
+        self.run(py, |pool| pool.try_put_table(name, batches.schema(), batches))
+    }
+
+    /// Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name).
+    fn table(&self, py: Python<'_>, name: &str) -> PyResult<PyTable> {
+        self.run(py, |pool| pool.table(name)).map(PyTable::new)
+    }
+
+    /// The far tables of the pool.
+    fn tables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let found = self.run(py, Pool::tables)?;
+        let info = py.import("farpool._farpool")?.getattr("TableInfo")?;
+        let list = PyList::empty(py);
+        for table in found {
+            list.append(info.call1((table.name, table.bytes, table.is_lost))?)?;
+        }
+        Ok(list)
+    }
+
+    /// Drops a far table. Raises NotFoundError.
+    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |pool| pool.drop_table(name))
     }
 
     /// Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError.

@@ -1,0 +1,37 @@
+//! Arrow streams in PyCapsules: how tables pass between libraries of one process without a copy (the Arrow PyCapsule
+//! interface).
+//!
+//! What another library hands over is trusted as it is itself: the C data interface is made of pointers.
+#![allow(unsafe_code)]
+
+use crate::errors;
+use arrow_array::RecordBatchReader;
+use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use std::ffi::CStr;
+
+const NAME: &CStr = c"arrow_array_stream";
+
+/// The batches of any object that has `__arrow_c_stream__`.
+pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamReader> {
+    let py = object.py();
+    let method = object.getattr("__arrow_c_stream__").map_err(|_| {
+        let kind = object.get_type().to_string();
+        errors::invalid(py, format!("a {kind} has no __arrow_c_stream__; Arrow tables and readers have"))
+    })?;
+    let capsule = method.call0()?.cast_into::<PyCapsule>()?;
+    let stream = capsule.pointer_checked(Some(NAME))?.cast::<FFI_ArrowArrayStream>();
+    // SAFETY: a capsule of this name holds a stream, which lives as long as the capsule. It is moved out of there, and
+    // what is left is marked as released, so that the capsule's destructor leaves it alone.
+    unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr()) }
+        .map_err(|error| errors::invalid(py, format!("the Arrow stream cannot be read: {error}")))
+}
+
+/// A capsule that hands batches over.
+pub(crate) fn capsule_of<'py>(
+    py: Python<'py>,
+    batches: Box<dyn RecordBatchReader + Send>,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(batches), NAME)
+}

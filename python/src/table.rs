@@ -1,0 +1,149 @@
+//! `farpool.Table`.
+
+use crate::{arrow, errors, forks, units};
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use farpool::FarTable;
+use farpool::table::TableReader;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use std::sync::Arc;
+
+/// A far table, opened for reading.
+#[pyclass(name = "Table", module = "farpool", frozen)]
+pub(crate) struct PyTable {
+    table: FarTable,
+    forks: u64,
+}
+
+/// `TableInfo(name, size, lost)`.
+pub(crate) fn table_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("module", "farpool")?;
+    py.import("collections")?
+        .getattr("namedtuple")?
+        .call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))
+}
+
+/// Batches as they are fetched.
+struct Fetched(TableReader);
+
+impl Iterator for Fetched {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map_err(|error| ArrowError::ExternalError(Box::new(error))))
+    }
+}
+
+impl RecordBatchReader for Fetched {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(self.0.schema())
+    }
+}
+
+impl PyTable {
+    pub(crate) fn new(table: FarTable) -> PyTable {
+        PyTable { table, forks: forks() }
+    }
+
+    fn usable(&self, py: Python<'_>) -> PyResult<&FarTable> {
+        if self.forks != forks() { Err(errors::forked(py)) } else { Ok(&self.table) }
+    }
+
+    /// The places of columns by their names.
+    fn places(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<Option<Vec<usize>>> {
+        let schema = self.table.schema();
+        let place = |name: String| {
+            schema.index_of(&name).map_err(|_| {
+                let all: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+                let table = self.table.name();
+                errors::invalid(py, format!("far table {table:?} has no column {name:?}; it has {all:?}"))
+            })
+        };
+        names.map(|names| names.into_iter().map(place).collect()).transpose()
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    /// Its rows.
+    #[getter]
+    fn num_rows(&self) -> u64 {
+        self.table.rows()
+    }
+
+    /// Bytes that it takes in the pool.
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.usable(py)?.bytes())
+    }
+
+    /// The names of its columns.
+    #[getter]
+    fn column_names(&self) -> Vec<&str> {
+        self.table.schema().fields().iter().map(|field| field.name().as_str()).collect()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let size = self.usable(py).map_or("closed".to_owned(), |table| units::_size_text(table.bytes()));
+        format!("<farpool.Table {:?}, {} rows, {size}>", self.table.name(), self.table.rows())
+    }
+
+    /// All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
+    ///
+    /// Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
+    #[pyo3(signature = (columns=None))]
+    fn to_arrow<'py>(&self, py: Python<'py>, columns: Option<Vec<String>>) -> PyResult<Bound<'py, PyAny>> {
+        let places = self.places(py, columns)?;
+        let table = self.usable(py)?;
+        let read = || -> Result<(SchemaRef, Vec<RecordBatch>), farpool::Error> {
+            let reader = table.read(places.as_deref(), None)?;
+            Ok((Arc::clone(reader.schema()), reader.collect::<Result<_, _>>()?))
+        };
+        let (schema, batches) = py.detach(read).map_err(|error| errors::of(py, &error))?;
+        let batches = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
+        let stream = Bound::new(py, PyStream { batches: std::sync::Mutex::new(Some(Box::new(batches))) })?;
+        py.import("pyarrow")?.getattr("table")?.call1((stream,))
+    }
+
+    /// For any library that reads Arrow: its batches, fetched ahead of whoever takes them.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // Another schema is a wish, which need not be fulfilled.
+        drop(requested_schema);
+        let reader = self.usable(py)?.read(None, None).map_err(|error| errors::of(py, &error))?;
+        arrow::capsule_of(py, Box::new(Fetched(reader)))
+    }
+}
+
+/// Batches on their way to pyarrow.
+#[pyclass(frozen)]
+struct PyStream {
+    batches: std::sync::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
+}
+
+#[pymethods]
+impl PyStream {
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(requested_schema);
+        let batches = self.batches.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let none = || Box::new(RecordBatchIterator::new([], Arc::new(Schema::empty())));
+        arrow::capsule_of(py, batches.unwrap_or_else(|| none()))
+    }
+}
