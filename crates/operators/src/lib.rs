@@ -13,10 +13,12 @@ pub mod expression;
 pub mod limits;
 pub mod program;
 pub mod query;
+pub mod run;
 pub mod types;
 
 pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};
 pub use program::{Aggregate, Function, Lookup, Operator, Program, SortKey, Step};
 pub use query::{Agg, By, Expr, Literal, Plan, Query, QueryError, col, lit};
+pub use run::{Bounds, Merge, Prepared, Run, Stopped};
 pub use types::{Arithmetic, Scalar, TimeUnit, Type, Value};

@@ -1,0 +1,151 @@
+//! Arithmetic between columns of one length. Whole numbers and decimals are checked, floats are those of IEEE 754.
+
+use super::batch::{data_type, unexpected};
+use crate::expression::Binary;
+use crate::limits::DECIMAL_DIGITS_MAX;
+use crate::types::Type;
+use arrow_arith::numeric;
+use arrow_array::cast::AsArray;
+use arrow_array::types::*;
+use arrow_array::*;
+use arrow_buffer::NullBuffer;
+use arrow_schema::DataType;
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// One past the greatest decimal.
+pub(super) const DECIMAL_END: i128 = 10i128.pow(DECIMAL_DIGITS_MAX as u32);
+
+/// The rows where neither is NULL.
+fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
+    NullBuffer::union(left.nulls(), right.nulls())
+}
+
+/// What two columns make, or of which row they make nothing that fits.
+pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
+    match left.data_type() {
+        DataType::Int8 => whole::<Int8Type>(binary, left, right),
+        DataType::Int16 => whole::<Int16Type>(binary, left, right),
+        DataType::Int32 => whole::<Int32Type>(binary, left, right),
+        DataType::Int64 => whole::<Int64Type>(binary, left, right),
+        DataType::UInt8 => whole::<UInt8Type>(binary, left, right),
+        DataType::UInt16 => whole::<UInt16Type>(binary, left, right),
+        DataType::UInt32 => whole::<UInt32Type>(binary, left, right),
+        DataType::UInt64 => whole::<UInt64Type>(binary, left, right),
+        DataType::Decimal128(..) => decimal(binary, left, right),
+        _ => {
+            let kernel = match binary {
+                Binary::Add => numeric::add,
+                Binary::Subtract => numeric::sub,
+                Binary::Multiply => numeric::mul,
+                Binary::Divide => numeric::div,
+                Binary::Remainder => numeric::rem,
+            };
+            kernel(left, right).map_err(|error| unexpected(error).to_string())
+        }
+    }
+}
+
+/// `-x`.
+pub(super) fn negate(column: &ArrayRef) -> Result<ArrayRef, String> {
+    match column.data_type() {
+        DataType::Int8 => negative::<Int8Type>(column),
+        DataType::Int16 => negative::<Int16Type>(column),
+        DataType::Int32 => negative::<Int32Type>(column),
+        DataType::Int64 => negative::<Int64Type>(column),
+        DataType::Decimal128(..) => negative::<Decimal128Type>(column),
+        _ => numeric::neg(column).map_err(|error| unexpected(error).to_string()),
+    }
+}
+
+fn negative<T: ArrowPrimitiveType>(column: &ArrayRef) -> Result<ArrayRef, String>
+where
+    T::Native: ArrowNativeTypeOp + Display,
+{
+    let values = column.as_primitive::<T>();
+    let result =
+        values.try_unary::<_, T, String>(|value| value.neg_checked().map_err(|_| format!("-({value})")))?;
+    Ok(Arc::new(result.with_data_type(column.data_type().clone())))
+}
+
+fn symbol(binary: Binary) -> &'static str {
+    match binary {
+        Binary::Add => "+",
+        Binary::Subtract => "-",
+        Binary::Multiply => "*",
+        Binary::Divide => "/",
+        Binary::Remainder => "%",
+    }
+}
+
+fn whole<T: ArrowPrimitiveType>(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String>
+where
+    T::Native: ArrowNativeTypeOp + Display,
+{
+    let (left, right) = (left.as_primitive::<T>(), right.as_primitive::<T>());
+    let nulls = both(left, right);
+    let apply = |left: T::Native, right: T::Native| {
+        match binary {
+            Binary::Add => left.add_checked(right),
+            Binary::Subtract => left.sub_checked(right),
+            Binary::Multiply => left.mul_checked(right),
+            Binary::Divide => left.div_checked(right),
+            // The remainder of the least number by -1 is 0, whatever its quotient.
+            Binary::Remainder => Ok(left.mod_wrapping(right)),
+        }
+        .map_err(|_| format!("{left} {} {right}", symbol(binary)))
+    };
+    let nulls = match binary {
+        Binary::Divide | Binary::Remainder => {
+            let not_zero = right.values().iter().map(|value| *value != T::default_value()).collect();
+            NullBuffer::union(nulls.as_ref(), Some(&NullBuffer::new(not_zero)))
+        }
+        _ => nulls,
+    };
+    rows::<T>(left, right, nulls, apply).map(|array| Arc::new(array) as ArrayRef)
+}
+
+fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
+    let (left, right) = (left.as_primitive::<Decimal128Type>(), right.as_primitive::<Decimal128Type>());
+    let scale = |array: &Decimal128Array| array.scale().unsigned_abs();
+    let scale = match binary {
+        Binary::Multiply => scale(left) + scale(right),
+        _ => scale(left),
+    };
+    let apply = |left: i128, right: i128| {
+        let result = match binary {
+            Binary::Add => left.checked_add(right),
+            Binary::Subtract => left.checked_sub(right),
+            Binary::Multiply => left.checked_mul(right),
+            // Programs that divide decimals are refused.
+            Binary::Divide | Binary::Remainder => None,
+        };
+        let fits = result.filter(|value| value.unsigned_abs() < DECIMAL_END.unsigned_abs());
+        fits.ok_or_else(|| format!("{left} {} {right} in units of the last digit", symbol(binary)))
+    };
+    let result = rows::<Decimal128Type>(left, right, both(left, right), apply)?;
+    let of = Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale };
+    Ok(Arc::new(result.with_data_type(data_type(of))))
+}
+
+/// Row by row, where neither is NULL.
+fn rows<T: ArrowPrimitiveType>(
+    left: &PrimitiveArray<T>,
+    right: &PrimitiveArray<T>,
+    nulls: Option<NullBuffer>,
+    apply: impl Fn(T::Native, T::Native) -> Result<T::Native, String>,
+) -> Result<PrimitiveArray<T>, String> {
+    let pairs = left.values().iter().zip(right.values().iter());
+    let values: Vec<T::Native> = match &nulls {
+        None => pairs.map(|(left, right)| apply(*left, *right)).collect::<Result<_, _>>()?,
+        Some(nulls) => pairs
+            .zip(nulls.iter())
+            .map(
+                |((left, right), is_valid)| {
+                    if is_valid { apply(*left, *right) } else { Ok(T::default_value()) }
+                },
+            )
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(PrimitiveArray::new(values.into(), nulls))
+}

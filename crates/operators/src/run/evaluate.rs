@@ -1,0 +1,337 @@
+//! Expressions over columns: the machine with a stack, a whole column at each step.
+//!
+//! The idea: literals stay single values, kernels of arrow-rs do what they do as SQL wants it, and what looks at one
+//! value at a time and yields a boolean looks at each value of a dictionary once.
+
+use super::arithmetic;
+use super::batch::*;
+use super::bounds::{Steps, Stopped, bounded};
+use super::cast::cast;
+use super::pattern;
+use crate::expression::{Comparison, Expression, Instruction};
+use crate::types::{Scalar, Type};
+use arrow_arith::boolean;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Decimal128Type;
+use arrow_array::{Array, ArrayRef, BooleanArray, Datum, Scalar as ArrowScalar, new_empty_array};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_ord::cmp;
+use arrow_schema::DataType;
+use regex::Regex;
+use std::sync::Arc;
+
+/// An expression that is ready to run.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    actions: Vec<Action>,
+    of: Type,
+}
+
+#[derive(Debug)]
+enum Action {
+    Column(usize),
+    Literal(ArrayRef),
+    InList(List),
+    Pattern(Regex),
+    Other(Instruction),
+}
+
+/// Values to search among, in order.
+#[derive(Debug)]
+struct List {
+    values: Values,
+    has_null: bool,
+}
+
+#[derive(Debug)]
+enum Values {
+    Ordered(Vec<i64>),
+    Decimal(Vec<i128>),
+    Bytes(Vec<Vec<u8>>),
+}
+
+/// A column on the stack, or one value for all rows.
+#[derive(Clone)]
+struct Operand {
+    array: ArrayRef,
+    is_scalar: bool,
+}
+
+impl Compiled {
+    /// Prepares what an expression needs besides its columns. `patterns` counts down those that are permitted.
+    pub(super) fn new(expression: &Expression, patterns: &mut usize) -> Result<Compiled, String> {
+        let mut count = || {
+            *patterns = patterns.checked_sub(1).ok_or("more than 32 patterns in one program")?;
+            Ok::<(), String>(())
+        };
+        let action = |instruction: &Instruction| {
+            Ok(match instruction {
+                Instruction::Column(column) => Action::Column(usize::from(*column)),
+                Instruction::Literal(scalar) => Action::Literal(repeated(scalar, 1)),
+                Instruction::InList(values) => Action::InList(List::new(values)),
+                Instruction::Like { pattern, escape, ignores_case } => {
+                    count()?;
+                    Action::Pattern(pattern::like(pattern, *escape, *ignores_case)?)
+                }
+                Instruction::Matches { pattern } => {
+                    count()?;
+                    Action::Pattern(pattern::regular(pattern)?)
+                }
+                other => Action::Other(other.clone()),
+            })
+        };
+        let actions = expression.instructions().iter().map(action).collect::<Result<_, String>>()?;
+        Ok(Compiled { actions, of: expression.of() })
+    }
+
+    /// The column it leaves for these rows.
+    pub(super) fn run(&self, rows: &Rows, limits: &mut Limits<'_>) -> Result<ArrayRef, Stopped> {
+        // Without rows nothing is computed, not even between literals.
+        if rows.count == 0 {
+            return Ok(new_empty_array(&data_type(self.of)));
+        }
+        let mut stack: Vec<Operand> = Vec::new();
+        for action in &self.actions {
+            limits.steps.take(rows.count)?;
+            let result = self.step(action, &mut stack, rows, limits)?;
+            stack.push(result);
+        }
+        let Some(last) = stack.pop() else { return Ok(new_empty_array(&data_type(self.of))) };
+        match last.is_scalar {
+            true => broadcast(&last.array, rows.count, limits.bytes_max),
+            false => Ok(last.array),
+        }
+    }
+
+    fn step(
+        &self,
+        action: &Action,
+        stack: &mut Vec<Operand>,
+        rows: &Rows,
+        limits: &mut Limits<'_>,
+    ) -> Result<Operand, Stopped> {
+        // An expression that has been checked never lacks an operand.
+        let mut pop = || stack.pop().ok_or_else(|| Stopped::Columns("an operand is missing".to_owned()));
+        let instruction = match action {
+            Action::Column(column) => return Ok(column_of(rows.columns[*column].clone())),
+            Action::Literal(value) => return Ok(Operand { array: value.clone(), is_scalar: true }),
+            Action::InList(list) => {
+                return each_value(pop()?, |values| Ok(list.search(values)));
+            }
+            Action::Pattern(regex) => {
+                let operand = pop()?;
+                return each_value(operand, |values| {
+                    limits.steps.take(bytes_of(values))?;
+                    let texts = values.as_string::<i32>();
+                    let found = BooleanBuffer::collect_bool(texts.len(), |row| {
+                        texts.is_valid(row) && regex.is_match(texts.value(row))
+                    });
+                    Ok(BooleanArray::new(found, texts.nulls().cloned()))
+                });
+            }
+            Action::Other(instruction) => instruction,
+        };
+        Ok(match instruction {
+            Instruction::Compare(comparison) => {
+                let (right, left) = (pop()?, pop()?);
+                compare(*comparison, left, right, limits.bytes_max)?
+            }
+            Instruction::IsNull => {
+                let operand = pop()?;
+                let nulls = operand.array.logical_nulls();
+                let is_null = match nulls {
+                    Some(nulls) => !nulls.inner(),
+                    None => BooleanBuffer::new_unset(operand.array.len()),
+                };
+                operand.with(Arc::new(BooleanArray::new(is_null, None)))
+            }
+            Instruction::And | Instruction::Or => {
+                let (right, left) = (pop()?, pop()?);
+                let is_scalar = left.is_scalar && right.is_scalar;
+                let length = if is_scalar { 1 } else { rows.count };
+                let (left, right) = (left.of_length(length, limits)?, right.of_length(length, limits)?);
+                let (left, right) = (left.as_boolean(), right.as_boolean());
+                let result = match instruction {
+                    Instruction::And => boolean::and_kleene(left, right),
+                    _ => boolean::or_kleene(left, right),
+                };
+                Operand { array: Arc::new(result.map_err(unexpected)?), is_scalar }
+            }
+            Instruction::Not => {
+                let operand = pop()?;
+                let result = boolean::not(operand.array.as_boolean()).map_err(unexpected)?;
+                operand.with(Arc::new(result))
+            }
+            Instruction::Binary(binary) => {
+                let (right, left) = (pop()?, pop()?);
+                let is_scalar = left.is_scalar && right.is_scalar;
+                let length = if is_scalar { 1 } else { rows.count };
+                let (left, right) = (left.of_length(length, limits)?, right.of_length(length, limits)?);
+                let array =
+                    arithmetic::binary(*binary, &left, &right).map_err(|what| limits.overflow(what))?;
+                Operand { array, is_scalar }
+            }
+            Instruction::Negate => {
+                let operand = pop()?;
+                let array = arithmetic::negate(&operand.array).map_err(|what| limits.overflow(what))?;
+                operand.with(array)
+            }
+            Instruction::Cast(to) => {
+                let operand = pop()?;
+                let values = plain(&operand.array, limits.bytes_max)?;
+                let from = type_of(values.data_type()).unwrap_or(*to);
+                limits.steps.take(bytes_of(&values))?;
+                let array = cast(&values, from, *to).map_err(|what| limits.overflow(what))?;
+                operand.with(array)
+            }
+            // The others have become actions of their own.
+            _ => return Err(Stopped::Columns("an instruction that was not prepared".to_owned())),
+        })
+    }
+}
+
+/// What an expression may use.
+pub(super) struct Limits<'a> {
+    pub(super) steps: &'a mut Steps,
+    pub(super) bytes_max: usize,
+    pub(super) operator: usize,
+}
+
+impl Limits<'_> {
+    fn overflow(&self, what: String) -> Stopped {
+        Stopped::Overflow { operator: self.operator, what }
+    }
+}
+
+fn column_of(array: ArrayRef) -> Operand {
+    Operand { array, is_scalar: false }
+}
+
+impl Operand {
+    fn with(&self, array: ArrayRef) -> Operand {
+        Operand { array, is_scalar: self.is_scalar }
+    }
+
+    fn of_length(&self, length: usize, limits: &Limits<'_>) -> Result<ArrayRef, Stopped> {
+        match self.is_scalar && length != 1 {
+            true => broadcast(&self.array, length, limits.bytes_max),
+            false => Ok(self.array.clone()),
+        }
+    }
+}
+
+/// One value, for each of the rows.
+fn broadcast(value: &ArrayRef, rows: usize, bytes_max: usize) -> Result<ArrayRef, Stopped> {
+    bounded("bytes of a column", (bytes_of(value) as u64).saturating_mul(rows as u64), bytes_max as u64)?;
+    let indices = arrow_array::UInt32Array::from_value(0, rows);
+    arrow_select::take::take(value.as_ref(), &indices, None).map_err(unexpected)
+}
+
+/// A boolean for each value, or for each of a dictionary.
+fn each_value(
+    operand: Operand,
+    test: impl FnOnce(&ArrayRef) -> Result<BooleanArray, Stopped>,
+) -> Result<Operand, Stopped> {
+    if !matches!(operand.array.data_type(), DataType::Dictionary(..)) {
+        let result = test(&operand.array)?;
+        return Ok(operand.with(Arc::new(result)));
+    }
+    let dictionary = operand.array.as_any_dictionary();
+    let of_values = test(dictionary.values())?;
+    let result = arrow_select::take::take(&of_values, dictionary.keys(), None).map_err(unexpected)?;
+    Ok(operand.with(result))
+}
+
+fn compare(
+    comparison: Comparison,
+    left: Operand,
+    right: Operand,
+    bytes_max: usize,
+) -> Result<Operand, Stopped> {
+    let kernel = match comparison {
+        Comparison::Equal => cmp::eq,
+        Comparison::NotEqual => cmp::neq,
+        Comparison::Less => cmp::lt,
+        Comparison::LessOrEqual => cmp::lt_eq,
+        Comparison::Greater => cmp::gt,
+        Comparison::GreaterOrEqual => cmp::gt_eq,
+    };
+    let one = |operand: &Operand| ArrowScalar::new(canonical(&operand.array));
+    match (left.is_scalar, right.is_scalar) {
+        (false, true) => {
+            let right = one(&right);
+            each_value(left, |values| kernel(&canonical(values), &right).map_err(unexpected))
+        }
+        (true, false) => {
+            let left = one(&left);
+            each_value(right, |values| kernel(&left, &canonical(values)).map_err(unexpected))
+        }
+        (is_scalar, _) => {
+            let left = canonical(&plain(&left.array, bytes_max)?);
+            let right = canonical(&plain(&right.array, bytes_max)?);
+            let (left, right): (&dyn Datum, &dyn Datum) = (&left, &right);
+            Ok(Operand { array: Arc::new(kernel(left, right).map_err(unexpected)?), is_scalar })
+        }
+    }
+}
+
+impl List {
+    fn new(scalars: &[Scalar]) -> List {
+        let has_null = scalars.iter().any(|scalar| scalar.value.is_none());
+        let columns: Vec<ArrayRef> = scalars
+            .iter()
+            .filter(|scalar| scalar.value.is_some())
+            .map(|scalar| repeated(scalar, 1))
+            .collect();
+        let values = match scalars.first().map(|scalar| scalar.of) {
+            Some(of) if is_ordered(of) => Values::Ordered(sorted(columns.iter().flat_map(ordered_values))),
+            Some(Type::Decimal { .. }) => Values::Decimal(sorted(
+                columns.iter().map(|column| column.as_primitive::<Decimal128Type>().value(0)),
+            )),
+            _ => Values::Bytes(sorted(columns.iter().map(|column| bytes_at(column, 0).to_vec()))),
+        };
+        List { values, has_null }
+    }
+
+    fn search(&self, column: &ArrayRef) -> BooleanArray {
+        let rows = column.len();
+        let found = match &self.values {
+            // An empty list is of no type.
+            Values::Bytes(list) if list.is_empty() => BooleanBuffer::new_unset(rows),
+            Values::Ordered(list) => {
+                let values = ordered_values(column);
+                BooleanBuffer::collect_bool(rows, |row| list.binary_search(&values[row]).is_ok())
+            }
+            Values::Decimal(list) => {
+                let values = column.as_primitive::<Decimal128Type>().values();
+                BooleanBuffer::collect_bool(rows, |row| list.binary_search(&values[row]).is_ok())
+            }
+            Values::Bytes(list) => BooleanBuffer::collect_bool(rows, |row| {
+                list.binary_search_by(|value| value.as_slice().cmp(bytes_at(column, row))).is_ok()
+            }),
+        };
+        let nulls = match self.has_null {
+            // Not found among values of which one is unknown: unknown.
+            true => NullBuffer::union(column.nulls(), Some(&NullBuffer::new(found.clone()))),
+            false => column.nulls().cloned(),
+        };
+        BooleanArray::new(found, nulls)
+    }
+}
+
+fn sorted<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// The bytes of a value of text or bytes, of any length or fixed.
+pub(super) fn bytes_at(column: &ArrayRef, row: usize) -> &[u8] {
+    match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().value(row).as_bytes(),
+        DataType::Binary => column.as_binary::<i32>().value(row),
+        DataType::FixedSizeBinary(_) => column.as_fixed_size_binary().value(row),
+        _ => &[],
+    }
+}

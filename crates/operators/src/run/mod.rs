@@ -1,0 +1,264 @@
+//! Running a program over batches of rows, and merging what several runs of it leave.
+//!
+//! The idea: a [`Prepared`] is a program with its patterns compiled, made once. Each [`Run`] takes batches of one share of
+//! a table; what it leaves is partial: groups that may occur again, tops of its own rows. A [`Merge`] of all of it is
+//! the result, the same however the rows were divided and in whatever order they came. Only sums of floats may differ,
+//! by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
+
+mod arithmetic;
+mod batch;
+mod bounds;
+mod cast;
+mod evaluate;
+mod group;
+mod hash;
+mod hold;
+mod lookup;
+mod merge;
+mod pattern;
+mod top;
+
+pub use batch::{data_type, type_of};
+pub use bounds::{BATCH_BYTES_MAX, Bounds, Stopped};
+pub use lookup::{Bloom, Keys, LookupTable, Lookups};
+pub use merge::Merge;
+
+use crate::expression::Flaw;
+use crate::program::{Operator, Program};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array};
+use arrow_buffer::BooleanBuffer;
+use arrow_select::filter::FilterBuilder;
+use batch::{Rows, batch_of, bytes_of, columns_of, plain, unexpected};
+use bounds::{Steps, bounded};
+use evaluate::{Compiled, Limits};
+use group::Groups;
+use std::sync::Arc;
+use top::Top;
+
+/// Patterns of one program: each takes up to 1 MiB.
+const PATTERNS_MAX: usize = 32;
+
+/// A program that is ready to run, with what its semi-joins look up in.
+#[derive(Debug)]
+pub struct Prepared {
+    program: Arc<Program>,
+    lookups: Lookups,
+    steps: Vec<Vec<Compiled>>,
+}
+
+impl Prepared {
+    /// Compiles a program's patterns and finds its lookups.
+    ///
+    /// # Errors
+    /// A pattern that is no regular expression or too large, more than 32 patterns, or a lookup that is missing or
+    /// of another kind.
+    pub fn new(program: Arc<Program>, lookups: Lookups) -> Result<Prepared, Flaw> {
+        let mut patterns = PATTERNS_MAX;
+        let mut steps = Vec::new();
+        for (operator, step) in program.steps().iter().enumerate() {
+            let compile = |expression| Compiled::new(expression, &mut patterns);
+            let compiled = step.expressions.iter().map(compile).collect::<Result<Vec<_>, String>>();
+            steps.push(compiled.map_err(|what| Flaw { operator, what })?);
+        }
+        for (operator, step) in program.operators().iter().enumerate() {
+            let Operator::SemiJoin { keys, lookup, number, .. } = step else { continue };
+            let input = input_of(&program, operator);
+            let types: Vec<_> = keys.iter().map(|key| input[usize::from(*key)]).collect();
+            let is_there = lookups.get(usize::from(*number)).is_some_and(|found| {
+                let is_bloom = matches!(found, LookupTable::Bloom(_));
+                is_bloom == (*lookup == crate::program::Lookup::Bloom) && found.fits(&types)
+            });
+            if !is_there {
+                let what = format!("lookup {number} is missing, or of other keys");
+                return Err(Flaw { operator, what });
+            }
+        }
+        Ok(Prepared { program, lookups, steps })
+    }
+
+    /// What it is of.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+}
+
+/// The columns that an operator gets.
+fn input_of(program: &Program, operator: usize) -> &[crate::types::Type] {
+    match operator {
+        0 => program.input(),
+        _ => &program.steps()[operator - 1].output,
+    }
+}
+
+/// A program over one share of a table.
+pub struct Run {
+    prepared: Arc<Prepared>,
+    bounds: Bounds,
+    steps: Steps,
+    end: End,
+}
+
+/// What the last operator holds.
+enum End {
+    Rows,
+    Limit(u64),
+    Groups(Groups),
+    Top(Top),
+}
+
+impl Run {
+    /// Starts over.
+    ///
+    /// # Errors
+    /// None for a program that has been checked.
+    pub fn new(prepared: Arc<Prepared>, bounds: Bounds) -> Result<Run, Stopped> {
+        let bounds = Bounds {
+            batch_bytes_max: bounds.batch_bytes_max.min(BATCH_BYTES_MAX),
+            held_bytes_max: bounds.held_bytes_max.min(BATCH_BYTES_MAX),
+            ..bounds
+        };
+        let program = &prepared.program;
+        let last = program.operators().len().saturating_sub(1);
+        let input = input_of(program, last);
+        let end = match program.operators().last() {
+            Some(Operator::Group { keys, aggregates, groups }) => {
+                let keys = keys.iter().map(|key| usize::from(*key)).collect();
+                let groups = *groups as usize;
+                End::Groups(Groups::new(keys, aggregates, input, groups, bounds.held_bytes_max, bounds.seed)?)
+            }
+            Some(Operator::Top { keys, rows }) => {
+                End::Top(Top::new(keys, input, *rows as usize, bounds.held_bytes_max)?)
+            }
+            Some(Operator::Limit(rows)) => End::Limit(*rows),
+            _ => End::Rows,
+        };
+        Ok(Run { prepared, steps: Steps::new(bounds.steps_max), bounds, end })
+    }
+
+    /// Whether further batches change nothing, as a limit has been reached.
+    pub fn is_done(&self) -> bool {
+        matches!(self.end, End::Limit(0))
+    }
+
+    /// Takes a batch, whose first row has this position in the table, and gives what leaves at once: rows, or partial
+    /// groups that there was no more room for.
+    ///
+    /// # Errors
+    /// A batch of other columns or beyond the bounds, a value that does not fit, or steps that have run out. The run
+    /// is of no use behind that.
+    pub fn push(&mut self, batch: &RecordBatch, position: u64) -> Result<Vec<RecordBatch>, Stopped> {
+        bounded("rows of a batch", batch.num_rows() as u64, self.bounds.batch_rows_max as u64)?;
+        let columns = columns_of(batch, self.prepared.program.input())?;
+        self.bounded_bytes(&columns)?;
+        let positions = || {
+            UInt64Array::from_iter_values((0..batch.num_rows() as u64).map(|row| position.wrapping_add(row)))
+        };
+        let positions = matches!(self.end, End::Top(_)).then(positions);
+        let mut rows = Rows { columns, count: batch.num_rows(), positions };
+        let prepared = self.prepared.clone();
+        for (index, operator) in prepared.program.operators().iter().enumerate() {
+            let bytes_max = self.bounds.batch_bytes_max;
+            let mut limits = Limits { steps: &mut self.steps, bytes_max, operator: index };
+            match operator {
+                Operator::Filter(_) => {
+                    let Some(filter) = prepared.steps[index].first() else { continue };
+                    let is_kept = filter.run(&rows, &mut limits)?;
+                    rows = kept(rows, is_kept.as_boolean())?;
+                }
+                Operator::Project(_) => {
+                    let mut columns: Vec<ArrayRef> = Vec::new();
+                    let mut bytes = 0u64;
+                    for expression in &prepared.steps[index] {
+                        let column = expression.run(&rows, &mut limits)?;
+                        bytes += bytes_of(&column) as u64;
+                        bounded("bytes of a batch", bytes, bytes_max as u64)?;
+                        columns.push(column);
+                    }
+                    rows.columns = columns;
+                }
+                Operator::SemiJoin { keys, number, is_anti, .. } => {
+                    limits.steps.take(rows.count.saturating_mul(keys.len()))?;
+                    let keys: Vec<ArrayRef> =
+                        keys.iter().map(|key| rows.columns[usize::from(*key)].clone()).collect();
+                    let found = prepared.lookups[usize::from(*number)].search(&keys)?;
+                    let is_kept = match is_anti {
+                        true => BooleanArray::new(!found.values(), None),
+                        false => found,
+                    };
+                    rows = kept(rows, &is_kept)?;
+                }
+                Operator::Group { .. } | Operator::Top { .. } | Operator::Limit(_) => {}
+            }
+        }
+        let mut leaving = Vec::new();
+        match &mut self.end {
+            End::Rows if rows.count == 0 => {}
+            End::Rows => leaving.push(plain_batch(&rows.columns, rows.count, self.bounds.batch_bytes_max)?),
+            End::Limit(left) => {
+                let count = rows.count.min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= count as u64;
+                if count > 0 {
+                    let columns: Vec<ArrayRef> =
+                        rows.columns.iter().map(|column| column.slice(0, count)).collect();
+                    leaving.push(plain_batch(&columns, count, self.bounds.batch_bytes_max)?);
+                }
+            }
+            End::Groups(groups) => groups.push(&rows, &mut self.steps, &mut leaving)?,
+            End::Top(top) => {
+                self.steps.take(rows.count)?;
+                if let Some(positions) = &rows.positions {
+                    top.push(&rows.columns, positions)?;
+                }
+            }
+        }
+        Ok(leaving)
+    }
+
+    /// Gives what is held: partial groups, or the first of its rows with their positions.
+    ///
+    /// # Errors
+    /// None that [`Run::push`] has not given.
+    pub fn finish(mut self) -> Result<Vec<RecordBatch>, Stopped> {
+        let mut leaving = Vec::new();
+        match &mut self.end {
+            End::Rows | End::Limit(_) => {}
+            End::Groups(groups) => groups.leave(&mut leaving)?,
+            End::Top(top) => leaving.push(top.finish()?),
+        }
+        Ok(leaving)
+    }
+
+    fn bounded_bytes(&self, columns: &[ArrayRef]) -> Result<(), Stopped> {
+        let bytes = columns.iter().map(|column| bytes_of(column) as u64).sum();
+        bounded("bytes of a batch", bytes, self.bounds.batch_bytes_max as u64)
+    }
+}
+
+/// The rows for which it is true.
+fn kept(rows: Rows, is_kept: &BooleanArray) -> Result<Rows, Stopped> {
+    let kept: BooleanBuffer = match is_kept.nulls() {
+        Some(nulls) => is_kept.values() & nulls.inner(),
+        None => is_kept.values().clone(),
+    };
+    let count = kept.count_set_bits();
+    if count == rows.count {
+        return Ok(rows);
+    }
+    let predicate = FilterBuilder::new(&BooleanArray::new(kept, None)).optimize().build();
+    let filter = |column: &ArrayRef| predicate.filter(column).map_err(unexpected);
+    let columns = rows.columns.iter().map(filter).collect::<Result<_, _>>()?;
+    let positions = match &rows.positions {
+        Some(positions) => Some(predicate.filter(positions).map_err(unexpected)?.as_primitive().clone()),
+        None => None,
+    };
+    Ok(Rows { columns, count, positions })
+}
+
+/// Rows as they leave: without dictionaries.
+fn plain_batch(columns: &[ArrayRef], rows: usize, bytes_max: usize) -> Result<RecordBatch, Stopped> {
+    let columns = columns.iter().map(|column| plain(column, bytes_max)).collect::<Result<Vec<_>, _>>()?;
+    let bytes = columns.iter().map(|column| bytes_of(column) as u64).sum();
+    bounded("bytes of a batch", bytes, bytes_max as u64)?;
+    batch_of(columns, rows)
+}

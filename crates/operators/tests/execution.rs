@@ -1,0 +1,130 @@
+//! Programs over random tables, against the oracle: however rows are cut into batches, batches given to runs, and
+//! partial results put in order.
+
+mod oracle;
+mod tables;
+
+use arrow_array::RecordBatch;
+use farpool_operators::run::{Keys, LookupTable, Lookups};
+use farpool_operators::{Bounds, Merge, Operator, Prepared, Program, Run, Stopped};
+use oracle::{Outcome, Row};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// How a table is run: the rows of each batch, which of the runs gets it, and how partial results are put in order.
+#[derive(Clone, Debug)]
+struct Division {
+    batches: Vec<(usize, usize)>,
+    rotation: usize,
+    is_dictionary: bool,
+    held_bytes_max: usize,
+    seed: u64,
+}
+
+fn divisions() -> impl Strategy<Value = Division> {
+    let batches = prop::collection::vec((0..40usize, 0..3usize), 1..8);
+    (batches, 0..7usize, any::<bool>(), prop_oneof![Just(1usize), Just(8_000), Just(1 << 20)], any::<u64>())
+        .prop_map(|(batches, rotation, is_dictionary, held_bytes_max, seed)| Division {
+            batches,
+            rotation,
+            is_dictionary,
+            held_bytes_max,
+            seed,
+        })
+}
+
+fn divided(
+    program: &Arc<Program>,
+    table: &[Row],
+    keys: &[Row],
+    division: &Division,
+) -> Result<Vec<Row>, Stopped> {
+    let lookups: Lookups = program
+        .operators()
+        .iter()
+        .flat_map(|operator| {
+            let Operator::SemiJoin { keys: columns, .. } = operator else { return None };
+            let types: Vec<_> = columns.iter().map(|column| program.input()[usize::from(*column)]).collect();
+            let batch = tables::batch(&types, keys, false);
+            Some(LookupTable::Keys(Keys::new(types, &[batch]).unwrap()))
+        })
+        .collect();
+    let prepared = Arc::new(Prepared::new(program.clone(), lookups).unwrap());
+    let is_top = matches!(program.operators().last(), Some(Operator::Top { .. }));
+    let bounds = Bounds {
+        seed: division.seed,
+        held_bytes_max: if is_top { 1 << 20 } else { division.held_bytes_max },
+        ..Bounds::default()
+    };
+    let mut runs: Vec<Run> = (0..3).map(|_| Run::new(prepared.clone(), bounds.clone()).unwrap()).collect();
+    let mut partial: Vec<RecordBatch> = Vec::new();
+    let mut start = 0;
+    let rest = (table.len(), 0);
+    for (rows, run) in division.batches.iter().copied().chain([rest]) {
+        let end = table.len().min(start + rows);
+        let batch = tables::batch(program.input(), &table[start..end], division.is_dictionary);
+        partial.extend(runs[run].push(&batch, start as u64)?);
+        start = end;
+    }
+    let mut merge = Merge::new(program, division.seed ^ 1).unwrap();
+    for run in runs {
+        partial.extend(run.finish()?);
+    }
+    let is_ordered =
+        matches!(program.operators().last(), Some(Operator::Group { .. } | Operator::Top { .. }));
+    if is_ordered && !partial.is_empty() {
+        let middle = division.rotation % partial.len();
+        partial.rotate_left(middle);
+    }
+    partial.iter().try_for_each(|batch| merge.push(batch))?;
+    let result = merge.finish()?;
+    Ok(result.iter().flat_map(|batch| tables::rows(batch, program.output())).collect())
+}
+
+fn same(found: &Result<Vec<Row>, Stopped>, wanted: &Outcome, program: &Program) -> Result<(), TestCaseError> {
+    let shown = |rows: &[Row]| -> Vec<Row> {
+        // NaNs that were computed are of any bits, so they are compared as one; zeros keep their sign.
+        let is_nan = |bits: u64, of| oracle::float(bits, of).is_nan();
+        let one = |(value, of): (&Option<_>, &_)| match value {
+            Some(farpool_operators::Value::Float(bits)) if is_nan(*bits, *of) => {
+                oracle::canonical(value.clone(), *of)
+            }
+            other => other.clone(),
+        };
+        rows.iter().map(|row| row.iter().zip(program.output()).map(one).collect()).collect()
+    };
+    match (found, wanted) {
+        (Ok(found), Ok(wanted)) => prop_assert_eq!(shown(found), shown(wanted)),
+        (Err(Stopped::Overflow { .. }), Err(())) => {}
+        _ => prop_assert!(false, "{:?} where the oracle has {:?}", found, wanted),
+    }
+    Ok(())
+}
+
+proptest! {
+    // PROPTEST_CASES asks for more of them.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(2_000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_division_of_a_table_gives_what_the_oracle_gives(
+        (program, table, keys) in tables::cases(),
+        first in divisions(),
+    ) {
+        let wanted = oracle::run(&program, &table, &keys);
+        let found = divided(&Arc::new(program.clone()), &table, &keys, &first);
+        match program.operators().last() {
+            // Any rows will do, but so many of them.
+            Some(Operator::Limit(_)) => {
+                if let (Ok(found), Ok(wanted)) = (&found, &wanted) {
+                    prop_assert_eq!(found.len(), wanted.len());
+                }
+            }
+            // Rows of runs come in the order of their batches, as they leave at once.
+            _ => same(&found, &wanted, &program)?,
+        }
+    }
+}
