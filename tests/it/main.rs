@@ -20,6 +20,7 @@ mod raw_client;
 mod roles;
 mod sealed_batches;
 mod shaped_and_simulated;
+mod table_queries;
 mod tables;
 mod tenant;
 mod tickets;

@@ -49,6 +49,8 @@ mod write;
 
 pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
 pub use error::{Error, ErrorKind, Retry};
+/// Expressions, queries and the programs they become.
+pub use farpool_operators as operators;
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{NodeStatus, StatusReport};

@@ -173,6 +173,58 @@ impl Program {
         // Whole rows leave.
         vec![true; self.input.len()]
     }
+
+    /// The same program over the columns that it reads, and no others: their places in its input, in order.
+    pub fn narrowed(&self) -> (Program, Vec<usize>) {
+        let reads = self.reads();
+        let places: Vec<usize> = (0..reads.len()).filter(|place| reads[*place]).collect();
+        // Every column that is asked for is read, and so has a new place.
+        let moved = |column: u16| places.partition_point(|place| *place < usize::from(column)) as u16;
+        let input: Vec<Type> = places.iter().map(|place| self.input[*place]).collect();
+        let mut operators = Vec::new();
+        let mut is_input = true;
+        for operator in &self.operators {
+            let operator = operator.clone();
+            operators.push(if is_input { operator.over(&moved) } else { operator });
+            // Behind these only their own columns are known.
+            is_input &= !matches!(operators.last(), Some(Operator::Project(_) | Operator::Group { .. }));
+        }
+        match Program::check(input, operators) {
+            Ok(narrowed) => (narrowed, places),
+            // Not reached: the same operators have been checked. Reading all of it is right as well.
+            Err(_) => (self.clone(), (0..self.input.len()).collect()),
+        }
+    }
+}
+
+impl Operator {
+    /// The same with its columns at other places.
+    fn over(self, moved: &impl Fn(u16) -> u16) -> Operator {
+        let each = |instruction| match instruction {
+            Instruction::Column(column) => Instruction::Column(moved(column)),
+            other => other,
+        };
+        let code = |code: Vec<Instruction>| code.into_iter().map(each).collect::<Vec<_>>();
+        let columns = |columns: Vec<u16>| columns.into_iter().map(moved).collect::<Vec<_>>();
+        match self {
+            Operator::Filter(instructions) => Operator::Filter(code(instructions)),
+            Operator::Project(list) => Operator::Project(list.into_iter().map(code).collect()),
+            Operator::SemiJoin { keys, lookup, number, is_anti } => {
+                Operator::SemiJoin { keys: columns(keys), lookup, number, is_anti }
+            }
+            Operator::Group { keys, aggregates, groups } => {
+                let over =
+                    |aggregate: Aggregate| Aggregate { column: aggregate.column.map(moved), ..aggregate };
+                let aggregates = aggregates.into_iter().map(over).collect();
+                Operator::Group { keys: columns(keys), aggregates, groups }
+            }
+            Operator::Top { keys, rows } => {
+                let over = |key: SortKey| SortKey { column: moved(key.column), ..key };
+                Operator::Top { keys: keys.into_iter().map(over).collect(), rows }
+            }
+            Operator::Limit(rows) => Operator::Limit(rows),
+        }
+    }
 }
 
 /// Whether nothing may come behind it.

@@ -280,3 +280,26 @@ fn columns_that_a_program_does_not_read_are_known() {
     assert_eq!(reads(vec![filter.clone(), project]), [false, true, false, true]);
     assert_eq!(reads(vec![filter, group]), [true, true, false, false]);
 }
+
+#[test]
+fn narrowed_program_reads_the_same_columns_at_their_new_places() {
+    use Instruction::*;
+    let group = Operator::Group {
+        keys: vec![3],
+        aggregates: vec![Aggregate { function: Function::Sum, column: Some(1) }],
+        groups: 1,
+    };
+    let filter = |column| Operator::Filter(vec![Column(column), IsNull]);
+    let program = Program::check(columns(), vec![filter(10), group]).unwrap();
+    let (narrowed, places) = program.narrowed();
+    assert_eq!(places, [1, 3, 10]);
+    assert_eq!(narrowed.input(), [Type::Int8, Type::Int32, Type::Float64]);
+    assert_eq!(narrowed.operators()[0], filter(2));
+    assert!(matches!(&narrowed.operators()[1], Operator::Group { keys, .. } if *keys == [1]));
+    assert_eq!(narrowed.output(), program.output());
+    for program in programs() {
+        let (narrowed, places) = program.narrowed();
+        assert_eq!(narrowed.output(), program.output());
+        assert_eq!(places.len(), narrowed.input().len());
+    }
+}

@@ -55,7 +55,7 @@ pub struct GroupPlace {
 #[derive(Clone)]
 pub struct FarTable {
     name: Arc<str>,
-    file: FarFile,
+    pub(super) file: FarFile,
     footer: Arc<Footer>,
 }
 

@@ -6,9 +6,9 @@
 //! of the file says where the footer is.
 //!
 //! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`, `arrays`) is pure; `put` and `far_table`
-//! move them.
+//! move them, `query` runs programs of operators over them.
 //!
-//! Never here: an operator over columns, or another file format.
+//! Never here: an operator of our own over columns, or another file format.
 
 mod arrays;
 mod column_type;
@@ -16,6 +16,7 @@ mod far_table;
 mod footer;
 mod layout;
 mod put;
+mod query;
 mod statistics;
 
 pub use column_type::Scalar;

@@ -1,0 +1,151 @@
+//! Queries over far tables: what they leave, computed here once more by hand.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Float64Type, Int64Type};
+use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
+use farpool::operators::{Agg, By, Query, col, lit};
+use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TransportChoice};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const ROWS: i64 = 150_000;
+
+/// Whole numbers that wrap round, floats with gaps, and few texts.
+fn sales() -> RecordBatch {
+    let numbers = 0..ROWS;
+    let shop: StringArray =
+        numbers.clone().map(|n| (n % 7 != 0).then(|| format!("shop {}", n % 5))).collect();
+    let item = Int64Array::from_iter_values(numbers.clone().map(|n| n * 7_919 % 1_000));
+    let price: Float64Array = numbers.map(|n| (n % 11 != 3).then(|| (n % 250) as f64 / 4.0)).collect();
+    RecordBatch::try_from_iter([
+        ("shop", Arc::new(shop) as _),
+        ("item", Arc::new(item) as _),
+        ("price", Arc::new(price) as _),
+    ])
+    .expect("a batch")
+}
+
+fn tables() -> Vec<(Pool, FarTable)> {
+    let put = |transport| {
+        let mut options = EmbeddedOptions::new(128 << 20);
+        options.node_count = 2;
+        options.pool.transport = transport;
+        let pool = Pool::embedded(options).expect("an embedded pool");
+        let batch = sales();
+        pool.put_table("sales", batch.schema(), [batch]).expect("put");
+        let table = pool.table("sales").expect("a table");
+        (pool, table)
+    };
+    [TransportChoice::Tcp, TransportChoice::Shm].map(put).into()
+}
+
+fn run(table: &FarTable, query: impl FnOnce(Query) -> Query) -> RecordBatch {
+    let plan = query(table.query().expect("known types")).plan().expect("a plan");
+    let batches = table.run(&plan).expect("a result");
+    assert_eq!(batches.len(), 1, "{batches:?}");
+    batches.into_iter().next().expect("one")
+}
+
+fn named(name: &str) -> (String, farpool::operators::Expr) {
+    (name.to_owned(), col(name))
+}
+
+#[test]
+fn grouping_counts_sums_and_averages_what_a_filter_keeps() {
+    let batch = sales();
+    let (shops, items, prices) = (
+        batch.column(0).as_string::<i32>(),
+        batch.column(1).as_primitive::<Int64Type>(),
+        batch.column(2).as_primitive::<Float64Type>(),
+    );
+    let mut expected: BTreeMap<Option<&str>, (i64, i128, f64, i64)> = BTreeMap::new();
+    for row in (0..batch.num_rows()).filter(|row| items.value(*row) < 500) {
+        let shop = (!shops.is_null(row)).then(|| shops.value(row));
+        let group = expected.entry(shop).or_default();
+        group.0 += 1;
+        group.1 += i128::from(items.value(row));
+        if !prices.is_null(row) {
+            // Quarters: their sums are exact in any order.
+            group.2 += prices.value(row);
+            group.3 += 1;
+        }
+    }
+    for (_pool, table) in tables() {
+        let found = run(&table, |query| {
+            query.filter(col("item").lt(500)).group_by(
+                [named("shop")],
+                [
+                    ("rows".to_owned(), Agg::Rows),
+                    ("items".to_owned(), Agg::Sum(col("item"))),
+                    ("mean".to_owned(), Agg::Avg(col("price"))),
+                ],
+            )
+        });
+        let names: Vec<String> = found.schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["shop", "rows", "items", "mean"]);
+        assert_eq!(found.num_rows(), expected.len());
+        let shops = found.column(0).as_string::<i32>();
+        for (row, (shop, (rows, items, sum, count))) in expected.iter().enumerate() {
+            assert_eq!((!shops.is_null(row)).then(|| shops.value(row)), *shop);
+            assert_eq!(found.column(1).as_primitive::<Int64Type>().value(row), *rows);
+            assert_eq!(found.column(2).as_primitive::<Decimal128Type>().value(row), *items);
+            assert_eq!(found.column(3).as_primitive::<Float64Type>().value(row), sum / *count as f64);
+        }
+    }
+}
+
+#[test]
+fn rows_are_counted_without_reading_any_of_their_bytes() {
+    for (pool, table) in tables() {
+        let before = pool.stats().bytes_read;
+        let found = run(&table, |query| query.group_by([], [("rows".to_owned(), Agg::Rows)]));
+        assert_eq!(found.column(0).as_primitive::<Int64Type>().values(), &[ROWS]);
+        assert_eq!(pool.stats().bytes_read, before);
+    }
+}
+
+#[test]
+fn top_of_a_grouping_is_that_of_the_whole_table() {
+    for (_pool, table) in tables() {
+        let found = run(&table, |query| {
+            let total = || ("total".to_owned(), Agg::Sum(col("price")));
+            query
+                .group_by([named("item")], [total()])
+                .top([By::descending("total"), By::ascending("item")], 3)
+        });
+        assert_eq!(found.num_rows(), 3);
+        let totals = found.column(1).as_primitive::<Float64Type>();
+        assert!(totals.value(0) >= totals.value(1) && totals.value(1) >= totals.value(2));
+    }
+}
+
+#[test]
+fn rows_of_a_selection_come_in_the_order_of_the_table() {
+    for (_pool, table) in tables() {
+        let plan = table
+            .query()
+            .expect("known types")
+            .filter(col("item").eq(7))
+            .select([("twice".to_owned(), col("item") * lit(2)), named("shop")]);
+        let batches = table.run(&plan.plan().expect("a plan")).expect("a result");
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        assert_eq!(rows, (0..ROWS).filter(|n| n * 7_919 % 1_000 == 7).count());
+        let is_twice = |batch: &RecordBatch| {
+            batch.column(0).as_primitive::<Int64Type>().values().iter().all(|value| *value == 14)
+        };
+        assert!(batches.iter().all(is_twice));
+    }
+}
+
+#[test]
+fn plan_of_another_table_and_values_that_do_not_fit_are_refused() {
+    for (_pool, table) in tables() {
+        let other = Query::over(vec![("x".to_owned(), farpool::operators::Type::Int8)]);
+        let error = table.run(&other.plan().expect("a plan")).expect_err("another table's");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("planned over other columns"), "{error}");
+        let query = table.query().expect("known types").select([("x".to_owned(), col("item") + i64::MAX)]);
+        let error = table.run(&query.plan().expect("a plan")).expect_err("an overflow");
+        assert!(error.to_string().contains("does not fit"), "{error}");
+    }
+}
