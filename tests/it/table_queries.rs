@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float64Type, Int64Type};
 use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use farpool::operators::{Agg, By, Query, col, lit};
+use farpool::table::Mode;
 use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TransportChoice};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,9 +42,12 @@ fn tables() -> Vec<(Pool, FarTable)> {
 
 fn run(table: &FarTable, query: impl FnOnce(Query) -> Query) -> RecordBatch {
     let plan = query(table.query().expect("known types")).plan().expect("a plan");
-    let batches = table.run(&plan).expect("a result");
-    assert_eq!(batches.len(), 1, "{batches:?}");
-    batches.into_iter().next().expect("one")
+    let answers = Mode::ALL.map(|mode| table.run(&plan, mode).expect("a result"));
+    for answer in &answers {
+        assert_eq!(answer.batches.len(), 1, "{answer:?}");
+        assert_eq!(answer.batches, answers[0].batches, "{}", answer.report);
+    }
+    answers[0].batches[0].clone()
 }
 
 fn named(name: &str) -> (String, farpool::operators::Expr) {
@@ -105,6 +109,28 @@ fn rows_are_counted_without_reading_any_of_their_bytes() {
 }
 
 #[test]
+fn every_row_group_is_counted_by_one_side_and_the_report_says_by_which() {
+    for (_pool, table) in tables() {
+        let total = || ("total".to_owned(), Agg::Sum(col("item")));
+        let plan = table.query().expect("known types").group_by([named("item")], [total()]);
+        let plan = plan.plan().expect("a plan");
+        let groups = table.row_groups().len();
+        let report = |mode| table.run(&plan, mode).expect("a result").report;
+        let fetched = report(Mode::Fetch);
+        assert_eq!((fetched.shipped, fetched.fetched), (0, groups));
+        assert_eq!((fetched.fetched_bytes, fetched.result_bytes), (ROWS as u64 * 8, 0));
+        let shipped = report(Mode::Ship);
+        assert_eq!((shipped.shipped, shipped.fetched, &shipped.refusals), (groups, 0, &vec![]));
+        assert_eq!((shipped.node_bytes, shipped.fetched_bytes), (ROWS as u64 * 8, 0));
+        // A thousand groups of two nodes, of 8 and 16 bytes and what is hidden.
+        assert!((24_000..100_000).contains(&shipped.result_bytes), "{shipped}");
+        let split = report(Mode::Split);
+        assert_eq!(split.shipped + split.fetched, groups, "{split}");
+        assert_eq!(split.fetched_bytes + split.node_bytes, ROWS as u64 * 8, "{split}");
+    }
+}
+
+#[test]
 fn top_of_a_grouping_is_that_of_the_whole_table() {
     for (_pool, table) in tables() {
         let found = run(&table, |query| {
@@ -127,13 +153,20 @@ fn rows_of_a_selection_come_in_the_order_of_the_table() {
             .expect("known types")
             .filter(col("item").eq(7))
             .select([("twice".to_owned(), col("item") * lit(2)), named("shop")]);
-        let batches = table.run(&plan.plan().expect("a plan")).expect("a result");
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        assert_eq!(rows, (0..ROWS).filter(|n| n * 7_919 % 1_000 == 7).count());
-        let is_twice = |batch: &RecordBatch| {
-            batch.column(0).as_primitive::<Int64Type>().values().iter().all(|value| *value == 14)
-        };
-        assert!(batches.iter().all(is_twice));
+        let plan = plan.plan().expect("a plan");
+        let batch = sales();
+        let shops = batch.column(0).as_string::<i32>();
+        let kept = (0..ROWS).filter(|n| n * 7_919 % 1_000 == 7);
+        let expected: Vec<_> =
+            kept.map(|row| (14, shops.is_valid(row as usize).then(|| shops.value(row as usize)))).collect();
+        for mode in Mode::ALL {
+            let answer = table.run(&plan, mode).expect("a result");
+            let rows = answer.batches.iter().flat_map(|batch| {
+                let twice = batch.column(0).as_primitive::<Int64Type>().values();
+                twice.iter().copied().zip(batch.column(1).as_string::<i32>().iter())
+            });
+            assert_eq!(rows.collect::<Vec<_>>(), expected, "{}", answer.report);
+        }
     }
 }
 
@@ -141,11 +174,15 @@ fn rows_of_a_selection_come_in_the_order_of_the_table() {
 fn plan_of_another_table_and_values_that_do_not_fit_are_refused() {
     for (_pool, table) in tables() {
         let other = Query::over(vec![("x".to_owned(), farpool::operators::Type::Int8)]);
-        let error = table.run(&other.plan().expect("a plan")).expect_err("another table's");
-        assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("planned over other columns"), "{error}");
+        let other = other.plan().expect("a plan");
         let query = table.query().expect("known types").select([("x".to_owned(), col("item") + i64::MAX)]);
-        let error = table.run(&query.plan().expect("a plan")).expect_err("an overflow");
-        assert!(error.to_string().contains("does not fit"), "{error}");
+        let query = query.plan().expect("a plan");
+        for mode in Mode::ALL {
+            let error = table.run(&other, mode).expect_err("another table's");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("planned over other columns"), "{error}");
+            let error = table.run(&query, mode).expect_err("an overflow");
+            assert!(error.to_string().contains("does not fit"), "{mode}: {error}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use farpool::operators::columns::column_of;
 use farpool::table::*;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -173,10 +174,7 @@ proptest! {
         let (encoding, sizes) = sizes(&of, rows, has_nulls, 40, distinct);
         let buffers: Vec<Buffer> = sizes.iter().enumerate()
             .map(|(index, size)| bytes.iter().copied().cycle().skip(index * 7).take(*size).collect()).collect();
-        let at = |bytes: &usize| BufferAt { bytes: *bytes as u32, ..BufferAt::default() };
-        let chunk = ColumnChunk {
-            encoding, null_count: u32::from(has_nulls), buffers: sizes.iter().map(at).collect(), statistics: None };
-        if let Ok(column) = column_of(&of, rows, &chunk, buffers) {
+        if let Ok(column) = column_of(&of, encoding, rows, usize::from(has_nulls), buffers) {
             prop_assert_eq!(column.len(), rows);
             column.to_data().validate_full().expect("a checked column is whole");
         }
@@ -213,7 +211,8 @@ proptest! {
                     Buffer::from(bytes.to_vec())
                 };
                 let buffers = chunk.buffers.iter().map(buffer).collect();
-                column_of(schema.field(index).data_type(), group.rows as usize, chunk, buffers).expect("a column")
+                let (rows, nulls) = (group.rows as usize, chunk.null_count as usize);
+                column_of(schema.field(index).data_type(), chunk.encoding, rows, nulls, buffers).expect("a column")
             };
             let (numbers, texts) = (column(0), column(1));
             for at in 0..group.rows as usize {

@@ -14,6 +14,7 @@ pub mod limits;
 mod memory;
 mod options;
 mod reporting;
+mod scans;
 mod service;
 mod start;
 mod turnstile;

@@ -3,6 +3,7 @@
 use crate::dispatch::{Intent, admit};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
+use crate::scans::Scans;
 use crate::turnstile::Turnstile;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
@@ -70,6 +71,8 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Rings when that is over for some of them.
     moved: Bell,
+    /// Programs that run beside their columns.
+    pub(crate) scans: Scans,
     /// What connections pass before they move data.
     turnstile: Arc<Turnstile>,
 }
@@ -148,6 +151,7 @@ impl<M: Memory> NodeService<M> {
             withheld: Mutex::default(),
             moving: Mutex::default(),
             moved: Bell::default(),
+            scans: Scans::default(),
         }
     }
 
@@ -426,6 +430,18 @@ impl<M: Memory> NodeService<M> {
         Ok(sealed)
     }
 
+    /// A random number that nobody else knows, not 0.
+    pub(crate) fn fresh_handle(&self) -> Result<Handle, Refusal> {
+        fresh_handle(&*self.host)
+    }
+
+    /// Copies a range out, as [`Service::read`] does.
+    pub(crate) fn copy_out(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
+        self.each_piece(span, Intent::Read, |entered, offset, piece| {
+            entered.copy_out(offset, &mut into[piece])
+        })
+    }
+
     fn control(&self, asker: Option<&Name>, request: Request) -> Result<Reply, Refusal> {
         let mut actions = Vec::new();
         match request {
@@ -529,13 +545,21 @@ impl<M: Memory> Service for NodeService<M> {
         if !has_sessions && !matches!(request, Request::Status(_)) {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
-        self.control(tenant_of(peer).as_ref(), request)
+        match request {
+            Request::OpenScan(open) => self.open_scan(peer.connection, open),
+            Request::NextChunk(next) => self.next_chunk(next.scan),
+            Request::ClaimGroups(claim) => self.claim_groups(&claim),
+            Request::CloseScan(close) => self.close_scan(close.scan),
+            other => self.control(tenant_of(peer).as_ref(), other),
+        }
+    }
+
+    fn ended(&self, peer: &Peer) {
+        self.end_scans(peer.connection);
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-        let result = self.each_piece(span, Intent::Read, |entered, offset, piece| {
-            entered.copy_out(offset, &mut into[piece])
-        });
+        let result = self.copy_out(span, into);
         self.counted(result, &self.counters.read_ops, &self.counters.read_bytes, span.bytes)
     }
 

@@ -9,8 +9,10 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod columns;
 pub mod expression;
 pub mod limits;
+pub mod packed;
 pub mod program;
 pub mod query;
 pub mod run;

@@ -29,6 +29,8 @@ pub struct FrameLink<S> {
     /// Operations that were to be posted and have not been sent: they go when the answers before them are taken, and
     /// nothing overtakes them. So what is under way is always the beginning of what was posted.
     owed: usize,
+    /// Control questions whose answers have not come, oldest first.
+    called: VecDeque<u64>,
     /// Of a write that is being posted bit by bit.
     begun: Option<Begun>,
     /// Bytes of later replies that were received with a short one.
@@ -91,6 +93,7 @@ impl<S: Stream> FrameLink<S> {
             spans: Vec::new(),
             posted: VecDeque::new(),
             owed: 0,
+            called: VecDeque::new(),
             begun: None,
             ahead: Vec::new(),
             ahead_taken: 0,
@@ -455,7 +458,18 @@ impl<S: Stream> Link for FrameLink<S> {
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        self.post_call(request, deadline)?;
+        self.take_call(request, deadline)
+    }
+
+    fn post_call(&mut self, request: &Request, deadline: MonoNs) -> Result<(), LinkError> {
         let id = self.send_call(request, deadline)?;
+        self.called.push_back(id);
+        Ok(())
+    }
+
+    fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        let id = self.called.pop_front().ok_or_else(out_of_order)?;
         let header = self.receive_head(deadline)?;
         let reply = self.receive_body(&header, request.opcode(), id, deadline)?;
         reply.map_err(|refusal| LinkError::Refused { index: 0, refusal })

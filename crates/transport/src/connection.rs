@@ -123,8 +123,13 @@ fn patiently<T>(
 pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
     let input = Input::new();
     let conversation = Conversation::new(peer);
-    Connection { stream: Passing::new(stream), service, conversation, input, out: Outgoing::default() }
-        .serve()
+    let mut connection =
+        Connection { stream: Passing::new(stream), service, conversation, input, out: Outgoing::default() };
+    let ended = connection.serve();
+    if let Some(peer) = connection.conversation.greeted_peer() {
+        service.ended(peer);
+    }
+    ended
 }
 
 struct Connection<'c> {
@@ -137,7 +142,7 @@ struct Connection<'c> {
 }
 
 impl Connection<'_> {
-    fn serve(mut self) -> io::Result<()> {
+    fn serve(&mut self) -> io::Result<()> {
         loop {
             let header = match self.input.header() {
                 Ok(header) => header,
@@ -204,14 +209,15 @@ impl Connection<'_> {
     /// for other reasons.
     fn answer_whole(&mut self, header: &Header) -> Next {
         let Connection { stream, service, conversation, input, out } = self;
-        if !is_data(header) {
+        if !is_data(header) && header.opcode != Opcode::NextChunk {
             stream.leave();
             return conversation.answer(*service, header, input.body(header), out);
         }
         stream.enter();
         let before = out.len();
         let next = conversation.answer(*service, header, input.body(header), out);
-        stream.note_moved((out.len() - before).max(header.body_bytes as usize) as u64);
+        let moved = (out.len() - before).max(header.body_bytes as usize) as u64;
+        stream.note_moved(if is_data(header) { moved } else { moved + conversation.worked() });
         next
     }
 

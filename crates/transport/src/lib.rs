@@ -142,6 +142,16 @@ pub trait Link: Send {
     /// Asks a control question.
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError>;
 
+    /// Sends a control question ahead, as [`Self::post_read`] does for reads. By default nothing goes ahead.
+    fn post_call(&mut self, _request: &Request, _deadline: MonoNs) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// The answer to the oldest question that was posted, which was this one.
+    fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        self.call(request, deadline)
+    }
+
     /// Reads every range, or reports the first that was refused. A range may be at most `IO_BYTES_MAX`.
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
 
@@ -203,6 +213,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
         (**self).call(request, deadline)
+    }
+
+    fn post_call(&mut self, request: &Request, deadline: MonoNs) -> Result<(), LinkError> {
+        (**self).post_call(request, deadline)
+    }
+
+    fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        (**self).take_call(request, deadline)
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

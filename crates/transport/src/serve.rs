@@ -92,6 +92,8 @@ pub trait Service: Send + Sync + 'static {
     }
     /// Hands out a region to a local peer.
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
+    /// A connection has ended; its number is not seen again.
+    fn ended(&self, _peer: &Peer) {}
     /// What a connection passes whenever it moves data, until it ends. Asked for once it has greeted. Nothing:
     /// data moves as it comes.
     fn passage(&self, _peer: &Peer) -> Option<Box<dyn Passage>> {
@@ -107,6 +109,8 @@ pub struct Conversation {
     spans: Vec<Span>,
     /// A control reply's body, reused.
     body: Vec<u8>,
+    /// Bytes that were read for the last answer, and of which only what came of them is in it.
+    worked: u64,
 }
 
 /// What to do after a frame.
@@ -130,7 +134,13 @@ impl Conversation {
             greeted: false,
             spans: Vec::new(),
             body: Vec::new(),
+            worked: 0,
         }
+    }
+
+    /// Bytes that were read for the last answer besides those that are in it.
+    pub(crate) fn worked(&self) -> u64 {
+        self.worked
     }
 
     /// Who is asking; nobody before the greeting.
@@ -206,6 +216,7 @@ impl Conversation {
             }
         };
         let mut next = Next::Continue;
+        self.worked = 0;
         let answer = match request {
             Request::Hello(hello) => {
                 if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
@@ -227,6 +238,9 @@ impl Conversation {
         };
         match answer {
             Ok(reply) => {
+                if let Reply::NextChunk(chunk) = &reply {
+                    self.worked = chunk.read_bytes;
+                }
                 self.body.clear();
                 reply.encode(&mut self.body);
                 if self.body.len() > FRAME_BODY_BYTES_MAX {

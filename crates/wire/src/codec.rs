@@ -263,6 +263,52 @@ impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     }
 }
 
+/// Bytes, at most `MAX` of them, neither built nor received.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bytes<const MAX: usize>(Vec<u8>);
+
+impl<const MAX: usize> Bytes<MAX> {
+    /// Takes `bytes`, or says how many were too many.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
+        match bytes.len() <= MAX {
+            true => Ok(Bytes(bytes)),
+            false => {
+                let found = bytes.len() as u64;
+                Err(WireError::TooMany { what: "bytes of a field", found, max: MAX as u64 })
+            }
+        }
+    }
+
+    /// The bytes.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl<const MAX: usize> std::ops::Deref for Bytes<MAX> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<const MAX: usize> Field for Bytes<MAX> {
+    const BYTES_MIN: usize = 4;
+    fn put(&self, out: &mut Vec<u8>) {
+        // `new` holds the length under MAX, and every MAX is far below u32::MAX.
+        (self.0.len() as u32).put(out);
+        out.extend_from_slice(&self.0);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let count = u32::take(from)? as usize;
+        if count > MAX {
+            let (found, max) = (count as u64, MAX as u64);
+            return Err(WireError::TooMany { what: "bytes of a field", found, max });
+        }
+        Ok(Bytes(from.bytes(count)?.to_vec()))
+    }
+}
+
 /// Text of at most `MAX` bytes without control characters; may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(String);

@@ -5,6 +5,7 @@ use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::frame::Opcode;
 use crate::ids::*;
 use crate::limits::*;
+pub use crate::scan::*;
 
 wire_struct! {
     /// First message on a connection, in a form that never changes.
@@ -607,4 +608,8 @@ messages! {
     Renew(SessionProof) -> Renewed,
     Release(Release) -> Released,
     Seal(Seal) -> Sealed,
+    OpenScan(OpenScan) -> ScanOpened,
+    NextChunk(ScanId) -> Chunk,
+    ClaimGroups(ClaimGroups) -> Claimed,
+    CloseScan(ScanId) -> Done,
 }

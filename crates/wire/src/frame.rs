@@ -76,6 +76,14 @@ opcodes! {
     ReadBatch = 66,
     /// Write up to `BATCH_OPS_MAX` ranges.
     WriteBatch = 67,
+    /// Client to node: run this program over these row groups.
+    OpenScan = 80,
+    /// Client to node: what has left the scan, or will next.
+    NextChunk = 81,
+    /// Client to node: these row groups of the scan are mine.
+    ClaimGroups = 82,
+    /// Client to node: the scan is not wanted any more.
+    CloseScan = 83,
 }
 
 /// A decoded frame header.

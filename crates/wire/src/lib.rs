@@ -16,8 +16,9 @@ pub mod ids;
 pub mod limits;
 pub mod mutants;
 pub mod refusal;
+mod scan;
 
-pub use codec::{List, Name, Text, WireError};
+pub use codec::{Bytes, List, Name, Text, WireError};
 pub use control::{Reply, Request};
 pub use frame::{Header, Opcode};
 pub use ids::*;

@@ -40,6 +40,19 @@ pub const NAMES_PAGE_MAX: usize = 1_000;
 /// Tickets a node remembers as spent until they expire.
 pub const SPENT_TICKETS_MAX: usize = 4_096;
 
+/// Bytes of a program that a scan runs.
+pub const SCAN_PROGRAM_BYTES_MAX: usize = 64 << 10;
+/// Columns that it reads.
+pub const SCAN_COLUMNS_MAX: usize = 1_024;
+/// Buffers of one of them in a row group.
+pub const SCAN_BUFFERS_MAX: usize = 4;
+/// Regions that the row groups of a scan lie in.
+pub const SCAN_REGIONS_MAX: usize = 4_096;
+/// Row groups of a scan.
+pub const SCAN_GROUPS_MAX: usize = 4_096;
+/// Bytes of packed batches in one step of a scan.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+
 /// Bytes of a name (file, node, host label, client label).
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a tenant's name: one label of a domain name.

@@ -83,6 +83,16 @@ codes! {
     WrongTenant = 29,
     /// The node is being emptied and grants nothing; detail: 0.
     Draining = 30,
+    /// No such scan here (never was, or it ended); detail: 0.
+    NoSuchScan = 31,
+    /// The program cannot be run; detail: the operator, counted from 0, or 2^64 - 1 if it is no program at all.
+    BadProgram = 32,
+    /// The program was stopped: a value did not fit, or it came to a bound; detail: row groups it had been run over.
+    ProgramStopped = 33,
+    /// The program has crashed or come to a bound before, and is not run again for a while; detail: 0.
+    Quarantined = 34,
+    /// A row group's bytes are not columns as described; detail: its number in the scan.
+    BadColumns = 35,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -137,6 +147,12 @@ impl fmt::Display for Refusal {
                 write!(f, "node {detail:016x} has not reported the file's regions as sealed")
             }
             Code::NotPermitted => write!(f, "this identity may not ask for operation {detail}"),
+            Code::NoSuchScan => f.write_str("no such scan, or it has ended"),
+            Code::BadProgram if detail == u64::MAX => f.write_str("it is no program"),
+            Code::BadProgram => write!(f, "the program cannot be run there (operator {detail})"),
+            Code::ProgramStopped => write!(f, "the program was stopped behind {detail} row groups"),
+            Code::Quarantined => f.write_str("the program was stopped before and is not run again for now"),
+            Code::BadColumns => write!(f, "row group {detail} of the scan does not hold such columns"),
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
             Code::Draining => f.write_str("the node is being emptied and grants nothing new"),

@@ -1,6 +1,5 @@
 //! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
 
-use super::arrays::column_of;
 use super::footer::{Footer, RowGroup, Trailer};
 use super::put::file_name;
 use super::{BUFFER_ALIGN, TABLE_PREFIX};
@@ -13,6 +12,7 @@ use crate::session::{answer_of, locked};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{Schema, SchemaRef};
+use farpool_operators::columns::column_of;
 use farpool_transport::Bell;
 use farpool_wire::control::ByName;
 use farpool_wire::{Code, Name, Request};
@@ -142,6 +142,17 @@ impl FarTable {
     /// Its rows.
     pub fn rows(&self) -> u64 {
         self.footer.rows()
+    }
+
+    /// Of each row group, which row of the table its first one is.
+    pub(super) fn positions(&self) -> Vec<u64> {
+        let mut next = 0;
+        let first = |group: &RowGroup| {
+            let first = next;
+            next += u64::from(group.rows);
+            first
+        };
+        self.footer.groups.iter().map(first).collect()
     }
 
     /// Bytes of its file.
@@ -386,7 +397,9 @@ impl Fetch {
             if of_chunk.iter().zip(&chunk.buffers).any(|(buffer, at)| crc32c::crc32c(buffer) != at.crc) {
                 return Err(damaged("the checksum of its bytes does not match".to_owned()));
             }
-            arrays.push(column_of(field.data_type(), group.rows as usize, chunk, of_chunk).map_err(damaged)?);
+            let (rows, nulls) = (group.rows as usize, chunk.null_count as usize);
+            let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk);
+            arrays.push(column.map_err(damaged)?);
         }
         // Of no columns, the rows are still counted.
         let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));

@@ -9,6 +9,7 @@ use super::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
+pub use farpool_wire::control::ColumnLayout as Encoding;
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"FPTABLE1";
@@ -39,15 +40,6 @@ pub struct BufferAt {
     pub bytes: u32,
     /// CRC32C of them.
     pub crc: u32,
-}
-
-/// How a column lies in a row group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
-    /// Arrow's layout of its type.
-    Plain,
-    /// Text or binary: `u16` keys, and the distinct values in Arrow's layout.
-    Dictionary,
 }
 
 /// A column in a row group.

@@ -5,27 +5,29 @@
 //! they are. A footer says where every buffer lies and between which values its column is; a fixed trailer at the end
 //! of the file says where the footer is.
 //!
-//! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`, `arrays`) is pure; `put` and `far_table`
-//! move them, `query` runs programs of operators over them.
+//! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) is pure; `put` and `far_table`
+//! move them, `query` runs programs of operators over them, `shipping` beside them.
 //!
 //! Never here: an operator of our own over columns, or another file format.
 
-mod arrays;
 mod column_type;
 mod far_table;
 mod footer;
 mod layout;
 mod put;
 mod query;
+mod report;
+mod shipping;
 mod statistics;
 
 pub use column_type::Scalar;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, RowGroup, Trailer};
 pub use layout::{EncodedGroup, Packer};
+pub use query::Answer;
+pub use report::{Mode, Report};
 pub use statistics::Statistics;
 
-pub use arrays::column_of;
 pub use column_type::stored_schema;
 
 /// Tables are the published files whose names begin so; a file's trailer tells whether it is one.

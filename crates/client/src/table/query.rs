@@ -1,16 +1,21 @@
-//! Queries over a far table: its columns are fetched, and the program that could run beside them runs here.
+//! Queries over a far table: a program runs beside its columns, over columns that were fetched, or both.
 //!
-//! The idea: only columns that the query reads are fetched. The result is the same, row for row, as if each row group
-//! had been worked on elsewhere and the partial results merged, for that is what is done.
+//! The idea: whoever runs the program, it is the same code, and what it leaves is partial and merged once (invariant
+//! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
+//! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
 use super::FarTable;
+use super::report::{Mode, Report};
+use super::shipping::{Shipping, shares};
 use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::{Field, Schema};
+use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{Plan, Program, Query};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// As an error of this library.
 fn refused(why: impl Display) -> Error {
@@ -44,65 +49,279 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query here, over columns that are fetched for it. Groups come in the order of their keys, NULL first; of
-    /// other rows the order is that of the table.
+    /// Runs a query where `mode` says. Groups come in the order of their keys, NULL first; of other rows the order is
+    /// that of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
     /// value does not fit its type; those of [`FarTable::read`].
-    pub fn run(&self, plan: &Plan) -> Result<Vec<RecordBatch>, Error> {
+    pub fn run(&self, plan: &Plan, mode: Mode) -> Result<Answer, Error> {
+        let host = Arc::clone(&self.file.inner.session.host);
+        let begun = host.now();
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         if self.query()?.plan().map_err(refused)?.near.input() != plan.near.input() {
             return Err(during(refused("the query was planned over other columns")));
         }
-        let (near, places) = plan.near.narrowed();
-        let merged = self.run_near(near, &places).map_err(during)?;
-        let finish = self.over(plan.finish.clone(), merged.into_iter().map(Ok)).map_err(during)?;
+        let (near, columns) = plan.near.narrowed();
+        let mut work = Work::new(self, near, columns, mode).map_err(during)?;
+        work.run(mode).map_err(during)?;
+        let (merged, mut report) = work.finish().map_err(during)?;
+        let finish = self.finish(plan.finish.clone(), merged).map_err(during)?;
         let field = |(name, of): &(String, farpool_operators::Type)| Field::new(name, data_type(*of), true);
         let schema = Arc::new(Schema::new(plan.columns.iter().map(field).collect::<Vec<_>>()));
         let named = |batch: RecordBatch| {
             let rows = batch.num_rows();
             batch_of(batch.columns().to_vec(), Arc::clone(&schema), rows)
         };
-        finish.into_iter().map(named).collect()
+        let batches = finish.into_iter().map(named).collect::<Result<_, _>>()?;
+        report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
+        Ok(Answer { schema: Arc::clone(&schema), batches, report })
     }
 
-    fn run_near(&self, near: Program, places: &[usize]) -> Result<Vec<RecordBatch>, Error> {
-        if places.is_empty() {
-            // What counts rows needs none of their bytes.
-            let schema = Arc::new(Schema::empty());
-            let groups = self.row_groups().iter().map(|group| group.rows as usize);
-            return self.over(near, groups.map(|rows| batch_of(Vec::new(), Arc::clone(&schema), rows)));
-        }
-        self.over(near, self.read(Some(places), None)?)
-    }
-
-    /// Runs a program over batches, and makes its partial results whole.
-    fn over(
-        &self,
-        program: Program,
-        batches: impl Iterator<Item = Result<RecordBatch, Error>>,
-    ) -> Result<Vec<RecordBatch>, Error> {
-        let mut seed = [0; 8];
-        self.file.inner.session.host.random(&mut seed).map_err(refused)?;
-        let seed = u64::from_le_bytes(seed);
-        let mut merge = Merge::new(&program, seed).map_err(refused)?;
-        let prepared = Prepared::new(Arc::new(program), Vec::new()).map_err(refused)?;
-        let bounds = Bounds { seed, batch_rows_max: usize::MAX, ..Bounds::default() };
-        let mut run = Run::new(Arc::new(prepared), bounds).map_err(refused)?;
+    /// Runs what is left to do over merged results.
+    fn finish(&self, program: Program, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>, Error> {
+        let mut local = Local::new(self, Arc::new(program))?;
         let mut position = 0;
         for batch in batches {
-            let batch = batch?;
-            for partial in run.push(&batch, position).map_err(refused)? {
-                merge.push(&partial).map_err(refused)?;
-            }
-            if run.is_done() {
-                break;
-            }
+            local.push(0, &batch, position)?;
             position += batch.num_rows() as u64;
         }
-        for partial in run.finish().map_err(refused)? {
+        let (mut merge, left) = local.finish()?;
+        for (_, partial) in left {
             merge.push(&partial).map_err(refused)?;
         }
         merge.finish().map_err(refused)
+    }
+}
+
+/// The result of a query.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Its rows, all of them here.
+    pub batches: Vec<RecordBatch>,
+    /// What was done for it.
+    pub report: Report,
+}
+
+/// A program that runs here.
+struct Local {
+    run: Run,
+    merge: Merge,
+    /// What has left it, and of which row group of the table that is.
+    left: Vec<(usize, RecordBatch)>,
+}
+
+impl Local {
+    fn new(table: &FarTable, program: Arc<Program>) -> Result<Local, Error> {
+        let mut seed = [0; 8];
+        table.file.inner.session.host.random(&mut seed).map_err(refused)?;
+        let seed = u64::from_le_bytes(seed);
+        let merge = Merge::new(&program, seed).map_err(refused)?;
+        let prepared = Arc::new(Prepared::new(program, Vec::new()).map_err(refused)?);
+        let bounds = Bounds { seed, batch_rows_max: usize::MAX, ..Bounds::default() };
+        Ok(Local { run: Run::new(prepared, bounds).map_err(refused)?, merge, left: Vec::new() })
+    }
+
+    fn push(&mut self, group: usize, batch: &RecordBatch, position: u64) -> Result<(), Error> {
+        let leaving = self.run.push(batch, position).map_err(refused)?;
+        self.left.extend(leaving.into_iter().map(|partial| (group, partial)));
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(Merge, Vec<(usize, RecordBatch)>), Error> {
+        let Local { run, merge, mut left } = self;
+        left.extend(run.finish().map_err(refused)?.into_iter().map(|partial| (0, partial)));
+        Ok((merge, left))
+    }
+}
+
+/// A query under way.
+struct Work<'t> {
+    table: &'t FarTable,
+    program: Arc<Program>,
+    /// The columns that it reads.
+    columns: Vec<usize>,
+    local: Local,
+    positions: Vec<u64>,
+    /// What shares that are over have left.
+    shipped: Vec<(usize, RecordBatch)>,
+    report: Report,
+}
+
+/// Row groups that are fetched at a time while a node works on others, and how many such fetches are under way.
+const CLAIMED_GROUPS: u32 = 1;
+const CLAIMS_AHEAD: usize = 2;
+/// Whoever waits for shares looks again after this long, should nobody call.
+const WAIT_MS: u64 = 1_000;
+
+impl<'t> Work<'t> {
+    fn new(table: &'t FarTable, near: Program, columns: Vec<usize>, mode: Mode) -> Result<Work<'t>, Error> {
+        let program = Arc::new(near);
+        let local = Local::new(table, Arc::clone(&program))?;
+        let report = Report::new(mode, table.row_groups().len());
+        let positions = table.positions();
+        Ok(Work { table, program, columns, local, positions, shipped: Vec::new(), report })
+    }
+
+    fn run(&mut self, mode: Mode) -> Result<(), Error> {
+        let groups = 0..self.table.row_groups().len();
+        if self.columns.is_empty() {
+            // What counts rows needs none of their bytes, from nobody.
+            return self.count_rows(groups);
+        }
+        if mode == Mode::Fetch {
+            return self.fetch(groups.collect());
+        }
+        let (shares, rest) = shares(self.table, groups, &self.columns);
+        let Ok(program) = self.program.encode() else {
+            return self.fetch((0..self.table.row_groups().len()).collect());
+        };
+        let shipping = Arc::new(Shipping::new(program, shares));
+        let session = Arc::clone(&self.table.file.inner.session);
+        let nodes = shipping.nodes();
+        let mut tasks = Vec::new();
+        // Nobody is idle meanwhile: the last node's answers are taken by this thread if it has nothing else to do.
+        let is_free = mode == Mode::Ship && rest.is_empty();
+        for node in nodes.iter().skip(usize::from(is_free)) {
+            let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
+            let run = Box::new(move || at.run_at(&session, &node));
+            let task = self.table.file.inner.session.host.spawn("farpool-ship", run);
+            tasks.push(task.map_err(refused)?);
+        }
+        if let Some(node) = nodes.first().filter(|_| is_free) {
+            shipping.run_at(&session, node);
+        }
+        let mut result = self.fetch(rest);
+        let mut claimed = BTreeSet::new();
+        if result.is_ok() && mode == Mode::Split {
+            result = self.fetch_from_back(&shipping, &mut claimed);
+        }
+        tasks.into_iter().for_each(farpool_transport::Task::join);
+        result?;
+        self.commit(&shipping, &claimed)
+    }
+
+    fn count_rows(&mut self, groups: std::ops::Range<usize>) -> Result<(), Error> {
+        let schema = Arc::new(Schema::empty());
+        for group in groups {
+            let rows = self.table.row_groups()[group].rows as usize;
+            let batch = batch_of(Vec::new(), Arc::clone(&schema), rows)?;
+            self.local.push(group, &batch, self.positions[group])?;
+        }
+        Ok(())
+    }
+
+    /// Fetches row groups and runs the program over them.
+    fn fetch(&mut self, groups: Vec<usize>) -> Result<(), Error> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let batches = self.table.read(Some(&self.columns), Some(&groups))?;
+        self.take(groups, batches)
+    }
+
+    /// Runs the program over row groups as they come.
+    fn take(
+        &mut self,
+        groups: Vec<usize>,
+        batches: impl Iterator<Item = Result<RecordBatch, Error>>,
+    ) -> Result<(), Error> {
+        for (group, batch) in groups.into_iter().zip(batches) {
+            let batch = batch?;
+            let begun = self.table.file.inner.session.host.now();
+            self.local.push(group, &batch, self.positions[group])?;
+            let busy = self.table.file.inner.session.host.now().0.saturating_sub(begun.0);
+            self.report.client_time += Duration::from_nanos(busy);
+            self.report.fetched += 1;
+            let chunks = self.columns.iter().map(|column| &self.table.row_groups()[group].columns[*column]);
+            let bytes = chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes));
+            self.report.fetched_bytes += bytes.sum::<u64>();
+            if self.local.run.is_done() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims row groups from the back of scans under way, and sees to them, until nodes have taken all others.
+    fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
+        let session = Arc::clone(&self.table.file.inner.session);
+        let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
+        let mut ahead = VecDeque::new();
+        loop {
+            let heard = shipping.changed.heard();
+            let mut is_waiting = false;
+            // Each share in its turn, as their nodes and links are different ones.
+            let mut looked_at = 0;
+            while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() && !self.local.run.is_done() {
+                let Some(share) = open.pop_front() else { break };
+                looked_at += 1;
+                let Some(scan) = shipping.open_scan(share) else {
+                    if shipping.is_waiting(share) {
+                        is_waiting = true;
+                        open.push_back(share);
+                    }
+                    continue;
+                };
+                let groups = shipping.claim(&session, share, scan, CLAIMED_GROUPS);
+                if !groups.is_empty() {
+                    looked_at = 0;
+                    open.push_back(share);
+                    claimed.extend(groups.iter().copied());
+                    let batches = self.table.read(Some(&self.columns), Some(&groups))?;
+                    ahead.push_back((groups, batches));
+                }
+            }
+            match ahead.pop_front() {
+                Some((groups, batches)) => self.take(groups, batches)?,
+                None if is_waiting && !self.local.run.is_done() => {
+                    session.host.wait(&shipping.changed, heard, session.deadline(WAIT_MS));
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes what shares have left, each as a whole; what they did not do is fetched.
+    fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
+        let mut undone = Vec::new();
+        for (index, share) in shipping.shares.iter().enumerate() {
+            let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
+            match shipping.take_over(index) {
+                // A limit may have been reached before.
+                Some(Ok(shipped)) if shipped.groups == unclaimed().count() || self.is_limited() => {
+                    self.report.shipped += shipped.groups;
+                    self.report.node_bytes += shipped.read_bytes;
+                    self.report.result_bytes += shipped.chunk_bytes;
+                    self.report.node_time += Duration::from_nanos(shipped.busy_ns);
+                    self.shipped.extend(shipped.batches);
+                }
+                Some(Err(error)) => {
+                    self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
+                    undone.extend(unclaimed());
+                }
+                // A claim whose answer was lost: nobody has seen to those groups.
+                _ => undone.extend(unclaimed()),
+            }
+        }
+        undone.sort_unstable();
+        self.fetch(undone)
+    }
+
+    fn is_limited(&self) -> bool {
+        matches!(self.program.operators().last(), Some(farpool_operators::Operator::Limit(_)))
+    }
+
+    /// Merges all of it, once.
+    fn finish(self) -> Result<(Vec<RecordBatch>, Report), Error> {
+        let (mut merge, mut partials) = self.local.finish()?;
+        partials.extend(self.shipped);
+        // Rows in the order of the table; of partial results it does not matter.
+        partials.sort_by_key(|(group, _)| *group);
+        for (_, partial) in partials {
+            merge.push(&partial).map_err(refused)?;
+        }
+        Ok((merge.finish().map_err(refused)?, self.report))
     }
 }

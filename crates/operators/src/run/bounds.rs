@@ -16,7 +16,7 @@ pub struct Bounds {
     /// Bytes of the groups, or of the rows of a top, that are held. Groups beyond leave as partial groups; a top
     /// that does not fit stops the run.
     pub held_bytes_max: usize,
-    /// Steps of the whole run: one for each row and instruction, for each row and key or aggregate, and for each
+    /// Steps of the whole run, or since [`super::Run::refill`]: one for each row and instruction, for each row and key or aggregate, and for each
     /// byte that a pattern reads.
     pub steps_max: u64,
 }
@@ -86,6 +86,11 @@ pub(super) struct Steps {
 impl Steps {
     pub(super) fn new(max: u64) -> Steps {
         Steps { taken: 0, max }
+    }
+
+    /// Forgets what was taken.
+    pub(super) fn refill(&mut self) {
+        self.taken = 0;
     }
 
     /// Takes some, before the work is done.

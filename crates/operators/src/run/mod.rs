@@ -141,6 +141,11 @@ impl Run {
         matches!(self.end, End::Limit(0))
     }
 
+    /// Permits as many steps anew as the run may take in all: for whoever bounds each batch, and not the whole.
+    pub fn refill(&mut self) {
+        self.steps.refill();
+    }
+
     /// Takes a batch, whose first row has this position in the table, and gives what leaves at once: rows, or partial
     /// groups that there was no more room for.
     ///

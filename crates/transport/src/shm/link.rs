@@ -236,6 +236,14 @@ impl<S: MemoryStream> Link for ShmLink<S> {
         self.control.call(request, deadline)
     }
 
+    fn post_call(&mut self, request: &Request, deadline: MonoNs) -> Result<(), LinkError> {
+        self.control.post_call(request, deadline)
+    }
+
+    fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        self.control.take_call(request, deadline)
+    }
+
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         check_ops(ops.iter().map(|op| (op.span.bytes, op.into.len())))?;
         for (index, op) in ops.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
 //! Strategies for every control message: any value its type allows, lists kept short so that many fit a run.
 
-use farpool_wire::codec::{Field, List, Name, Text};
+use farpool_wire::codec::{Bytes, Field, List, Name, Text};
 use farpool_wire::control::*;
 use farpool_wire::*;
 use proptest::collection::vec;
@@ -40,6 +40,10 @@ fn list<T: Field + Clone + std::fmt::Debug, const MAX: usize>(
     item: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = List<T, MAX>> {
     vec(item, 0..6).prop_map(|items| List::new(items).expect("six fit every list"))
+}
+
+fn bytes<const MAX: usize>() -> impl Strategy<Value = Bytes<MAX>> {
+    vec(any::<u8>(), 0..40).prop_map(|bytes| Bytes::new(bytes).expect("forty are few"))
 }
 
 fn owner() -> impl Strategy<Value = RegionOwner> {
@@ -149,6 +153,25 @@ strategies! {
     released -> Released { regions: any::<u32>() }
     seal -> Seal { session: session_id(), secret: secret(), regions: list(region_at()) }
     sealed -> Sealed { regions: list(grant()) }
+    scan_region -> ScanRegion { region: region_index(), epoch: epoch(), handle: handle() }
+    scan_buffer -> ScanBuffer { offset: any::<u32>(), bytes: any::<u32>() }
+    scan_column -> ScanColumn {
+        layout: prop_oneof![Just(ColumnLayout::Plain), Just(ColumnLayout::Dictionary)],
+        null_count: any::<u32>(),
+        buffers: vec(scan_buffer(), 0..=limits::SCAN_BUFFERS_MAX).prop_map(|all| List::new(all).expect("few")),
+    }
+    scan_group -> ScanGroup {
+        region: any::<u32>(), offset: any::<u64>(), rows: any::<u32>(), position: any::<u64>(),
+        columns: list(scan_column()),
+    }
+    open_scan -> OpenScan { program: bytes(), regions: list(scan_region()), groups: list(scan_group()) }
+    scan_opened -> ScanOpened { scan: handle(), is_known: any::<bool>() }
+    scan_id -> ScanId { scan: handle() }
+    chunk -> Chunk {
+        is_last: any::<bool>(), done: any::<u32>(), read_bytes: any::<u64>(), busy_ns: any::<u64>(), batches: bytes(),
+    }
+    claim_groups -> ClaimGroups { scan: handle(), groups: any::<u32>() }
+    claimed -> Claimed { first: any::<u32>(), count: any::<u32>() }
 }
 
 fn done() -> impl Strategy<Value = Done> {
@@ -189,4 +212,8 @@ conversations! {
     Renew: proof, renewed;
     Release: release, released;
     Seal: seal, sealed;
+    OpenScan: open_scan, scan_opened;
+    NextChunk: scan_id, chunk;
+    ClaimGroups: claim_groups, claimed;
+    CloseScan: scan_id, done;
 }

@@ -1,39 +1,37 @@
-//! Arrow arrays over the buffers of a row group, which are checked as bytes of a stranger are.
+//! Arrow arrays over the buffers of a column of a row group, which are checked as bytes of a stranger are.
 
-use super::footer::{ColumnChunk, Encoding};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
+use farpool_wire::control::ColumnLayout;
 
-/// The rows of a column. `buffers` are those that its footer lists, aligned to [`super::BUFFER_ALIGN`].
+/// The rows of a column of a row group. `buffers` are in the order in which `spec/table.md` lists them, and best
+/// aligned to 64 bytes: others are copied.
 ///
-/// Errors: what does not fit the footer, or is no value of the type.
+/// # Errors
+/// What does not fit the description, or is no value of the type.
 pub fn column_of(
     of: &DataType,
+    layout: ColumnLayout,
     rows: usize,
-    chunk: &ColumnChunk,
+    null_count: usize,
     buffers: Vec<Buffer>,
 ) -> Result<ArrayRef, String> {
-    let fits = |(buffer, at): (&Buffer, &super::BufferAt)| buffer.len() == at.bytes as usize;
-    if buffers.len() != chunk.buffers.len() || !buffers.iter().zip(&chunk.buffers).all(fits) {
-        return Err("its buffers are not those of its footer".to_owned());
-    }
     let mut buffers = buffers.into_iter();
-    let validity = if chunk.null_count > 0 { buffers.next() } else { None };
+    let validity = if null_count > 0 { buffers.next() } else { None };
+    if validity.is_none() && null_count > 0 {
+        return Err(format!("{null_count} nulls, and no validity bitmap"));
+    }
     let rest: Vec<Buffer> = buffers.collect();
-    let array = match chunk.encoding {
-        Encoding::Plain => plain(of, rows, validity, rest),
-        Encoding::Dictionary => expand(of, rows, validity, rest)?,
+    let array = match layout {
+        ColumnLayout::Plain => plain(of, rows, validity, rest),
+        ColumnLayout::Dictionary => expand(of, rows, validity, rest)?,
     };
     let array = array.map_err(|error| error.to_string())?;
-    if array.null_count() != chunk.null_count as usize {
-        return Err(format!(
-            "it has {} nulls where its footer says {}",
-            array.null_count(),
-            chunk.null_count
-        ));
+    if array.null_count() != null_count {
+        return Err(format!("it has {} nulls where {null_count} are said", array.null_count()));
     }
     Ok(array)
 }
@@ -45,7 +43,8 @@ fn plain(
     buffers: Vec<Buffer>,
 ) -> Result<ArrayRef, ArrowError> {
     // Checks offsets and text as well.
-    let data = ArrayData::builder(of.clone()).len(rows).null_bit_buffer(validity).buffers(buffers).build()?;
+    let builder = ArrayData::builder(of.clone()).len(rows).null_bit_buffer(validity).buffers(buffers);
+    let data = builder.align_buffers(true).build()?;
     Ok(make_array(data))
 }
 

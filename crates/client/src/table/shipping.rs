@@ -1,0 +1,336 @@
+//! Shipping: having nodes run a program over the row groups that lie with them.
+//!
+//! The idea: the row groups of one node are a share. A node runs its shares one after another, each as a scan, whose
+//! chunks are asked for ahead of their coming. What a share leaves counts only once all of it is here: one that broke
+//! off is done again by other means, and nothing of it is used.
+
+use super::FarTable;
+use super::footer::RowGroup;
+use crate::error::Error;
+use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::plan::ReadPlan;
+use crate::session::{Session, locked};
+use arrow_array::RecordBatch;
+use farpool_operators::packed;
+use farpool_transport::{Bell, Link, LinkError};
+use farpool_wire::codec::Field;
+use farpool_wire::control::*;
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
+use farpool_wire::{Bytes, Code, Handle, List, Reply, Request, WireError};
+use std::sync::{Arc, Mutex};
+
+/// Chunks of a scan that are asked for ahead.
+const CREDITS: usize = 8;
+/// Bytes of a request to open a scan besides its row groups.
+const OPEN_BYTES_MAX: usize = 256 << 10;
+
+/// Row groups of one node, of one scan.
+pub(super) struct Share {
+    pub(super) node: Arc<NodeLinks>,
+    regions: Vec<Arc<LeasedRegion>>,
+    /// By their numbers in the table.
+    pub(super) groups: Vec<usize>,
+    described: Vec<ScanGroup>,
+    bytes: usize,
+}
+
+/// What a scan has left.
+#[derive(Debug, Default)]
+pub(super) struct Shipped {
+    /// Rows or partial results, and of which row group of the table each is.
+    pub(super) batches: Vec<(usize, RecordBatch)>,
+    /// Row groups that the program was run over.
+    pub(super) groups: usize,
+    /// Bytes of regions that were read for it.
+    pub(super) read_bytes: u64,
+    /// Bytes of packed batches that came.
+    pub(super) chunk_bytes: u64,
+    /// Nanoseconds that the node was at it.
+    pub(super) busy_ns: u64,
+}
+
+/// How far a share has come.
+pub(super) enum Progress {
+    /// Not asked for yet.
+    Waiting,
+    /// Under way.
+    Open(Handle),
+    /// At its end.
+    Over(Result<Shipped, Error>),
+    /// Taken from here.
+    Taken,
+}
+
+/// Shares under way.
+pub(super) struct Shipping {
+    program: Vec<u8>,
+    pub(super) shares: Vec<Share>,
+    progress: Mutex<Vec<Progress>>,
+    pub(super) changed: Bell,
+}
+
+/// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
+pub(super) fn shares(
+    table: &FarTable,
+    groups: impl Iterator<Item = usize>,
+    columns: &[usize],
+) -> (Vec<Share>, Vec<usize>) {
+    let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
+    let positions = table.positions();
+    for index in groups {
+        let Some(((region, offset), group)) = located(table, index).zip(table.row_groups().get(index)) else {
+            rest.push(index);
+            continue;
+        };
+        let Some(columns) = columns.iter().map(|column| described(group, *column)).collect() else {
+            rest.push(index);
+            continue;
+        };
+        let Ok(columns) = List::new(columns) else {
+            rest.push(index);
+            continue;
+        };
+        let described =
+            ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
+        let mut encoded = Vec::new();
+        described.put(&mut encoded);
+        let is_open = |share: &&mut Share| {
+            Arc::ptr_eq(&share.node, &region.node)
+                && share.groups.len() < SCAN_GROUPS_MAX
+                && share.regions.len() < SCAN_REGIONS_MAX
+                && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
+        };
+        // The last one of a node is the one that has room.
+        match shares.iter_mut().rev().find(is_open) {
+            Some(share) => share.add(index, region, described, encoded.len()),
+            None => {
+                let node = Arc::clone(&region.node);
+                let (regions, groups) = (Vec::new(), Vec::new());
+                let mut share = Share { node, regions, groups, described: Vec::new(), bytes: 0 };
+                share.add(index, region, described, encoded.len());
+                shares.push(share);
+            }
+        }
+    }
+    (shares, rest)
+}
+
+/// The region that all of a row group lies in, and where.
+fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
+    let group = table.row_groups().get(index)?;
+    let (start, end) = (group.offset, group.end());
+    let rank = |region: &Arc<LeasedRegion>| {
+        (region.check_usable().is_ok() && !region.node.is_suspect()).then_some(0)
+    };
+    let plan = table.file.inner.state().map.plan_read(start..end, rank);
+    let ReadPlan::Fetch { pieces, bare } = plan else { return None };
+    let first = pieces.first().filter(|_| bare.is_empty())?;
+    let at = first.offset.checked_sub(first.file.start - start)?;
+    let is_next = |piece: &crate::plan::Piece<Arc<LeasedRegion>>| {
+        Arc::ptr_eq(&piece.region, &first.region) && piece.offset == at + (piece.file.start - start)
+    };
+    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
+}
+
+fn described(group: &RowGroup, column: usize) -> Option<ScanColumn> {
+    let chunk = group.columns.get(column)?;
+    let buffer = |at: &super::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
+    let buffers = List::new(chunk.buffers.iter().map(buffer).collect()).ok()?;
+    Some(ScanColumn { layout: chunk.encoding, null_count: chunk.null_count, buffers })
+}
+
+impl Share {
+    fn add(&mut self, index: usize, region: Arc<LeasedRegion>, mut described: ScanGroup, bytes: usize) {
+        let known = self.regions.iter().position(|known| Arc::ptr_eq(known, &region));
+        let place = known.unwrap_or(self.regions.len());
+        if known.is_none() {
+            self.regions.push(region);
+        }
+        described.region = place as u32;
+        self.groups.push(index);
+        self.described.push(described);
+        self.bytes += bytes;
+    }
+
+    fn request(&self, program: &[u8]) -> Result<Request, WireError> {
+        let right = |region: &Arc<LeasedRegion>| ScanRegion {
+            region: region.region,
+            epoch: region.epoch,
+            handle: region.handle,
+        };
+        Ok(Request::OpenScan(OpenScan {
+            program: Bytes::new(program.to_vec())?,
+            regions: List::new(self.regions.iter().map(right).collect())?,
+            groups: List::new(self.described.clone())?,
+        }))
+    }
+}
+
+impl Shipping {
+    pub(super) fn new(program: Vec<u8>, shares: Vec<Share>) -> Shipping {
+        let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
+        Shipping { program, shares, progress, changed: Bell::default() }
+    }
+
+    /// Runs all shares of one node, one after another.
+    pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
+        for (index, share) in self.shares.iter().enumerate() {
+            if Arc::ptr_eq(&share.node, node) {
+                let shipped = self.run(session, index, share);
+                self.set(index, Progress::Over(shipped));
+            }
+        }
+    }
+
+    /// The nodes that there are shares of.
+    pub(super) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
+        let mut nodes: Vec<Arc<NodeLinks>> = Vec::new();
+        for share in &self.shares {
+            if !nodes.iter().any(|node| Arc::ptr_eq(node, &share.node)) {
+                nodes.push(Arc::clone(&share.node));
+            }
+        }
+        nodes
+    }
+
+    fn set(&self, share: usize, progress: Progress) {
+        if let Some(of) = locked(&self.progress).get_mut(share) {
+            *of = progress;
+        }
+        self.changed.ring();
+    }
+
+    /// The scan of a share, while it is under way; nothing before and behind that.
+    pub(super) fn open_scan(&self, share: usize) -> Option<Handle> {
+        match locked(&self.progress).get(share) {
+            Some(Progress::Open(scan)) => Some(*scan),
+            _ => None,
+        }
+    }
+
+    /// Whether a share has not been begun with.
+    pub(super) fn is_waiting(&self, share: usize) -> bool {
+        matches!(locked(&self.progress).get(share), Some(Progress::Waiting))
+    }
+
+    /// What became of a share, once that is known.
+    pub(super) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
+        let mut progress = locked(&self.progress);
+        let of = progress.get_mut(share)?;
+        match std::mem::replace(of, Progress::Taken) {
+            Progress::Over(shipped) => Some(shipped),
+            other => {
+                *of = other;
+                None
+            }
+        }
+    }
+
+    /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node has
+    /// taken all that there are.
+    pub(super) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
+        let Some(of) = self.shares.get(share) else { return Vec::new() };
+        let deadline = session.deadline(session.options.request_timeout_ms);
+        let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
+        // What was claimed by an answer that never came belongs to nobody, and the scan's count shows that.
+        let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
+        match answer {
+            Ok(Reply::ClaimGroups(Claimed { first, count })) => {
+                let end = first.saturating_add(count) as usize;
+                of.groups.get(first as usize..end).unwrap_or_default().to_vec()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn run(&self, session: &Session, index: usize, share: &Share) -> Result<Shipped, Error> {
+        for region in &share.regions {
+            session.check_lease(region)?;
+        }
+        let refused = |error: WireError| Error::new(crate::ErrorKind::Invalid, error.to_string());
+        let open = share.request(&self.program).map_err(refused)?;
+        let deadline = session.deadline(session.options.request_timeout_ms);
+        share.node.converse(deadline, Repeat::Harmful, |link| {
+            let scan = match link.call(&open, deadline)? {
+                Reply::OpenScan(opened) => opened.scan,
+                other => return Err(unexpected(&other)),
+            };
+            self.set(index, Progress::Open(scan));
+            let mut shipped = receive(session, link, scan)?;
+            shipped.batches.iter_mut().try_for_each(|(group, _)| match share.groups.get(*group) {
+                Some(of_table) => {
+                    *group = *of_table;
+                    Ok(())
+                }
+                None => Err(LinkError::Protocol(WireError::Value {
+                    what: "the row group of a batch",
+                    found: *group as u64,
+                })),
+            })?;
+            Ok(shipped)
+        })
+    }
+}
+
+fn unexpected(reply: &Reply) -> LinkError {
+    LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
+}
+
+/// Takes all chunks of a scan.
+fn receive(session: &Session, link: &mut dyn Link, scan: Handle) -> Result<Shipped, LinkError> {
+    let next = Request::NextChunk(ScanId { scan });
+    // Its own for each: the node answers every step, and one step takes no longer than any other request may.
+    let deadline = || session.deadline(session.options.request_timeout_ms);
+    let mut shipped = Shipped::default();
+    let mut asked = 0;
+    while asked < CREDITS {
+        link.post_call(&next, deadline())?;
+        asked += 1;
+    }
+    loop {
+        let answer = link.take_call(&next, deadline());
+        asked -= 1;
+        let chunk = match answer {
+            Ok(Reply::NextChunk(chunk)) => chunk,
+            Ok(other) => return Err(unexpected(&other)),
+            Err(error) => {
+                if error.link_survives() {
+                    settle(link, &next, asked, &deadline)?;
+                }
+                return Err(error);
+            }
+        };
+        shipped.groups = chunk.done as usize;
+        shipped.read_bytes += chunk.read_bytes;
+        shipped.busy_ns += chunk.busy_ns;
+        shipped.chunk_bytes += chunk.batches.len() as u64;
+        if chunk.is_last {
+            settle(link, &next, asked, &deadline)?;
+        } else {
+            link.post_call(&next, deadline())?;
+            asked += 1;
+        }
+        let batches = packed::unpack(chunk.batches.into_vec()).map_err(LinkError::Protocol)?;
+        shipped.batches.extend(batches.into_iter().map(|(group, batch)| (group as usize, batch)));
+        if chunk.is_last {
+            return Ok(shipped);
+        }
+    }
+}
+
+/// Takes the answers to what was asked ahead of a scan that is over: that there is no such scan any more.
+fn settle(
+    link: &mut dyn Link,
+    next: &Request,
+    asked: usize,
+    deadline: &dyn Fn() -> farpool_wire::MonoNs,
+) -> Result<(), LinkError> {
+    for _ in 0..asked {
+        match link.take_call(next, deadline()) {
+            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::NoSuchScan => {}
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,424 @@
+//! Scans: programs that clients have run beside their columns.
+//!
+//! The idea: a scan is a list of row groups, a program, and a cursor that takes groups from the front. Its client may
+//! claim groups from the back meanwhile, to see to them itself, until both meet. A step runs the program over one row
+//! group, on the thread of the connection that asked for it and in its turn: columns are copied out of their region
+//! like any read, the program runs over the copy, and before anything leaves the right to all of it is looked at once
+//! more (invariants I2 and I8). Clients ask for steps ahead; each is a credit for one chunk.
+//!
+//! A program that crashes, or comes to a bound, is stopped and not run again for a while; the node lives on.
+
+use crate::dispatch::{Intent, admit};
+use crate::memory::{Inside, Memory};
+use crate::service::NodeService;
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_schema::{Field, Schema, SchemaRef};
+use farpool_operators::columns::column_of;
+use farpool_operators::packed::Packer;
+use farpool_operators::run::data_type;
+use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped, Type};
+use farpool_wire::control::*;
+use farpool_wire::data::Span;
+use farpool_wire::{Bytes, Code, Handle, MonoNs, Refusal, Reply};
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Scans that are open at a time.
+const SCANS_MAX: usize = 64;
+/// Programs that are kept ready.
+const PROGRAMS_MAX: usize = 64;
+/// Programs that are known to have been stopped.
+const QUARANTINED_MAX: usize = 256;
+/// A stopped program is not run again for this long.
+const QUARANTINE_MS: u64 = 600_000;
+/// A scan that nobody has asked anything of for this long is over.
+const IDLE_MS: u64 = 60_000;
+/// Rows of a row group.
+const GROUP_ROWS_MAX: u32 = 65_536;
+/// Bytes of the columns of a row group that a program reads, and of any batch it makes of them.
+const GROUP_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of groups, or of rows of a top, that a scan holds; groups beyond leave as partial ones.
+const HELD_BYTES_MAX: usize = 32 << 20;
+/// Steps of a program over one row group, as [`Bounds`] counts them: some tenths of a second.
+const GROUP_STEPS_MAX: u64 = 1 << 28;
+/// Bytes of a chunk: what leaves is packed, sent and unpacked while it is in the cache.
+const CHUNK_BYTES: usize = 256 << 10;
+/// A step that has read so much and has nothing to send yet says so, for the client to know that it lives.
+const STEP_BYTES: u64 = 1 << 20;
+
+const _: () = assert!(CHUNK_BYTES <= farpool_wire::limits::CHUNK_BYTES_MAX);
+
+/// The scans of a node, and the programs they run.
+#[derive(Default)]
+pub(crate) struct Scans {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By their names.
+    open: BTreeMap<u128, Arc<Scan>>,
+    /// The one that was used last is at the back.
+    ready: VecDeque<Arc<Prepared>>,
+    /// Encoded programs, and until when they are not run.
+    quarantined: VecDeque<(Vec<u8>, MonoNs)>,
+}
+
+struct Scan {
+    connection: u64,
+    program: Vec<u8>,
+    schema: SchemaRef,
+    regions: Vec<ScanRegion>,
+    groups: Vec<ScanGroup>,
+    cursor: Mutex<Cursor>,
+    work: Mutex<Work>,
+}
+
+/// Row groups that nobody has taken yet.
+struct Cursor {
+    next: u32,
+    end: u32,
+    /// When the scan was last asked for something.
+    used: MonoNs,
+}
+
+/// What a scan holds between its steps.
+struct Work {
+    /// Until it is over.
+    run: Option<Run>,
+    packer: Packer,
+    /// Row groups that the program was run over.
+    done: u32,
+    /// Copies of columns, to be copied over.
+    spare: Vec<Buffer>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    /// Ends scans that nobody uses.
+    fn tidy(&mut self, now: MonoNs) {
+        self.open.retain(|_, scan| now < locked(&scan.cursor).used.plus_ms(IDLE_MS));
+        self.quarantined.retain(|(_, until)| now < *until);
+    }
+
+    fn quarantine(&mut self, program: &[u8], now: MonoNs) {
+        self.ready.retain(|ready| ready.program().encode().is_ok_and(|known| known != program));
+        if self.quarantined.len() == QUARANTINED_MAX {
+            self.quarantined.pop_front();
+        }
+        self.quarantined.push_back((program.to_vec(), now.plus_ms(QUARANTINE_MS)));
+    }
+
+    /// A program that is kept ready.
+    fn ready(&mut self, program: &Program) -> Option<Arc<Prepared>> {
+        let at = self.ready.iter().position(|ready| **ready.program() == *program)?;
+        let ready = self.ready.remove(at)?;
+        self.ready.push_back(Arc::clone(&ready));
+        Some(ready)
+    }
+
+    fn keep_ready(&mut self, prepared: Arc<Prepared>) {
+        if self.ready.len() == PROGRAMS_MAX {
+            self.ready.pop_front();
+        }
+        self.ready.push_back(prepared);
+    }
+}
+
+impl Scan {
+    /// The next row group from the front.
+    fn take_front(&self) -> Option<u32> {
+        let mut cursor = locked(&self.cursor);
+        let taken = (cursor.next < cursor.end).then_some(cursor.next)?;
+        cursor.next += 1;
+        Some(taken)
+    }
+
+    fn span(&self, group: &ScanGroup, buffer: &ScanBuffer) -> Option<Span> {
+        let region = self.regions.get(group.region as usize)?;
+        Some(Span {
+            region: region.region,
+            bytes: buffer.bytes,
+            offset: group.offset.checked_add(buffer.offset.into())?,
+            epoch: region.epoch,
+            handle: region.handle,
+        })
+    }
+}
+
+/// Whether a row group may be of such columns: counts and sizes, not yet where it lies.
+fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
+    let buffers = |(column, of): (&ScanColumn, &Type)| {
+        let is_text = matches!(of, Type::Text | Type::Bytes);
+        let wanted = match (column.layout, is_text) {
+            (ColumnLayout::Plain, false) => 1,
+            (ColumnLayout::Plain, true) => 2,
+            (ColumnLayout::Dictionary, true) => 3,
+            (ColumnLayout::Dictionary, false) => return false,
+        };
+        column.null_count <= group.rows && column.buffers.len() == wanted + usize::from(column.null_count > 0)
+    };
+    let bytes = group.columns.iter().flat_map(|column| column.buffers.iter());
+    let bytes: u64 = bytes.map(|buffer| u64::from(buffer.bytes)).sum();
+    (group.region as usize) < regions
+        && (1..=GROUP_ROWS_MAX).contains(&group.rows)
+        && group.columns.len() == input.len()
+        && group.columns.iter().zip(input).all(buffers)
+        && bytes <= GROUP_BYTES_MAX
+}
+
+impl<M: Memory> NodeService<M> {
+    pub(crate) fn open_scan(&self, connection: u64, asked: OpenScan) -> Result<Reply, Refusal> {
+        let now = self.host.now();
+        let regions = asked.regions.into_vec();
+        let groups = asked.groups.into_vec();
+        self.admit_regions(&regions)?;
+        let bytes = asked.program.into_vec();
+        let (prepared, is_known) = self.prepared(&bytes)?;
+        let input = prepared.program().input();
+        if let Some(wrong) = groups.iter().position(|group| !fits(group, regions.len(), input)) {
+            return Err(Refusal::new(Code::BadColumns, wrong as u64));
+        }
+        let fields = input.iter().map(|of| Field::new("", data_type(*of), true));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let bounds = Bounds {
+            seed: self.fresh_handle()?.0 as u64,
+            batch_rows_max: GROUP_ROWS_MAX as usize,
+            batch_bytes_max: GROUP_BYTES_MAX as usize,
+            held_bytes_max: HELD_BYTES_MAX,
+            steps_max: GROUP_STEPS_MAX,
+        };
+        let run = Run::new(Arc::clone(&prepared), bounds);
+        let run = run.map_err(|_| Refusal::new(Code::BadProgram, 0))?;
+        let work = Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, spare: Vec::new() };
+        let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
+        let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
+        let id = self.fresh_handle()?;
+        let scan = Scan { connection, program: bytes, schema, regions, groups, cursor, work };
+        let mut table = locked(&self.scans.table);
+        table.tidy(now);
+        if table.open.len() >= SCANS_MAX {
+            return Err(Refusal::new(Code::LimitReached, SCANS_MAX as u64));
+        }
+        table.open.insert(id.0, Arc::new(scan));
+        Ok(Reply::OpenScan(ScanOpened { scan: id, is_known }))
+    }
+
+    /// The program, made ready now or before; and whether it was before.
+    fn prepared(&self, bytes: &[u8]) -> Result<(Arc<Prepared>, bool), Refusal> {
+        let now = self.host.now();
+        let is_stopped = |(program, until): &(Vec<u8>, MonoNs)| program == bytes && now < *until;
+        if locked(&self.scans.table).quarantined.iter().any(is_stopped) {
+            return Err(Refusal::new(Code::Quarantined, 0));
+        }
+        let bad = |operator: usize| Refusal::new(Code::BadProgram, operator as u64);
+        let program = Program::decode(bytes).map_err(|error| match error {
+            ProgramError::Malformed(_) => Refusal::new(Code::BadProgram, u64::MAX),
+            ProgramError::Flawed(flaw) => bad(flaw.operator),
+        })?;
+        if let Some(ready) = locked(&self.scans.table).ready(&program) {
+            return Ok((ready, true));
+        }
+        // Patterns take a while, and nobody else is to wait for it.
+        let prepared = Prepared::new(Arc::new(program), Vec::new()).map_err(|flaw| bad(flaw.operator))?;
+        let prepared = Arc::new(prepared);
+        locked(&self.scans.table).keep_ready(Arc::clone(&prepared));
+        Ok((prepared, false))
+    }
+
+    fn scan(&self, id: Handle) -> Result<Arc<Scan>, Refusal> {
+        let scan = locked(&self.scans.table).open.get(&id.0).cloned();
+        let scan = scan.ok_or(Refusal::new(Code::NoSuchScan, 0))?;
+        locked(&scan.cursor).used = self.host.now();
+        Ok(scan)
+    }
+
+    pub(crate) fn claim_groups(&self, asked: &ClaimGroups) -> Result<Reply, Refusal> {
+        let scan = self.scan(asked.scan)?;
+        let mut cursor = locked(&scan.cursor);
+        let count = asked.groups.min(cursor.end - cursor.next);
+        cursor.end -= count;
+        Ok(Reply::ClaimGroups(Claimed { first: cursor.end, count }))
+    }
+
+    pub(crate) fn close_scan(&self, id: Handle) -> Result<Reply, Refusal> {
+        locked(&self.scans.table).open.remove(&id.0);
+        Ok(Reply::CloseScan(Done {}))
+    }
+
+    /// Ends the scans of a connection.
+    pub(crate) fn end_scans(&self, connection: u64) {
+        locked(&self.scans.table).open.retain(|_, scan| scan.connection != connection);
+    }
+
+    /// One step of a scan.
+    pub(crate) fn next_chunk(&self, id: Handle) -> Result<Reply, Refusal> {
+        let scan = self.scan(id)?;
+        let begun = self.host.now();
+        let mut work = locked(&scan.work);
+        // What a program does wrong ends it, not the node.
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.step(&scan, &mut work)));
+        let chunk = match stepped {
+            Ok(Ok((read_bytes, batches))) => {
+                let is_last = work.run.is_none() && work.packer.is_empty();
+                let busy_ns = self.host.now().0.saturating_sub(begun.0);
+                Bytes::new(batches).map(|batches| Chunk {
+                    is_last,
+                    done: work.done,
+                    read_bytes,
+                    busy_ns,
+                    batches,
+                })
+            }
+            Ok(Err(End::Refused(refusal))) => return self.end_with(id, refusal),
+            Ok(Err(End::Stopped(why))) => {
+                if matches!(why, Stopped::TooLarge { .. }) {
+                    self.quarantine(&scan, &why.to_string());
+                }
+                return self.end_with(id, Refusal::new(Code::ProgramStopped, work.done.into()));
+            }
+            Err(_) => {
+                self.quarantine(&scan, "it crashed");
+                return self.end_with(id, Refusal::new(Code::ProgramStopped, work.done.into()));
+            }
+        };
+        let Ok(chunk) = chunk else {
+            return self.end_with(id, Refusal::new(Code::ProgramStopped, work.done.into()));
+        };
+        if chunk.is_last {
+            locked(&self.scans.table).open.remove(&id.0);
+        }
+        Ok(Reply::NextChunk(chunk))
+    }
+
+    fn end_with(&self, id: Handle, refusal: Refusal) -> Result<Reply, Refusal> {
+        locked(&self.scans.table).open.remove(&id.0);
+        Err(refusal)
+    }
+
+    fn quarantine(&self, scan: &Scan, why: &str) {
+        let crc = crc32c::crc32c(&scan.program);
+        self.host.say(&format!("farpool node: program {crc:08x} is not run again for now: {why}"));
+        locked(&self.scans.table).quarantine(&scan.program, self.host.now());
+    }
+
+    /// Runs the program until something leaves, it is over, or enough has been read for one step. Bytes that were read,
+    /// and what leaves.
+    fn step(&self, scan: &Scan, work: &mut Work) -> Result<(u64, Vec<u8>), End> {
+        let mut read_bytes = 0;
+        while work.packer.is_empty() && read_bytes < STEP_BYTES {
+            let Some(run) = &mut work.run else { break };
+            let Some(index) = (if run.is_done() { None } else { scan.take_front() }) else {
+                let Some(run) = work.run.take() else { break };
+                for batch in run.finish()? {
+                    // Partial results are of the scan, not of a row group.
+                    work.packer.push(0, &batch).map_err(|_| End::too_large())?;
+                }
+                break;
+            };
+            let Some(group) = scan.groups.get(index as usize) else { break };
+            let batch = self.columns(scan, index, group, &mut work.spare)?;
+            read_bytes += group_bytes(group);
+            run.refill();
+            for leaving in run.push(&batch, group.position)? {
+                work.packer.push(index, &leaving).map_err(|_| End::too_large())?;
+            }
+            work.done = index + 1;
+        }
+        let leaving = work.packer.pop().unwrap_or_default();
+        if !leaving.is_empty() {
+            // Whoever has lost the right to a region gets nothing that comes of it. Groups hold something of all.
+            self.admit_regions(&scan.regions)?;
+        }
+        Ok((read_bytes, leaving))
+    }
+
+    /// Whether these may be read, now.
+    fn admit_regions(&self, regions: &[ScanRegion]) -> Result<(), Refusal> {
+        for region in regions {
+            let ScanRegion { region, epoch, handle } = region.clone();
+            let span = Span { region, bytes: 0, offset: 0, epoch, handle };
+            admit(&span, Intent::Read, &self.arena.enter(region)?.fence())?;
+        }
+        Ok(())
+    }
+
+    /// The columns of a row group, copied out of their region.
+    fn columns(
+        &self,
+        scan: &Scan,
+        index: u32,
+        group: &ScanGroup,
+        spare: &mut Vec<Buffer>,
+    ) -> Result<RecordBatch, End> {
+        let bad = Refusal::new(Code::BadColumns, index.into());
+        let mut copies = Vec::new();
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(group.columns.len());
+        let mut unused = std::mem::take(spare).into_iter();
+        for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
+            let mut buffers = Vec::with_capacity(column.buffers.len());
+            for at in column.buffers.iter() {
+                let span = scan.span(group, at).ok_or(bad)?;
+                // Looked at before anything is made for it.
+                admit(&span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
+                let mut copy = room(unused.next(), at.bytes as usize);
+                self.copy_out(&span, copy.as_slice_mut())?;
+                let copy = Buffer::from(copy);
+                copies.push(copy.clone());
+                buffers.push(copy);
+            }
+            let (rows, nulls) = (group.rows as usize, column.null_count as usize);
+            let column = column_of(field.data_type(), column.layout, rows, nulls, buffers);
+            columns.push(column.map_err(|_| bad)?);
+        }
+        *spare = copies;
+        let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
+        RecordBatch::try_new_with_options(Arc::clone(&scan.schema), columns, &options).map_err(|_| bad.into())
+    }
+}
+
+fn group_bytes(group: &ScanGroup) -> u64 {
+    let buffers = group.columns.iter().flat_map(|column| column.buffers.iter());
+    buffers.map(|buffer| u64::from(buffer.bytes)).sum()
+}
+
+/// Room for so many bytes, in a copy that nobody uses any more if there is one: fresh memory costs as much as copying.
+fn room(unused: Option<Buffer>, bytes: usize) -> MutableBuffer {
+    match unused.map(Buffer::into_mutable) {
+        Some(Ok(mut room)) => {
+            room.resize(bytes, 0);
+            room
+        }
+        _ => MutableBuffer::from_len_zeroed(bytes),
+    }
+}
+
+/// Why a step ended the scan.
+enum End {
+    Refused(Refusal),
+    Stopped(Stopped),
+}
+
+impl End {
+    /// A row that no chunk has room for.
+    fn too_large() -> End {
+        End::Refused(Refusal::new(Code::LimitReached, CHUNK_BYTES as u64))
+    }
+}
+
+impl From<Refusal> for End {
+    fn from(refusal: Refusal) -> End {
+        End::Refused(refusal)
+    }
+}
+
+impl From<Stopped> for End {
+    fn from(stopped: Stopped) -> End {
+        End::Stopped(stopped)
+    }
+}

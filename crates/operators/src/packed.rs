@@ -1,0 +1,273 @@
+//! Batches of rows as bytes: how what leaves a program travels. `spec/pipeline.md` says the same without Rust.
+//!
+//! The idea: buffers as Arrow has them in memory, each at a multiple of 64 bytes, so that whoever receives them uses
+//! them where they are. What they are is said before them.
+
+use crate::columns::column_of;
+use crate::limits::{AGGREGATES_MAX, COLUMNS_MAX};
+use crate::run::{data_type, type_of};
+use crate::types::Type;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_buffer::Buffer;
+use arrow_schema::{DataType, Field as ArrowField, Schema};
+use farpool_wire::WireError;
+use farpool_wire::codec::{Cursor, Field};
+use farpool_wire::control::ColumnLayout;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Every buffer begins at a multiple of this.
+const ALIGN: usize = 64;
+/// Columns of a batch: those of a program, and hidden ones behind its aggregates.
+const PACKED_COLUMNS_MAX: usize = COLUMNS_MAX + AGGREGATES_MAX;
+/// Rows of a batch.
+const PACKED_ROWS_MAX: u32 = 1 << 24;
+
+/// Rows that cannot travel: one of them alone takes more than a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowTooLarge {
+    /// Bytes of the row, packed.
+    pub bytes: usize,
+}
+
+/// Packs batches into chunks.
+#[derive(Debug)]
+pub struct Packer {
+    chunk_bytes: usize,
+    chunks: VecDeque<Vec<u8>>,
+}
+
+impl Packer {
+    /// Makes chunks of at most so many bytes.
+    pub fn new(chunk_bytes: usize) -> Packer {
+        Packer { chunk_bytes, chunks: VecDeque::new() }
+    }
+
+    /// Whether no chunk waits.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// The next chunk, oldest first.
+    pub fn pop(&mut self) -> Option<Vec<u8>> {
+        self.chunks.pop_front()
+    }
+
+    /// Appends the rows of a batch, which come from this row group of a scan; in several parts where one chunk has no
+    /// room for them.
+    pub fn push(&mut self, group: u32, batch: &RecordBatch) -> Result<(), RowTooLarge> {
+        let mut parts = vec![batch.clone()];
+        while let Some(part) = parts.pop() {
+            if part.num_rows() == 0 {
+                continue;
+            }
+            let bytes = packed_bytes(&part);
+            if bytes > self.chunk_bytes || part.num_rows() > PACKED_ROWS_MAX as usize {
+                let rows = part.num_rows();
+                if rows == 1 {
+                    return Err(RowTooLarge { bytes });
+                }
+                // As many rows as are likely to fit; the last part first, as they are taken from the end.
+                let fitting = (rows as u64 * self.chunk_bytes as u64 / bytes as u64) as usize;
+                let first = fitting.clamp(1, rows - 1) / ALIGN * ALIGN;
+                let first = if first == 0 { fitting.clamp(1, rows - 1) } else { first };
+                parts.push(part.slice(first, rows - first));
+                parts.push(part.slice(0, first));
+                continue;
+            }
+            let chunk_bytes = self.chunk_bytes;
+            match self.chunks.back_mut() {
+                Some(chunk) if chunk.len() + bytes <= chunk_bytes => put_batch(group, &part, chunk),
+                _ => {
+                    let mut chunk = Vec::with_capacity(bytes);
+                    put_batch(group, &part, &mut chunk);
+                    self.chunks.push_back(chunk);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGN)
+}
+
+/// Bytes that a batch takes, at most.
+fn packed_bytes(batch: &RecordBatch) -> usize {
+    let rows = batch.num_rows();
+    let of_column = |column: &ArrayRef| {
+        let validity = if column.null_count() > 0 { padded(rows.div_ceil(8)) } else { 0 };
+        let values = match column.data_type() {
+            DataType::Boolean => padded(rows.div_ceil(8)),
+            DataType::Utf8 => padded((rows + 1) * 4) + padded(text_range(column).len()),
+            DataType::Binary => padded((rows + 1) * 4) + padded(text_range(column).len()),
+            other => padded(rows.saturating_mul(width(other))),
+        };
+        // A type takes up to 5 bytes.
+        5 + 4 + 3 * 4 + validity + values
+    };
+    padded(12) + ALIGN + batch.columns().iter().map(of_column).sum::<usize>()
+}
+
+/// Bytes of a value of fixed width.
+fn width(of: &DataType) -> usize {
+    match of {
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or(0),
+        other => other.primitive_width().unwrap_or(0),
+    }
+}
+
+/// Where the values of a column of text or bytes lie.
+fn text_range(column: &ArrayRef) -> std::ops::Range<usize> {
+    let offsets = match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().value_offsets(),
+        _ => column.as_binary::<i32>().value_offsets(),
+    };
+    match offsets {
+        [first, .., last] => *first as usize..*last as usize,
+        _ => 0..0,
+    }
+}
+
+fn put_batch(group: u32, batch: &RecordBatch, out: &mut Vec<u8>) {
+    group.put(out);
+    (batch.num_rows() as u32).put(out);
+    (batch.num_columns() as u32).put(out);
+    for column in batch.columns() {
+        // Whatever leaves a program is of a type that programs know.
+        type_of(column.data_type()).unwrap_or(Type::Boolean).put(out);
+        (column.null_count() as u32).put(out);
+        for bytes in buffer_bytes(column) {
+            (bytes as u32).put(out);
+        }
+    }
+    for column in batch.columns() {
+        put_buffers(column, out);
+    }
+    out.resize(padded(out.len()), 0);
+}
+
+/// The lengths of a column's buffers.
+fn buffer_bytes(column: &ArrayRef) -> Vec<usize> {
+    let rows = column.len();
+    let mut lengths = Vec::with_capacity(3);
+    if column.null_count() > 0 {
+        lengths.push(rows.div_ceil(8));
+    }
+    match column.data_type() {
+        DataType::Boolean => lengths.push(rows.div_ceil(8)),
+        DataType::Utf8 | DataType::Binary => {
+            lengths.push((rows + 1) * 4);
+            lengths.push(text_range(column).len());
+        }
+        other => lengths.push(rows * width(other)),
+    }
+    lengths
+}
+
+fn put_buffers(column: &ArrayRef, out: &mut Vec<u8>) {
+    let rows = column.len();
+    let mut put = |bytes: &[u8]| {
+        out.resize(padded(out.len()), 0);
+        out.extend_from_slice(bytes);
+    };
+    if let Some(nulls) = column.nulls().filter(|nulls| nulls.null_count() > 0) {
+        put(&nulls.inner().sliced().as_slice()[..rows.div_ceil(8)]);
+    }
+    match column.data_type() {
+        DataType::Boolean => put(&column.as_boolean().values().sliced().as_slice()[..rows.div_ceil(8)]),
+        DataType::Utf8 | DataType::Binary => {
+            let (offsets, values) = match column.data_type() {
+                DataType::Utf8 => {
+                    let text = column.as_string::<i32>();
+                    (text.value_offsets(), text.values())
+                }
+                _ => {
+                    let binary = column.as_binary::<i32>();
+                    (binary.value_offsets(), binary.values())
+                }
+            };
+            let first = offsets.first().copied().unwrap_or(0);
+            let mut ends = Vec::with_capacity(offsets.len() * 4);
+            offsets.iter().for_each(|offset| ends.extend_from_slice(&(offset - first).to_le_bytes()));
+            put(&ends);
+            put(&values[text_range(column)]);
+        }
+        other => {
+            let width = width(other);
+            let data = column.to_data();
+            let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
+            put(&bytes[data.offset() * width..][..rows * width]);
+        }
+    }
+}
+
+/// The batches of a chunk, and of which row group of the scan each is. They use the bytes of the chunk.
+///
+/// # Errors
+/// Bytes that are no batches.
+pub fn unpack(chunk: Vec<u8>) -> Result<Vec<(u32, RecordBatch)>, WireError> {
+    let chunk = Buffer::from_vec(chunk);
+    let mut batches = Vec::new();
+    let mut at = 0;
+    while at < chunk.len() {
+        let (batch, end) = take_batch(&chunk, at)?;
+        batches.push(batch);
+        at = end;
+    }
+    Ok(batches)
+}
+
+/// A column as it is announced.
+struct Announced {
+    of: Type,
+    null_count: u32,
+    lengths: Vec<usize>,
+}
+
+fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize), WireError> {
+    let mut from = Cursor::new(&chunk.as_slice()[start..]);
+    let (group, rows, count) = (u32::take(&mut from)?, u32::take(&mut from)?, u32::take(&mut from)?);
+    let too_many =
+        |what, found: u32, max: usize| WireError::TooMany { what, found: found.into(), max: max as u64 };
+    if count as usize > PACKED_COLUMNS_MAX {
+        return Err(too_many("columns of a batch", count, PACKED_COLUMNS_MAX));
+    }
+    if rows > PACKED_ROWS_MAX {
+        return Err(too_many("rows of a batch", rows, PACKED_ROWS_MAX as usize));
+    }
+    let mut announced = Vec::new();
+    for _ in 0..count {
+        let (of, null_count) = (Type::take(&mut from)?, u32::take(&mut from)?);
+        let lengths =
+            usize::from(null_count > 0) + if matches!(of, Type::Text | Type::Bytes) { 2 } else { 1 };
+        let lengths = (0..lengths).map(|_| u32::take(&mut from).map(|bytes| bytes as usize));
+        announced.push(Announced { of, null_count, lengths: lengths.collect::<Result<_, _>>()? });
+    }
+    let mut at = chunk.len() - from.left();
+    let mut columns = Vec::with_capacity(announced.len());
+    let mut fields = Vec::with_capacity(announced.len());
+    for (index, Announced { of, null_count, lengths }) in announced.into_iter().enumerate() {
+        let mut buffers = Vec::with_capacity(lengths.len());
+        for bytes in lengths {
+            at = padded(at);
+            let left = chunk.len().saturating_sub(at);
+            if bytes > left {
+                return Err(WireError::Truncated { needed: bytes, left });
+            }
+            buffers.push(chunk.slice_with_length(at, bytes));
+            at += bytes;
+        }
+        let of = data_type(of);
+        let column = column_of(&of, ColumnLayout::Plain, rows as usize, null_count as usize, buffers)
+            .map_err(|_| WireError::Value { what: "a column of a batch", found: index as u64 })?;
+        fields.push(ArrowField::new(index.to_string(), of, true));
+        columns.push(column);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows as usize));
+    let batch = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+        .map_err(|_| WireError::Value { what: "the rows of a batch", found: rows.into() })?;
+    Ok(((group, batch), padded(at)))
+}

@@ -1,0 +1,149 @@
+//! Control messages of scans: a program that a node runs over row groups of far tables; the others are in
+//! [`crate::control`], which has these as well.
+
+use crate::codec::{Bytes, Cursor, Field, List, WireError, wire_struct};
+use crate::ids::*;
+use crate::limits::*;
+
+wire_struct! {
+    /// A region that row groups lie in, and the right to read it.
+    ScanRegion {
+        /// Which region.
+        region: RegionIndex,
+        /// The epoch the right belongs to.
+        epoch: Epoch,
+        /// The right.
+        handle: Handle,
+    }
+}
+
+/// How a column lies in a row group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnLayout {
+    /// Arrow's layout of its type.
+    Plain,
+    /// Text or bytes: `u16` keys, and the distinct values in Arrow's layout.
+    Dictionary,
+}
+
+impl Field for ColumnLayout {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            ColumnLayout::Plain => 0,
+            ColumnLayout::Dictionary => 1,
+        });
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        match u8::take(from)? {
+            0 => Ok(ColumnLayout::Plain),
+            1 => Ok(ColumnLayout::Dictionary),
+            found => Err(WireError::Value { what: "the layout of a column", found: found.into() }),
+        }
+    }
+}
+
+wire_struct! {
+    /// A buffer of a column.
+    ScanBuffer {
+        /// First byte, counted from the start of its row group.
+        offset: u32,
+        /// Bytes.
+        bytes: u32,
+    }
+}
+
+wire_struct! {
+    /// A column of a row group.
+    ScanColumn {
+        /// How it lies there.
+        layout: ColumnLayout,
+        /// Rows without a value.
+        null_count: u32,
+        /// Validity bitmap if there are such rows; then keys of a dictionary; then offsets of text and bytes; then
+        /// values.
+        buffers: List<ScanBuffer, SCAN_BUFFERS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A row group.
+    ScanGroup {
+        /// Which of the scan's regions it lies in, from 0.
+        region: u32,
+        /// Its first byte in the region.
+        offset: u64,
+        /// Its rows.
+        rows: u32,
+        /// Which row of the table its first one is.
+        position: u64,
+        /// The columns that the program reads, in their order.
+        columns: List<ScanColumn, SCAN_COLUMNS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Asks a node to run a program over row groups. Nothing runs yet.
+    OpenScan {
+        /// As of `spec/pipeline.md`.
+        program: Bytes<SCAN_PROGRAM_BYTES_MAX>,
+        /// The regions that its row groups lie in.
+        regions: List<ScanRegion, SCAN_REGIONS_MAX>,
+        /// The row groups.
+        groups: List<ScanGroup, SCAN_GROUPS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A scan has been opened. It ends with its connection.
+    ScanOpened {
+        /// Its name, which nobody can guess.
+        scan: Handle,
+        /// Whether its program had been made ready before.
+        is_known: bool,
+    }
+}
+
+wire_struct! {
+    /// A scan.
+    ScanId {
+        /// Its name.
+        scan: Handle,
+    }
+}
+
+wire_struct! {
+    /// A step of a scan: what has left it, and what it took.
+    Chunk {
+        /// Whether the scan is over: nothing else will leave it.
+        is_last: bool,
+        /// Row groups that the program has been run over, from the front, in all.
+        done: u32,
+        /// Bytes of regions that were read for this step.
+        read_bytes: u64,
+        /// Time that this step took, in nanoseconds.
+        busy_ns: u64,
+        /// Batches of rows, packed as of `spec/pipeline.md`.
+        batches: Bytes<CHUNK_BYTES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Takes row groups out of a scan, from its back: the asker sees to them itself.
+    ClaimGroups {
+        /// The scan's name.
+        scan: Handle,
+        /// How many, at most.
+        groups: u32,
+    }
+}
+
+wire_struct! {
+    /// What was taken: the last row groups that were left, so many of them.
+    Claimed {
+        /// The first of them, by its number in the scan. Those behind it are nobody else's any more.
+        first: u32,
+        /// How many.
+        count: u32,
+    }
+}
