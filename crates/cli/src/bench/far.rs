@@ -93,14 +93,7 @@ impl Cluster {
 
     /// A session with an empty file of `bytes`, once there is room for it.
     pub(super) fn open(&self, way: Way, bytes: u64) -> Result<FarTarget, Failure> {
-        let options = PoolOptions {
-            transport: way.transport,
-            tls: self.tls.clone(),
-            plaintext: self.plaintext,
-            label: Some("farpool bench".into()),
-            ..PoolOptions::default()
-        };
-        let pool = self.connect(&options, way.shape, bytes)?;
+        let pool = self.connect(way.transport, way.shape, bytes)?;
         let file = pool.create(
             "bench",
             FileClass::Scratch,
@@ -113,15 +106,27 @@ impl Cluster {
         Ok(FarTarget { pool, file })
     }
 
+    /// A session, once so much is free.
+    pub(super) fn session(&self, transport: TransportChoice, bytes: u64) -> Result<Pool, Failure> {
+        self.connect(transport, None, bytes)
+    }
+
     /// Connects once so much is free.
-    fn connect(&self, options: &PoolOptions, shape: Option<Shape>, bytes: u64) -> Result<Pool, Failure> {
+    fn connect(&self, transport: TransportChoice, shape: Option<Shape>, bytes: u64) -> Result<Pool, Failure> {
+        let options = PoolOptions {
+            transport,
+            tls: self.tls.clone(),
+            plaintext: self.plaintext,
+            label: Some("farpool bench".into()),
+            ..PoolOptions::default()
+        };
         const PATIENCE: Duration = Duration::from_secs(30);
         let give_up = Instant::now() + PATIENCE;
         let pool = match shape {
-            None => Pool::connect_with(&self.url, options.clone())?,
+            None => Pool::connect_with(&self.url, options)?,
             Some(shape) => {
                 let reach = Reach { tls: options.tls.clone(), plaintext: options.plaintext };
-                Pool::connect_from(Emulated::host(reach, shape), &self.url, options.clone())?
+                Pool::connect_from(Emulated::host(reach, shape), &self.url, options)?
             }
         };
         loop {

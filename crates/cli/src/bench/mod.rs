@@ -27,6 +27,7 @@ mod processes;
 mod program;
 mod report;
 mod rivals;
+mod scan;
 mod shape;
 mod waiting;
 
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Fairness(fairness::FairnessArgs),
     /// What a donor's own work loses while its memory is served.
     Neighbour(neighbour::NeighbourArgs),
+    /// A query over a far table: fetched, shipped, split.
+    Scan(scan::ScanArgs),
     /// What spinning and parking cost on CPUs that are idle, busy, or only one.
     Waiting(waiting::WaitingArgs),
 }
@@ -53,6 +56,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Leases(args) => leases::run(args),
         Command::Fairness(args) => fairness::run(args),
         Command::Neighbour(args) => neighbour::run(args),
+        Command::Scan(args) => scan::run(args),
         Command::Waiting(args) => waiting::run(args),
     }
 }
