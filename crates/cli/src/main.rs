@@ -8,6 +8,7 @@ mod certs;
 mod demo;
 mod drain;
 mod exit;
+mod freed_memory;
 mod node;
 mod reach;
 mod signals;
@@ -51,6 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    freed_memory::keep();
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Broker(args) => broker::run(&args),

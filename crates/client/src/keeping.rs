@@ -66,6 +66,7 @@ impl Session {
             }
         }
         self.release_idle(share_ms);
+        farpool_transport::landing::age();
         self.mend();
         true
     }

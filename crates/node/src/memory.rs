@@ -6,7 +6,7 @@
 //!
 //! Never here: a rule about who may do what.
 
-use farpool_region::{Arena, Entered, Fence, RegionError, SharedAccess};
+use farpool_region::{Arena, Entered, Fence, RegionError, SealedSlice, SharedAccess};
 use farpool_transport::{Mappable, Shared};
 use farpool_wire::control::Attached;
 use farpool_wire::{Epoch, Handle, Refusal, RegionIndex};
@@ -65,6 +65,10 @@ pub trait Memory: Send + Sync + 'static {
         _into: &[Range<Self::Entered<'_>>],
     ) -> Result<io::Result<usize>, Refusal> {
         Ok(Err(io::ErrorKind::Unsupported.into()))
+    }
+    /// A range of a sealed region, where it is; see [`Arena::sealed`]. Memory that cannot be looked at has none.
+    fn sealed(&self, _region: RegionIndex, _offset: u64, _bytes: usize) -> Option<SealedSlice> {
+        None
     }
     /// Zeroes a closed region; see [`Arena::scrub`].
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError>;
@@ -192,6 +196,10 @@ impl Memory for Arena {
     ) -> Result<io::Result<usize>, Refusal> {
         let windows = into.iter().map(|range| range.entered.window_in(range.offset, range.bytes));
         Ok(farpool_region::receive(socket, &windows.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {
+        Arena::sealed(self, region, offset, bytes)
     }
 
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {

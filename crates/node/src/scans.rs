@@ -13,7 +13,7 @@ use crate::memory::{Inside, Memory};
 use crate::service::NodeService;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
-use arrow_schema::{Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use farpool_operators::columns::column_of;
 use farpool_operators::packed::Packer;
 use farpool_operators::run::data_type;
@@ -348,7 +348,8 @@ impl<M: Memory> NodeService<M> {
         Ok(())
     }
 
-    /// The columns of a row group, copied out of their region.
+    /// The columns of a row group. Values of fixed width are used where they are, if nobody can change them; all else is
+    /// copied out of the region: it is checked before it is used, and must not change in between.
     fn columns(
         &self,
         scan: &Scan,
@@ -361,16 +362,27 @@ impl<M: Memory> NodeService<M> {
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(group.columns.len());
         let mut unused = std::mem::take(spare).into_iter();
         for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
+            let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
             let mut buffers = Vec::with_capacity(column.buffers.len());
-            for at in column.buffers.iter() {
+            for (place, at) in column.buffers.iter().enumerate() {
                 let span = scan.span(group, at).ok_or(bad)?;
                 // Looked at before anything is made for it.
                 admit(&span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
-                let mut copy = room(unused.next(), at.bytes as usize);
-                self.copy_out(&span, copy.as_slice_mut())?;
-                let copy = Buffer::from(copy);
-                copies.push(copy.clone());
-                buffers.push(copy);
+                let is_values = is_fixed && place + 1 == column.buffers.len();
+                let sealed = match is_values {
+                    true => self.arena.sealed(span.region, span.offset, at.bytes as usize),
+                    false => None,
+                };
+                buffers.push(match sealed {
+                    Some(sealed) => Buffer::from(bytes::Bytes::from_owner(sealed)),
+                    None => {
+                        let mut copy = room(unused.next(), at.bytes as usize);
+                        self.copy_out(&span, copy.as_slice_mut())?;
+                        let copy = Buffer::from(copy);
+                        copies.push(copy.clone());
+                        copy
+                    }
+                });
             }
             let (rows, nulls) = (group.rows as usize, column.null_count as usize);
             let column = column_of(field.data_type(), column.layout, rows, nulls, buffers);
@@ -380,6 +392,11 @@ impl<M: Memory> NodeService<M> {
         let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
         RecordBatch::try_new_with_options(Arc::clone(&scan.schema), columns, &options).map_err(|_| bad.into())
     }
+}
+
+/// Whether values are of whole bytes, any of which are a value.
+fn is_fixed(of: &DataType) -> bool {
+    of.primitive_width().is_some() || matches!(of, DataType::FixedSizeBinary(_))
 }
 
 fn group_bytes(group: &ScanGroup) -> u64 {

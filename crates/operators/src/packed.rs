@@ -208,8 +208,7 @@ fn put_buffers(column: &ArrayRef, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Bytes that are no batches.
-pub fn unpack(chunk: Vec<u8>) -> Result<Vec<(u32, RecordBatch)>, WireError> {
-    let chunk = Buffer::from_vec(chunk);
+pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
     let mut batches = Vec::new();
     let mut at = 0;
     while at < chunk.len() {

@@ -16,7 +16,7 @@
 
 use crate::error::RegionError;
 use crate::gate::{EPOCH_MAX, Entered, Gate};
-use crate::mapping::{HUGE_PAGE_BYTES, Mapping, Part};
+use crate::mapping::{FileMemory, HUGE_PAGE_BYTES, Mapping, Part, SealedSlice};
 use crate::memfd;
 use crate::words::{WORD_STRIDE_BYTES, Words};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
@@ -24,7 +24,7 @@ use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Prefaulting lets others at a region after so many bytes: about 10 ms where the host backs memory lazily.
 const PREFAULT_STEP_BYTES: usize = 2 << 20;
@@ -77,7 +77,7 @@ struct Slot {
 
 enum Backing {
     Anonymous,
-    Shared { fd: OwnedFd, mapping: Mapping, access: SharedAccess },
+    Shared { memory: Arc<FileMemory>, access: SharedAccess },
 }
 
 impl Arena {
@@ -139,7 +139,8 @@ impl Arena {
     /// Lets holders in, at an epoch not below the region's own and never opened before. A read handle without
     /// a write handle makes the region sealed.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if somebody is to write
+    /// what was reseated, [`RegionError::NoSuchRegion`].
     pub fn open(
         &self,
         region: RegionIndex,
@@ -151,6 +152,10 @@ impl Arena {
         let current = self.epoch(region);
         if epoch < current || epoch == Epoch(0) || epoch.0 > EPOCH_MAX {
             return Err(RegionError::EpochOrder { region, asked: epoch, current });
+        }
+        if let (Backing::Shared { access: SharedAccess::Read, .. }, Some(_)) = (&slot.backing, write) {
+            // Others may be looking at it where it is.
+            return Err(RegionError::NotClean { region, dirty_bytes: self.gate(region).dirty_bytes() });
         }
         self.gate(region).open(self.word(region), epoch, write, read);
         slot.state = GateState::Open;
@@ -242,13 +247,25 @@ impl Arena {
         let slot = self.slot(region)?;
         let refused = |error| RegionError::system("duplicate a shared region's descriptor", 0, error);
         match (&slot.backing, access) {
-            (Backing::Shared { fd, access: SharedAccess::ReadWrite, .. }, SharedAccess::ReadWrite) => {
-                fd.try_clone().map_err(refused)
+            (Backing::Shared { memory, access: SharedAccess::ReadWrite }, SharedAccess::ReadWrite) => {
+                memory.fd().try_clone().map_err(refused)
             }
-            (Backing::Shared { fd, .. }, SharedAccess::Read) => {
-                memfd::reopen_read_only(fd).map_err(|errno| refused(errno.into()))
+            (Backing::Shared { memory, .. }, SharedAccess::Read) => {
+                memfd::reopen_read_only(memory.fd()).map_err(|errno| refused(errno.into()))
             }
             _ => Err(RegionError::NotShared { region }),
+        }
+    }
+
+    /// A range of an open, sealed region, where it is. Nothing if it is not sealed or the range leaves it. Who may see it
+    /// is for the caller to judge, by [`Arena::enter`], before and after it has been used.
+    pub fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {
+        let slot = self.slot(region).ok()?;
+        match (&slot.backing, slot.state) {
+            (Backing::Shared { memory, access: SharedAccess::Read }, GateState::Open) => {
+                SealedSlice::new(Arc::clone(memory), offset, bytes)
+            }
+            _ => None,
         }
     }
 
@@ -377,7 +394,7 @@ impl Arena {
     fn part<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> Part<'a> {
         match &slot.backing {
             Backing::Anonymous => self.own_part(region),
-            Backing::Shared { mapping, .. } => mapping.whole(),
+            Backing::Shared { memory, .. } => memory.part(),
         }
     }
 
@@ -420,8 +437,9 @@ impl Arena {
         memfd::seal_for_lease(&fd).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
         mapping.whole().copy_from(&self.part(region, slot), keep_bytes);
+        let memory = Arc::new(FileMemory::new(fd, mapping));
         let gate = self.gate(region);
-        gate.seat(mapping.whole().base());
+        gate.seat(memory.part().base());
         // A client writes past the gate, which then cannot know how much.
         gate.set_dirty_bytes(bytes);
         if let Backing::Anonymous = slot.backing {
@@ -430,24 +448,20 @@ impl Arena {
                 self.own_part(region).zero(keep_bytes);
             }
         }
-        self.leave_file(slot, Backing::Shared { fd, mapping, access });
+        self.leave_file(slot, Backing::Shared { memory, access });
         if self.lock {
             self.lock_slot(region, slot);
         }
         Ok(())
     }
 
-    /// Changes the backing; the gate is seated on the new one. A file left behind gives its pages up, though
-    /// a zombie may map it still.
+    /// Changes the backing; the gate is seated on the new one. A file left behind gives its pages up once nobody here
+    /// looks at it any more.
     fn leave_file(&self, slot: &mut Slot, next: Backing) {
-        let left = std::mem::replace(&mut slot.backing, next);
-        if let Backing::Shared { fd, mapping, .. } = left {
+        if let Backing::Shared { memory, .. } = std::mem::replace(&mut slot.backing, next) {
             // Unmapping unlocks.
             self.forget_lock(slot);
-            // Unmapped first: punching is faster the fewer map it.
-            drop(mapping);
-            // Our seals permit it, and without it the pages go with the last holder.
-            let _ = memfd::punch(fd.as_fd(), self.region_bytes);
+            drop(memory);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! word first and then waits for the copies already inside. Nothing else is needed for I1, I2 and I3.
 //!
 //! Never in this crate: a decision about who may do what (that is the node's dispatch and `lease`), a
-//! socket of its own, clocks, a Rust reference into region memory, or a panic that a peer's numbers can reach (I10).
+//! socket of its own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers can reach (I10).
 #![deny(unsafe_code)]
 
 mod arena;
@@ -20,4 +20,5 @@ mod words;
 pub use arena::{Arena, ArenaOptions, SharedAccess};
 pub use error::RegionError;
 pub use gate::{Entered, Fence, GATE_BYTES_MAX};
+pub use mapping::SealedSlice;
 pub use window::{WINDOWS_MAX, Window, receive, send};

@@ -2,7 +2,8 @@
 //!
 //! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both
 //! only ever move bytes. Region bytes may be changed by a client's process at any time, so no Rust reference
-//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other.
+//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other. The one
+//! exception is a file that nobody writes any more ([`SealedSlice`]).
 //!
 //! It never decides when the bytes may be touched: that is the gate's business.
 //!
@@ -10,13 +11,15 @@
 //! inside and cannot outlive their mapping.
 #![allow(unsafe_code)]
 
+use crate::memfd;
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munlock, munmap,
 };
 use std::marker::PhantomData;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Alignment of an anonymous mapping: a huge page.
@@ -198,5 +201,75 @@ impl Part<'_> {
     /// Returns private pages to the host; they read as zeros from here on.
     pub(crate) fn discard(&self) -> Result<(), Errno> {
         self.advise(Advice::LinuxDontNeed)
+    }
+}
+
+/// A memory file, mapped. When nobody holds it any more it is unmapped and gives its pages up, though a zombie may map
+/// it still.
+pub(crate) struct FileMemory {
+    fd: OwnedFd,
+    /// Until it is dropped.
+    mapping: Option<Mapping>,
+    bytes: usize,
+}
+
+impl FileMemory {
+    pub(crate) fn new(fd: OwnedFd, mapping: Mapping) -> FileMemory {
+        FileMemory { fd, bytes: mapping.bytes(), mapping: Some(mapping) }
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Panics if it is being dropped, when nobody can ask.
+    pub(crate) fn part(&self) -> Part<'_> {
+        self.mapping.as_ref().map(Mapping::whole).expect("mapped until it is dropped")
+    }
+}
+
+impl Drop for FileMemory {
+    fn drop(&mut self) {
+        // Unmapped first: punching is faster the fewer map it.
+        drop(self.mapping.take());
+        // Our seals permit it, and without it the pages go with the last holder.
+        let _ = memfd::punch(self.fd.as_fd(), self.bytes as u64);
+    }
+}
+
+/// Bytes of a sealed region, where they are. They stay as they are as long as this lives, whatever becomes of the
+/// region; the right to them has to be looked at again before anything that comes of them is given to anybody.
+pub struct SealedSlice {
+    memory: Arc<FileMemory>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl SealedSlice {
+    /// `memory` must be that of a region that was reseated. Nothing if the range leaves it.
+    pub(crate) fn new(memory: Arc<FileMemory>, offset: u64, bytes: usize) -> Option<SealedSlice> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(bytes)?;
+        (end <= memory.bytes).then_some(SealedSlice { memory, offset, bytes })
+    }
+}
+
+impl AsRef<[u8]> for SealedSlice {
+    fn as_ref(&self) -> &[u8] {
+        let base = self.memory.part().base();
+        // SAFETY:
+        // * inside: the range was checked against the mapping, which lives as long as `self`; bytes need no alignment.
+        // * unchanged: a file that a region was reseated to is written by `reseat` before anybody else sees it. Behind
+        //   that this process has no way to write it: the gate opens for writers only before a clean region
+        //   (`Arena::open`), wiping leaves the file, and its pages are punched out only when the last holder is gone.
+        //   Other processes get descriptors that cannot write. (A process of the node's own user could reopen one
+        //   through /proc, as it could trace the node: it is within the same trust.)
+        unsafe { std::slice::from_raw_parts(base.add(self.offset).cast_const(), self.bytes) }
+    }
+}
+
+impl std::fmt::Debug for SealedSlice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedSlice").field("offset", &self.offset).field("bytes", &self.bytes).finish()
     }
 }

@@ -197,3 +197,34 @@ fn reseat_of_an_anonymous_region_makes_it_mappable() {
     arena.scrub(R0).unwrap();
     assert_eq!((arena.is_shared(R0), arena.verify_zero(R0).unwrap()), (Some(false), true));
 }
+
+/// A program reads columns where they are: the region may be taken back meanwhile, its bytes may not change.
+#[test]
+fn sealed_bytes_stay_as_they_are_while_somebody_looks_at_them_whatever_becomes_of_the_region() {
+    let arena = small_arena(1);
+    let (_fd, zombie) = leased_and_mapped(&arena, R0);
+    zombie.put(3, 33);
+    assert!(arena.sealed(R0, 0, 8).is_none(), "its writer may change it");
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.reseat(R0).unwrap();
+    assert!(arena.sealed(R0, 0, 8).is_none(), "nobody has been let in");
+    let refused = arena.open(R0, Epoch(2), Some(handle_of(2)), None);
+    assert!(matches!(refused, Err(RegionError::NotClean { .. })), "{refused:?}");
+    open_sealed(&arena, R0, 2);
+    for (offset, bytes) in [(MIB, 1), (MIB - 1, 2), (u64::MAX, 1), (1, usize::MAX)] {
+        assert!(arena.sealed(R0, offset, bytes).is_none());
+    }
+    let sealed = arena.sealed(R0, 2, 3).unwrap();
+    let reader = arena.shared_fd(R0, SharedAccess::Read).unwrap();
+    zombie.put(3, 66);
+    assert_eq!(sealed.as_ref(), [0, 33, 0]);
+    arena.close(R0, Epoch(3)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert!(arena.verify_zero(R0).unwrap(), "the next holder's memory is another");
+    open(&arena, R0, 4);
+    write(&arena, R0, 3, &[99]);
+    assert_eq!(sealed.as_ref(), [0, 33, 0]);
+    assert_eq!(pages_bytes(&reader), MIB);
+    drop(sealed);
+    assert_eq!(pages_bytes(&reader), 0, "the pages are the host's again");
+}

@@ -4,10 +4,11 @@
 //! callers' buffers, header and all. A refused reply is shorter: its few bytes are then gathered back from those
 //! buffers, and what was caught of the next reply is kept for when that is taken.
 
+use crate::landing::Landing;
 use crate::socket::{Interest, Stream, read_full, write_full};
 use crate::tls::{self, TlsError};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops, fitting};
-use farpool_wire::control::{Hello, Request};
+use farpool_wire::control::{Chunk, Hello, Request};
 use farpool_wire::data::{Span, decode_refused_index, put_spans};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
@@ -175,6 +176,9 @@ impl<S: Stream> FrameLink<S> {
         deadline: MonoNs,
     ) -> Result<Result<Reply, Refusal>, LinkError> {
         check_reply(header, opcode, id)?;
+        if opcode == Opcode::NextChunk && header.refusal.is_none() {
+            return self.receive_chunk(header, deadline).map(|chunk| Ok(Reply::NextChunk(chunk)));
+        }
         self.scratch.clear();
         self.scratch.resize(header.body_bytes as usize, 0);
         read_full(&mut self.stream, &mut [IoSliceMut::new(&mut self.scratch)], deadline).map_err(broken)?;
@@ -184,6 +188,22 @@ impl<S: Stream> FrameLink<S> {
             return Ok(Err(refusal));
         }
         Reply::decode(opcode, &self.scratch).map(Ok).map_err(LinkError::Protocol)
+    }
+
+    /// Receives a chunk whose header is here: its batches straight to where they stay.
+    fn receive_chunk(&mut self, header: &Header, deadline: MonoNs) -> Result<Chunk, LinkError> {
+        let mut head = [0; Chunk::HEAD_BYTES];
+        let body_bytes = header.body_bytes as usize;
+        let Some(bytes) = body_bytes.checked_sub(head.len()).filter(|bytes| *bytes <= CHUNK_BYTES_MAX) else {
+            return Err(value(REPLY_LENGTH, body_bytes as u64));
+        };
+        let mut batches = Landing::new(bytes).into_vec();
+        let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut batches)];
+        read_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let crc = || crc32c::crc32c_append(crc32c::crc32c(&head), &batches);
+        header.check_body_crc(crc).map_err(LinkError::Protocol)?;
+        self.rest();
+        Chunk::of_parts(head, batches).map_err(LinkError::Protocol)
     }
 
     /// Sends the request of one read frame: all of `ops` fit it.

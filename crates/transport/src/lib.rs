@@ -18,6 +18,7 @@ pub mod clock;
 mod connection;
 mod fork;
 pub mod host;
+pub mod landing;
 mod outgoing;
 mod passage;
 pub mod reach;

@@ -3,6 +3,7 @@
 
 use farpool_wire::Refusal;
 use farpool_wire::frame::Header;
+use farpool_wire::limits::HEADER_BYTES;
 use std::ops::Range;
 
 /// See the module. Reads as the bytes to send.
@@ -37,6 +38,16 @@ impl Outgoing {
     pub(crate) fn reply(&mut self, to: &Header, body: &[u8], refusal: Option<Refusal>) {
         self.extend(&to.reply(body, refusal).encode());
         self.extend(body);
+    }
+
+    /// Appends a whole reply whose body is in two parts.
+    pub(crate) fn reply_parts(&mut self, to: &Header, first: &[u8], second: &[u8]) {
+        let start = self.used;
+        let head = self.room(HEADER_BYTES);
+        self.extend(first);
+        self.extend(second);
+        let reply = to.reply(&self.buffer[head.end..self.used], None).encode();
+        self.bytes_mut(start..head.end).copy_from_slice(&reply);
     }
 
     /// Appends bytes.

@@ -237,10 +237,12 @@ impl Conversation {
             other => service.call(&self.peer, other),
         };
         match answer {
+            // Much of it at a time, so it is not brought together first.
+            Ok(Reply::NextChunk(chunk)) => {
+                self.worked = chunk.read_bytes;
+                out.reply_parts(header, &chunk.head(), &chunk.batches);
+            }
             Ok(reply) => {
-                if let Reply::NextChunk(chunk) = &reply {
-                    self.worked = chunk.read_bytes;
-                }
                 self.body.clear();
                 reply.encode(&mut self.body);
                 if self.body.len() > FRAME_BODY_BYTES_MAX {

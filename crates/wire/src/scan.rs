@@ -147,3 +147,32 @@ wire_struct! {
         count: u32,
     }
 }
+
+impl Chunk {
+    /// Bytes in front of the batches.
+    pub const HEAD_BYTES: usize = Chunk::BYTES_MIN;
+
+    /// What stands in front of the batches, for whoever sends both without bringing them together.
+    pub fn head(&self) -> [u8; Chunk::HEAD_BYTES] {
+        let Chunk { is_last, done, read_bytes, busy_ns, ref batches } = *self;
+        let mut out = Vec::with_capacity(Chunk::HEAD_BYTES);
+        Chunk { is_last, done, read_bytes, busy_ns, batches: Bytes::default() }.put(&mut out);
+        let mut head = [0; Chunk::HEAD_BYTES];
+        head.copy_from_slice(&out);
+        head[Chunk::HEAD_BYTES - 4..].copy_from_slice(&(batches.len() as u32).to_le_bytes());
+        head
+    }
+
+    /// A chunk whose batches were received apart.
+    pub fn of_parts(head: [u8; Chunk::HEAD_BYTES], batches: Vec<u8>) -> Result<Chunk, WireError> {
+        let (fields, bytes) = head.split_at(Chunk::HEAD_BYTES - 4);
+        let found = u64::from(u32::take(&mut Cursor::new(bytes))?);
+        if found != batches.len() as u64 {
+            return Err(WireError::Value { what: "the bytes of batches", found });
+        }
+        let mut empty = fields.to_vec();
+        0u32.put(&mut empty);
+        let chunk = Chunk::take(&mut Cursor::new(&empty))?;
+        Ok(Chunk { batches: Bytes::new(batches)?, ..chunk })
+    }
+}

@@ -1,8 +1,8 @@
 //! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
 
+use super::TABLE_PREFIX;
 use super::footer::{Footer, RowGroup, Trailer};
 use super::put::file_name;
-use super::{BUFFER_ALIGN, TABLE_PREFIX};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase, ReadRange};
 use crate::node_links::LeasedRegion;
@@ -10,10 +10,11 @@ use crate::plan::Piece;
 use crate::pool::Pool;
 use crate::session::{answer_of, locked};
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
 use farpool_operators::columns::column_of;
 use farpool_transport::Bell;
+use farpool_transport::landing::Landing;
 use farpool_wire::control::ByName;
 use farpool_wire::{Code, Name, Request};
 use std::collections::VecDeque;
@@ -352,7 +353,7 @@ impl Fetch {
     /// Fetches the next row groups, all at once.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
-        let mut taken: Vec<(&RowGroup, Vec<MutableBuffer>)> = Vec::new();
+        let mut taken: Vec<(&RowGroup, Vec<Landing>)> = Vec::new();
         let mut bytes = 0;
         while let Some(index) = self.groups.front()
             && taken.len() < WAITING_MAX
@@ -364,16 +365,15 @@ impl Fetch {
             if bytes > FETCH_BYTES && !taken.is_empty() {
                 break;
             }
-            taken.push((group, sizes().map(MutableBuffer::from_len_zeroed).collect()));
+            taken.push((group, sizes().map(Landing::new).collect()));
             self.groups.pop_front();
         }
         let mut ranges = Vec::new();
         for (group, buffers) in &mut taken {
             let chunks = self.columns.iter().map(|column| &group.columns[*column]);
             for (at, into) in chunks.flat_map(|chunk| &chunk.buffers).zip(buffers.iter_mut()) {
-                debug_assert!(into.is_empty() || into.as_ptr().addr().is_multiple_of(BUFFER_ALIGN));
                 let offset = group.offset + u64::from(at.offset);
-                ranges.push(ReadRange { offset, into: into.as_slice_mut() });
+                ranges.push(ReadRange { offset, into: into.as_mut() });
             }
         }
         ranges.retain(|range| !range.into.is_empty());
@@ -381,9 +381,9 @@ impl Fetch {
         Ok(taken.into_iter().map(|(group, buffers)| self.batch(group, buffers)).collect())
     }
 
-    fn batch(&self, group: &RowGroup, buffers: Vec<MutableBuffer>) -> Result<RecordBatch, Error> {
+    fn batch(&self, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
         let table = &self.table;
-        let mut buffers = buffers.into_iter().map(Buffer::from);
+        let mut buffers = buffers.into_iter().map(|bytes| Buffer::from(bytes::Bytes::from_owner(bytes)));
         let mut arrays = Vec::with_capacity(self.columns.len());
         for (column, field) in self.columns.iter().zip(self.schema.fields()) {
             let damaged = |why: String| {

@@ -11,7 +11,9 @@ use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::ReadPlan;
 use crate::session::{Session, locked};
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use farpool_operators::packed;
+use farpool_transport::landing::Landing;
 use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
@@ -310,7 +312,8 @@ fn receive(session: &Session, link: &mut dyn Link, scan: Handle) -> Result<Shipp
             link.post_call(&next, deadline())?;
             asked += 1;
         }
-        let batches = packed::unpack(chunk.batches.into_vec()).map_err(LinkError::Protocol)?;
+        let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
+        let batches = packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)?;
         shipped.batches.extend(batches.into_iter().map(|(group, batch)| (group as usize, batch)));
         if chunk.is_last {
             return Ok(shipped);
