@@ -5,6 +5,8 @@ mod oracle;
 mod tables;
 
 use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use farpool_operators::packed::{Packer, unpack};
 use farpool_operators::run::{Keys, LookupTable, Lookups};
 use farpool_operators::{Bounds, Merge, Operator, Prepared, Program, Run, Stopped};
 use oracle::{Outcome, Row};
@@ -18,19 +20,45 @@ struct Division {
     rotation: usize,
     is_dictionary: bool,
     held_bytes_max: usize,
+    /// Of the chunks in which partial results travel.
+    chunk_bytes: usize,
     seed: u64,
 }
 
 fn divisions() -> impl Strategy<Value = Division> {
     let batches = prop::collection::vec((0..40usize, 0..3usize), 1..8);
-    (batches, 0..7usize, any::<bool>(), prop_oneof![Just(1usize), Just(8_000), Just(1 << 20)], any::<u64>())
-        .prop_map(|(batches, rotation, is_dictionary, held_bytes_max, seed)| Division {
+    let held = prop_oneof![Just(1usize), Just(8_000), Just(1 << 20)];
+    let chunks = prop_oneof![Just(3_000usize), Just(9_000), Just(1 << 20)];
+    (batches, 0..7usize, any::<bool>(), held, chunks, any::<u64>()).prop_map(
+        |(batches, rotation, is_dictionary, held_bytes_max, chunk_bytes, seed)| Division {
             batches,
             rotation,
             is_dictionary,
             held_bytes_max,
+            chunk_bytes,
             seed,
-        })
+        },
+    )
+}
+
+/// The same batches, having travelled; cut up where a chunk has no room for all of one.
+fn travelled(batches: &[RecordBatch], chunk_bytes: usize) -> Vec<RecordBatch> {
+    let mut packer = Packer::new(chunk_bytes);
+    for (group, batch) in batches.iter().enumerate() {
+        if packer.push(group as u32, batch).is_err() {
+            // A row that is larger than a chunk.
+            return batches.to_vec();
+        }
+    }
+    let mut unpacked = Vec::new();
+    while let Some(chunk) = packer.pop() {
+        assert!(chunk.len() <= chunk_bytes);
+        for (group, batch) in unpack(Buffer::from_vec(chunk)).expect("packed here") {
+            assert!((group as usize) < batches.len());
+            unpacked.push(batch);
+        }
+    }
+    unpacked
 }
 
 fn divided(
@@ -76,7 +104,7 @@ fn divided(
         let middle = division.rotation % partial.len();
         partial.rotate_left(middle);
     }
-    partial.iter().try_for_each(|batch| merge.push(batch))?;
+    travelled(&partial, division.chunk_bytes).iter().try_for_each(|batch| merge.push(batch))?;
     let result = merge.finish()?;
     Ok(result.iter().flat_map(|batch| tables::rows(batch, program.output())).collect())
 }

@@ -1,0 +1,399 @@
+//! Scans: whatever is asked, each row group is counted once, nothing leaves without the right to it, and a program that
+//! is wrong or hostile ends with a reason while the node goes on.
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Int64Type};
+use arrow_buffer::Buffer;
+use farpool_node::NodeService;
+use farpool_operators::expression::{Binary, Instruction};
+use farpool_operators::packed::unpack;
+use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
+use farpool_region::{Arena, ArenaOptions};
+use farpool_transport::{Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, Service, Task};
+use farpool_wire::control::*;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::*;
+use proptest::prelude::*;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const REGION: RegionIndex = RegionIndex(0);
+const READ: Handle = Handle(77);
+const SEALED: Epoch = Epoch(2);
+const GROUP_ROWS: u32 = 1_000;
+const GROUPS: u32 = 12;
+const COLUMN_BYTES: u32 = GROUP_ROWS * 8;
+
+/// This machine, on a clock that is put forward.
+struct Clocked {
+    machine: Arc<dyn Host>,
+    ahead_ms: AtomicU64,
+}
+
+impl Host for Clocked {
+    fn now(&self) -> MonoNs {
+        self.machine.now().plus_ms(self.ahead_ms.load(Ordering::Relaxed))
+    }
+
+    fn wall_seconds(&self) -> u64 {
+        self.machine.wall_seconds()
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.machine.boot_id()
+    }
+
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        self.machine.random(into)
+    }
+
+    fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        Err(LinkError::TimedOut)
+    }
+
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.machine.wait(bell, heard, until);
+    }
+
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.machine.temporary_file(folder)
+    }
+
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        self.machine.spawn(name, run)
+    }
+}
+
+/// A node with one sealed region: row groups of one column, the numbers from 0 on.
+struct Node {
+    service: NodeService,
+    host: Arc<Clocked>,
+}
+
+impl Node {
+    fn start() -> Node {
+        let options =
+            ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+        let arena = Arena::new(&options).expect("an arena");
+        arena.open(REGION, Epoch(1), Some(Handle(1)), None).expect("opened");
+        let numbers: Vec<u8> = (0..i64::from(GROUPS * GROUP_ROWS)).flat_map(i64::to_le_bytes).collect();
+        for (at, piece) in numbers.chunks(64 << 10).enumerate() {
+            let entered = arena.enter(REGION).expect("entered");
+            entered.copy_in((at * (64 << 10)) as u64, piece).expect("copied");
+        }
+        arena.close(REGION, SEALED).expect("closed");
+        arena.reseat(REGION).expect("reseated");
+        arena.open(REGION, SEALED, None, Some(READ)).expect("sealed");
+        let host =
+            Arc::new(Clocked { machine: Machine::host(Reach::default()), ahead_ms: AtomicU64::new(0) });
+        let (service, _) = NodeService::begin(host.clone(), arena, NodeId(1)).expect("a node");
+        Node { service, host }
+    }
+
+    fn ask(&self, connection: u64, request: Request) -> Result<Reply, Refusal> {
+        self.service.call(&Peer { connection, ..Peer::default() }, request)
+    }
+
+    fn open(&self, open: OpenScan) -> Result<Handle, Refusal> {
+        match self.ask(1, Request::OpenScan(open))? {
+            Reply::OpenScan(opened) => Ok(opened.scan),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn next(&self, scan: Handle) -> Result<Chunk, Refusal> {
+        match self.ask(1, Request::NextChunk(ScanId { scan }))? {
+            Reply::NextChunk(chunk) => Ok(chunk),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn claim(&self, scan: Handle, groups: u32) -> Result<Claimed, Refusal> {
+        match self.ask(2, Request::ClaimGroups(ClaimGroups { scan, groups }))? {
+            Reply::ClaimGroups(claimed) => Ok(claimed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that is left of a scan.
+    fn rest(&self, scan: Handle) -> Result<(Vec<RecordBatch>, u32), Refusal> {
+        let mut batches = Vec::new();
+        loop {
+            let Chunk { is_last, done, batches: packed, .. } = self.next(scan)?;
+            let unpacked = unpack(Buffer::from_vec(packed.into_vec())).expect("batches");
+            batches.extend(unpacked.into_iter().map(|(_, batch)| batch));
+            if is_last {
+                return Ok((batches, done));
+            }
+        }
+    }
+
+    /// The sum of all numbers, by the usual way: the node is well.
+    fn check(&self) {
+        let scan = self.open(asked(&sum())).expect("opened");
+        let (batches, done) = self.rest(scan).expect("a sum");
+        assert_eq!(done, GROUPS);
+        let sum: i128 =
+            batches.iter().map(|batch| batch.column(0).as_primitive::<Decimal128Type>().value(0)).sum();
+        let rows = i128::from(GROUPS * GROUP_ROWS);
+        assert_eq!(sum, rows * (rows - 1) / 2);
+    }
+}
+
+fn program(operators: Vec<Operator>) -> Program {
+    Program::check(vec![Type::Int64], operators).expect("a program")
+}
+
+fn sum() -> Program {
+    let total = Aggregate { function: Function::Sum, column: Some(0) };
+    program(vec![Operator::Group { keys: vec![], aggregates: vec![total], groups: 1 }])
+}
+
+fn number(value: i64) -> Instruction {
+    Instruction::Literal(Scalar { of: Type::Int64, value: Some(Value::Integer(value.into())) })
+}
+
+/// The group that begins at this row.
+fn group(index: u32) -> ScanGroup {
+    let buffer = ScanBuffer { offset: 0, bytes: COLUMN_BYTES };
+    let buffers = List::new(vec![buffer]).expect("one");
+    ScanGroup {
+        region: 0,
+        offset: u64::from(index * COLUMN_BYTES),
+        rows: GROUP_ROWS,
+        position: u64::from(index * GROUP_ROWS),
+        columns: List::new(vec![ScanColumn { layout: ColumnLayout::Plain, null_count: 0, buffers }])
+            .expect("one"),
+    }
+}
+
+fn asked_of(program: Vec<u8>, groups: Vec<ScanGroup>) -> OpenScan {
+    let region = ScanRegion { region: REGION, epoch: SEALED, handle: READ };
+    OpenScan {
+        program: Bytes::new(program).expect("a program's bytes"),
+        regions: List::new(vec![region]).expect("one"),
+        groups: List::new(groups).expect("few"),
+    }
+}
+
+fn asked(program: &Program) -> OpenScan {
+    asked_of(program.encode().expect("encoded"), (0..GROUPS).map(group).collect())
+}
+
+fn with_group(change: impl FnOnce(&mut ScanGroup)) -> OpenScan {
+    let mut wrong = group(1);
+    change(&mut wrong);
+    asked_of(sum().encode().expect("encoded"), vec![group(0), wrong])
+}
+
+fn with_column(change: impl FnOnce(&mut ScanColumn)) -> OpenScan {
+    with_group(|group| {
+        let mut column = group.columns[0].clone();
+        change(&mut column);
+        group.columns = List::new(vec![column]).expect("one");
+    })
+}
+
+fn buffers(all: &[(u32, u32)]) -> List<ScanBuffer, { limits::SCAN_BUFFERS_MAX }> {
+    let buffer = |(offset, bytes): &(u32, u32)| ScanBuffer { offset: *offset, bytes: *bytes };
+    List::new(all.iter().map(buffer).collect()).expect("few")
+}
+
+#[test]
+fn row_groups_that_cannot_be_such_columns_are_refused_before_anything_runs() {
+    let node = Node::start();
+    let wrong = [
+        with_group(|group| group.region = 1),
+        with_group(|group| group.rows = 0),
+        with_group(|group| group.rows = 65_537),
+        with_group(|group| group.columns = List::default()),
+        with_column(|column| column.null_count = GROUP_ROWS + 1),
+        with_column(|column| column.null_count = 1),
+        with_column(|column| column.layout = ColumnLayout::Dictionary),
+        with_column(|column| column.buffers = List::default()),
+        with_column(|column| column.buffers = buffers(&[(0, 8), (0, 8)])),
+        with_column(|column| column.buffers = buffers(&[(0, (64 << 20) + 1)])),
+    ];
+    for open in wrong {
+        assert_eq!(node.open(open.clone()), Err(Refusal::new(Code::BadColumns, 1)), "{open:?}");
+    }
+    let no_right = |change: fn(&mut ScanRegion)| {
+        let mut open = asked(&sum());
+        let mut region = open.regions[0].clone();
+        change(&mut region);
+        open.regions = List::new(vec![region]).expect("one");
+        node.open(open).expect_err("no right")
+    };
+    assert_eq!(no_right(|region| region.epoch = Epoch(1)).code, Code::StaleEpoch);
+    assert_eq!(no_right(|region| region.handle = Handle(1)).code, Code::WrongHandle);
+    assert_eq!(no_right(|region| region.region = RegionIndex(9)).code, Code::NoSuchRegion);
+    node.check();
+}
+
+#[test]
+fn row_groups_whose_bytes_are_no_such_columns_end_the_scan() {
+    let node = Node::start();
+    let text = Program::check(vec![Type::Text], vec![]).expect("a program").encode().expect("encoded");
+    let of_text = |all: &[(u32, u32)], rows: u32| {
+        let mut open = with_column(|column| column.buffers = buffers(all));
+        let mut wrong = open.groups[1].clone();
+        wrong.rows = rows;
+        open.groups = List::new(vec![wrong]).expect("one");
+        OpenScan { program: Bytes::new(text.clone()).expect("bytes"), ..open }
+    };
+    let too_short = with_column(|column| column.buffers = buffers(&[(0, COLUMN_BYTES - 1)]));
+    // The numbers are no offsets, and their bytes no text.
+    for (open, code) in [
+        (too_short, Code::BadColumns),
+        (of_text(&[(0, 40), (0, 64)], 9), Code::BadColumns),
+        (of_text(&[(0, 3), (0, 64)], 9), Code::BadColumns),
+        (with_group(|group| group.offset = REGION_BYTES_MIN - 8), Code::OutOfBounds),
+        (with_group(|group| group.offset = u64::MAX - 8), Code::OutOfBounds),
+    ] {
+        let scan = node.open(open).expect("opened");
+        let refused = node.rest(scan).expect_err("no columns");
+        assert_eq!(refused.code, code, "{refused}");
+        assert_eq!(node.next(scan), Err(Refusal::new(Code::NoSuchScan, 0)));
+    }
+    node.check();
+}
+
+#[test]
+fn programs_that_are_none_or_cannot_run_are_refused_with_the_operator() {
+    let node = Node::start();
+    for bytes in [vec![], vec![9; 100], sum().encode().expect("encoded")[..5].to_vec()] {
+        let refused = node.open(asked_of(bytes, vec![group(0)]));
+        assert_eq!(refused, Err(Refusal::new(Code::BadProgram, u64::MAX)));
+    }
+    let text = |pattern: &str| {
+        let matches = vec![Instruction::Column(0), Instruction::Matches { pattern: pattern.to_owned() }];
+        let operators = vec![Operator::Limit(1), Operator::Filter(matches)];
+        let operators = operators.into_iter().rev().collect();
+        Program::check(vec![Type::Text], operators).expect("a program").encode().expect("encoded")
+    };
+    for pattern in ["(", r"((((\w{200}){200}){200}){200})"] {
+        let refused = node.open(asked_of(text(pattern), vec![]));
+        assert_eq!(refused, Err(Refusal::new(Code::BadProgram, 0)), "{pattern}");
+    }
+    node.check();
+}
+
+#[test]
+fn program_whose_values_do_not_fit_is_stopped_and_may_be_tried_again() {
+    let node = Node::start();
+    let beyond = vec![Instruction::Column(0), number(i64::MAX), Instruction::Binary(Binary::Add)];
+    let beyond = asked(&program(vec![Operator::Project(vec![beyond])]));
+    for _ in 0..2 {
+        let scan = node.open(beyond.clone()).expect("opened");
+        assert_eq!(node.rest(scan).expect_err("an overflow"), Refusal::new(Code::ProgramStopped, 0));
+    }
+    node.check();
+}
+
+#[test]
+fn program_that_comes_to_a_bound_is_stopped_and_not_run_again_for_ten_minutes() {
+    let node = Node::start();
+    let long = Scalar { of: Type::Text, value: Some(Value::Bytes(vec![b'x'; 4_096])) };
+    // 4 MB of text for 1,000 rows, 30 times.
+    let columns = vec![vec![Instruction::Column(0)]; 30];
+    let long = Operator::Project(vec![vec![Instruction::Literal(long)]]);
+    let bomb = asked(&program(vec![long, Operator::Project(columns)]));
+    let scan = node.open(bomb.clone()).expect("opened");
+    let stopped = node.rest(scan).map(|(_, done)| done);
+    assert_eq!(stopped, Err(Refusal::new(Code::ProgramStopped, 0)));
+    assert_eq!(node.open(bomb.clone()), Err(Refusal::new(Code::Quarantined, 0)));
+    node.check();
+    node.host.ahead_ms.store(600_001, Ordering::Relaxed);
+    assert!(node.open(bomb).is_ok());
+}
+
+#[test]
+fn scan_whose_region_is_taken_back_gives_nothing_more() {
+    let node = Node::start();
+    let all = asked(&program(vec![]));
+    let scan = node.open(all).expect("opened");
+    node.next(scan).expect("a chunk");
+    node.service.memory().close(REGION, Epoch(3)).expect("closed");
+    let refused = loop {
+        match node.next(scan) {
+            Ok(chunk) => assert!(chunk.batches.is_empty(), "the right has ended"),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused.code, Code::StaleEpoch);
+    assert_eq!(node.next(scan), Err(Refusal::new(Code::NoSuchScan, 0)));
+}
+
+#[test]
+fn scans_end_with_their_connection_or_when_nobody_asks() {
+    let node = Node::start();
+    let scans: Vec<Handle> = (0..64).map(|_| node.open(asked(&sum())).expect("opened")).collect();
+    assert_eq!(node.open(asked(&sum())), Err(Refusal::new(Code::LimitReached, 64)));
+    node.service.ended(&Peer { connection: 1, ..Peer::default() });
+    assert_eq!(node.next(scans[0]), Err(Refusal::new(Code::NoSuchScan, 0)));
+    let idle = node.open(asked(&sum())).expect("opened");
+    node.host.ahead_ms.store(60_001, Ordering::Relaxed);
+    let used = node.open(asked(&sum())).expect("opened");
+    assert_eq!(node.next(idle), Err(Refusal::new(Code::NoSuchScan, 0)));
+    assert!(node.next(used).is_ok());
+    node.check();
+}
+
+#[test]
+fn program_that_was_made_ready_is_known_by_all_that_send_it() {
+    let node = Node::start();
+    let is_known = |connection| match node.ask(connection, Request::OpenScan(asked(&sum()))) {
+        Ok(Reply::OpenScan(opened)) => opened.is_known,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([is_known(1), is_known(1), is_known(2)], [false, true, true]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whoever takes what, each row group is the node's or the client's.
+    #[test]
+    fn node_from_the_front_and_client_from_the_back_take_each_row_group_once(
+        takes in proptest::collection::vec(proptest::option::of(0..4u32), 0..20), kept in 1..GROUP_ROWS as i64,
+    ) {
+        let node = Node::start();
+        let is_kept = vec![
+            Instruction::Column(0), number(i64::from(GROUP_ROWS)), Instruction::Binary(Binary::Remainder),
+            number(kept), Instruction::Compare(Comparison::Less)];
+        let scan = node.open(asked(&program(vec![Operator::Filter(is_kept)]))).expect("opened");
+        let mut seen = vec![0; GROUPS as usize];
+        let mut is_over = false;
+        let mut take = |chunk: Chunk| {
+            for (group, batch) in unpack(Buffer::from_vec(chunk.batches.into_vec())).expect("batches") {
+                seen[group as usize] += batch.num_rows() as i64;
+                let first = batch.column(0).as_primitive::<Int64Type>().value(0);
+                assert_eq!(first / i64::from(GROUP_ROWS), i64::from(group));
+            }
+            chunk.is_last
+        };
+        let mut claimed = Vec::new();
+        for groups in takes {
+            match groups {
+                Some(_) if is_over => prop_assert!(node.claim(scan, 1).is_err()),
+                Some(groups) => {
+                    let Claimed { first, count } = node.claim(scan, groups).expect("claimed");
+                    prop_assert!(count <= groups);
+                    claimed.extend(first..first + count);
+                }
+                None if is_over => {}
+                None => is_over = take(node.next(scan).expect("a chunk")),
+            }
+        }
+        while !is_over {
+            is_over = take(node.next(scan).expect("a chunk"));
+        }
+        for group in claimed {
+            seen[group as usize] += kept;
+        }
+        prop_assert!(seen.iter().all(|rows| *rows == kept), "{seen:?}");
+    }
+}
