@@ -252,8 +252,9 @@ fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize
         let mut buffers = Vec::with_capacity(lengths.len());
         for bytes in lengths {
             at = padded(at);
-            let left = chunk.len().saturating_sub(at);
-            if bytes > left {
+            // Of no bytes as well: what is padded ends where the chunk does.
+            if at.saturating_add(bytes) > chunk.len() {
+                let left = chunk.len().saturating_sub(at);
                 return Err(WireError::Truncated { needed: bytes, left });
             }
             buffers.push(chunk.slice_with_length(at, bytes));
