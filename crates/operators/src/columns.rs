@@ -25,6 +25,21 @@ pub fn column_of(
         return Err(format!("{null_count} nulls, and no validity bitmap"));
     }
     let rest: Vec<Buffer> = buffers.collect();
+    // Arrow checks most of it again, but some by panicking.
+    let first = match (layout, of) {
+        (ColumnLayout::Dictionary, _) => rows.saturating_mul(2),
+        (_, DataType::Boolean) => rows.div_ceil(8),
+        (_, DataType::Utf8 | DataType::Binary) => rows.saturating_add(1).saturating_mul(4),
+        (_, DataType::FixedSizeBinary(width)) => rows.saturating_mul(usize::try_from(*width).unwrap_or(0)),
+        (_, other) => rows.saturating_mul(other.primitive_width().unwrap_or(0)),
+    };
+    let is_odd = |place: usize| rest.get(place).is_some_and(|offsets| !offsets.len().is_multiple_of(4));
+    if validity.as_ref().is_some_and(|bits| bits.len() != rows.div_ceil(8))
+        || rest.first().is_none_or(|buffer| buffer.len() != first)
+        || (layout == ColumnLayout::Dictionary && is_odd(1))
+    {
+        return Err(format!("its buffers are not those of {rows} rows"));
+    }
     let array = match layout {
         ColumnLayout::Plain => plain(of, rows, validity, rest),
         ColumnLayout::Dictionary => expand(of, rows, validity, rest)?,
