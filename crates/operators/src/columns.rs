@@ -33,12 +33,18 @@ pub fn column_of(
         (_, DataType::FixedSizeBinary(width)) => rows.saturating_mul(usize::try_from(*width).unwrap_or(0)),
         (_, other) => rows.saturating_mul(other.primitive_width().unwrap_or(0)),
     };
-    let is_odd = |place: usize| rest.get(place).is_some_and(|offsets| !offsets.len().is_multiple_of(4));
     if validity.as_ref().is_some_and(|bits| bits.len() != rows.div_ceil(8))
         || rest.first().is_none_or(|buffer| buffer.len() != first)
-        || (layout == ColumnLayout::Dictionary && is_odd(1))
     {
         return Err(format!("its buffers are not those of {rows} rows"));
+    }
+    let places = match (layout, of) {
+        (ColumnLayout::Dictionary, _) => rest.get(1).zip(rest.get(2)),
+        (_, DataType::Utf8 | DataType::Binary) => rest.first().zip(rest.get(1)),
+        _ => None,
+    };
+    if places.is_some_and(|(offsets, values)| !are_offsets(offsets, values.len())) {
+        return Err("its offsets do not rise from 0 to the end of its values".to_owned());
     }
     let array = match layout {
         ColumnLayout::Plain => plain(of, rows, validity, rest),
@@ -49,6 +55,19 @@ pub fn column_of(
         return Err(format!("it has {} nulls where {null_count} are said", array.null_count()));
     }
     Ok(array)
+}
+
+/// Whether these are offsets of 32 bits into so many bytes, that do not fall.
+fn are_offsets(offsets: &[u8], bytes: usize) -> bool {
+    let (offsets, rest) = offsets.as_chunks::<4>();
+    let mut last = 0;
+    let mut rises = true;
+    for offset in offsets {
+        let offset = i32::from_le_bytes(*offset);
+        rises &= last <= offset;
+        last = offset;
+    }
+    rises && rest.is_empty() && !offsets.is_empty() && usize::try_from(last).is_ok_and(|last| last <= bytes)
 }
 
 fn plain(

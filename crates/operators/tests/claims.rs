@@ -147,7 +147,8 @@ fn groups_beyond_the_bound_leave_as_partial_ones_and_merge_exactly() {
     let prepared = prepared(&[Type::Int64], vec![group(vec![0], Function::Count, 0, 1_000)], Vec::new());
     let partial = one(&prepared, &rows, Bounds::default()).unwrap();
     assert!(partial.iter().all(|batch| batch.num_rows() <= 1_000));
-    assert_eq!(partial.iter().map(RecordBatch::num_rows).sum::<usize>(), 100_000);
+    // Keys that come in turns would displace each other, if every new one were given a place.
+    assert!((5_000..90_000).contains(&partial.iter().map(RecordBatch::num_rows).sum::<usize>()));
     let found = merged(&prepared, &[rows]).unwrap();
     assert_eq!(found[0].num_rows(), 5_000);
     assert!(found[0].column(1).as_primitive::<Int64Type>().values().iter().all(|count| *count == 20));

@@ -15,6 +15,7 @@ mod fairness;
 mod far;
 mod figures;
 mod files;
+mod groups;
 mod io;
 mod key_value;
 mod leases;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Io(Box<io::IoArgs>),
     /// Tickets a second, and the time to set up a lease.
     Leases(leases::LeaseArgs),
+    /// How fast rows are grouped, by what nodes and clients run.
+    Groups(groups::GroupsArgs),
     /// What clients with one read under way get beside one with many.
     Fairness(fairness::FairnessArgs),
     /// What a donor's own work loses while its memory is served.
@@ -54,6 +57,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Io(args) => io::run(args),
         Command::Leases(args) => leases::run(args),
+        Command::Groups(args) => groups::run(args),
         Command::Fairness(args) => fairness::run(args),
         Command::Neighbour(args) => neighbour::run(args),
         Command::Scan(args) => scan::run(args),

@@ -17,7 +17,7 @@ use arrow_row::{RowConverter, Rows as KeyRows, SortField};
 /// Rows that get their groups before the aggregates look at them: their numbers stay in the nearest cache.
 const BLOCK_ROWS: usize = 2_048;
 /// Groups, and bytes of keys, of one batch that leaves.
-const LEAVING_GROUPS_MAX: usize = 65_536;
+pub(super) const LEAVING_GROUPS_MAX: usize = 65_536;
 const LEAVING_BYTES_MAX: usize = 256 << 20;
 
 /// Batches that leave before they are joined, so that a bound of few groups does not make a batch of each row.

@@ -15,6 +15,11 @@ pub(super) fn fold(value: u64, seed: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
+/// Another number of 64 bits, from which this one is not to be guessed without the rest of a seed.
+pub(super) fn mixed(value: u64) -> u64 {
+    fold(value.wrapping_add(0x9e37_79b9_7f4a_7c15), value.rotate_left(32) ^ 0x2545_f491_4f6c_dd1d)
+}
+
 /// Bytes, with their length.
 pub(super) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
     let mut state = fold(bytes.len() as u64, seed);

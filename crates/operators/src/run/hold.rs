@@ -197,6 +197,33 @@ impl Accumulator {
         self.groups = 0;
     }
 
+    /// Takes the state of groups from words (as [`super::tally`] keeps them) instead of what it holds.
+    pub(super) fn restore(&mut self, words: &[Vec<u64>], seen: Option<Vec<bool>>) {
+        let wide = |low: &[u64], high: &[u64]| {
+            let one = |(low, high): (&u64, &u64)| (u128::from(*low) | u128::from(*high) << 64) as i128;
+            low.iter().zip(high).map(one).collect::<Vec<i128>>()
+        };
+        let signed = |word: &[u64]| word.iter().map(|value| *value as i64).collect::<Vec<i64>>();
+        let floats = |word: &[u64]| word.iter().map(|bits| f64::from_bits(*bits)).collect::<Vec<f64>>();
+        match (&mut self.state, words) {
+            (State::Count(counts), [word]) => *counts = signed(word),
+            (State::Whole { sums, .. }, [word]) => {
+                *sums = word.iter().map(|value| i128::from(*value as i64)).collect();
+            }
+            (State::Whole { sums, .. }, [low, high]) => *sums = wide(low, high),
+            (State::Decimal { rests, carries, .. }, [low, high, carry]) => {
+                (*rests, *carries) = (wide(low, high), signed(carry));
+            }
+            (State::Float { sums, rests }, [sum, rest]) => (*sums, *rests) = (floats(sum), floats(rest)),
+            (State::Ordered { best, .. }, [word]) => *best = signed(word),
+            (State::Wide { best, .. }, [low, high]) => *best = wide(low, high),
+            // `Tally` has made the ones that fit.
+            _ => {}
+        }
+        self.groups = words.first().map_or(0, Vec::len);
+        self.seen = seen;
+    }
+
     /// Takes rows from `start` on, of these groups. `old` groups were held before this batch of rows began.
     pub(super) fn add(&mut self, input: &Input, start: usize, groups: &[u32], old: usize) {
         let nulls = match input {
@@ -508,7 +535,8 @@ fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a [u8]>>) ->
 }
 
 /// Adds to a sum of decimals, however long it gets. Neither part is ever beyond 38 digits.
-fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
+#[inline]
+pub(super) fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
     let mut value = value;
     // A table may hold more digits than its type says.
     if value.unsigned_abs() >= DECIMAL_END.unsigned_abs() {
@@ -530,7 +558,7 @@ fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
 /// Adds to a sum of floats and keeps what rounding leaves out (Knuth's TwoSum), so that the order of n values changes
 /// the sum of both by no more than about n^2 * 2^-106 of the sum of their magnitudes.
 #[inline]
-fn add_float(sum: &mut f64, rest: &mut f64, value: f64) {
+pub(super) fn add_float(sum: &mut f64, rest: &mut f64, value: f64) {
     let total = *sum + value;
     let part = total - *sum;
     let lost = (*sum - (total - part)) + (value - part);

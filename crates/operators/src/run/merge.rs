@@ -2,7 +2,7 @@
 
 use super::batch::{batch_of, columns_of};
 use super::bounds::{BATCH_BYTES_MAX, Stopped};
-use super::group::Groups;
+use super::grouping::Grouping;
 use super::input_of;
 use super::top::Top;
 use crate::program::{Operator, Program};
@@ -21,7 +21,7 @@ pub struct Merge {
 enum Held {
     Rows(Vec<RecordBatch>),
     Limit(Vec<RecordBatch>, u64),
-    Groups(Groups),
+    Groups(Grouping),
     Top(Top),
 }
 
@@ -35,11 +35,9 @@ impl Merge {
         let last = program.operators().len().saturating_sub(1);
         let held = match program.operators().last() {
             Some(Operator::Group { keys, aggregates, .. }) => {
-                // Numbers of groups have 32 bits, the last of which is no group's.
-                let groups_max = u32::MAX as usize - 1;
                 let input = input_of(program, last);
                 let keys: Vec<usize> = keys.iter().map(|key| usize::from(*key)).collect();
-                let groups = Groups::merging(keys, aggregates, input, groups_max, seed)?;
+                let groups = Grouping::merging(keys, aggregates, input, seed)?;
                 types.extend(groups.hidden());
                 Held::Groups(groups)
             }

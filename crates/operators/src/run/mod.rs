@@ -11,11 +11,16 @@ mod bounds;
 mod cast;
 mod evaluate;
 mod group;
+mod grouping;
 mod hash;
 mod hold;
 mod lookup;
 mod merge;
+mod pack;
+mod packed;
 mod pattern;
+mod slots;
+mod tally;
 mod top;
 
 pub use batch::{data_type, type_of};
@@ -32,7 +37,7 @@ use arrow_select::filter::FilterBuilder;
 use batch::{Rows, batch_of, bytes_of, columns_of, plain, unexpected};
 use bounds::{Steps, bounded};
 use evaluate::{Compiled, Limits};
-use group::Groups;
+use grouping::Grouping;
 use std::sync::Arc;
 use top::Top;
 
@@ -103,7 +108,7 @@ pub struct Run {
 enum End {
     Rows,
     Limit(u64),
-    Groups(Groups),
+    Groups(Grouping),
     Top(Top),
 }
 
@@ -125,7 +130,14 @@ impl Run {
             Some(Operator::Group { keys, aggregates, groups }) => {
                 let keys = keys.iter().map(|key| usize::from(*key)).collect();
                 let groups = *groups as usize;
-                End::Groups(Groups::new(keys, aggregates, input, groups, bounds.held_bytes_max, bounds.seed)?)
+                End::Groups(Grouping::new(
+                    keys,
+                    aggregates,
+                    input,
+                    groups,
+                    bounds.held_bytes_max,
+                    bounds.seed,
+                )?)
             }
             Some(Operator::Top { keys, rows }) => {
                 End::Top(Top::new(keys, input, *rows as usize, bounds.held_bytes_max)?)

@@ -1,0 +1,380 @@
+//! Groups whose keys and accumulators are words: most of them.
+//!
+//! The idea: where keys fit two words ([`Packing`]) and accumulators are of fixed width ([`Tally`]), both lie in one
+//! table ([`Slots`]), and no row costs more than its probe and an addition. What does not fit there is for
+//! [`super::group::Groups`], which gives the same results.
+
+use super::batch::*;
+use super::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
+use super::group::LEAVING_GROUPS_MAX;
+use super::pack::{Packed, Packing, sort};
+use super::slots::{BLOCK_ROWS, Key, Room, Slots};
+use super::tally::{Input, Tally};
+use crate::program::Aggregate;
+use crate::types::Type;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+
+/// Groups that leave together at least, so that a bound of few groups does not make a batch of each row.
+const LEAVING_GROUPS_MIN: usize = 256;
+
+/// The groups of a run, or of a merge.
+pub(super) struct PackedGroups {
+    key_columns: Vec<usize>,
+    packing: Packing,
+    tally: Tally,
+    table: Table,
+    room: Room,
+    seed: u64,
+}
+
+enum Table {
+    Short(Slots<1>),
+    Long(Slots<2>),
+}
+
+impl PackedGroups {
+    /// Nothing if keys or accumulators do not fit.
+    pub(super) fn new(
+        key_columns: &[usize],
+        aggregates: &[Aggregate],
+        input: &[Type],
+        room: Room,
+        seed: u64,
+    ) -> Option<PackedGroups> {
+        let types: Vec<Type> = key_columns.iter().map(|column| input[*column]).collect();
+        let packing = Packing::new(&types)?;
+        let tally = Tally::new(aggregates, input)?;
+        let table = Table::new(&packing, &tally, room, seed);
+        Some(PackedGroups { key_columns: key_columns.to_vec(), packing, tally, table, room, seed })
+    }
+
+    /// Takes rows in. What leaves for them is put behind `leaving`.
+    pub(super) fn push(
+        &mut self,
+        rows: &Rows,
+        steps: &mut Steps,
+        leaving: &mut Vec<RecordBatch>,
+    ) -> Result<(), Stopped> {
+        let mut columns = rows.columns.clone();
+        // Dictionaries are of text, which may be counted.
+        for column in self.tally.columns() {
+            columns[column] = plain(&columns[column], BATCH_BYTES_MAX)?;
+        }
+        let aggregates = self.tally.len();
+        steps.take(rows.count.saturating_mul(self.key_columns.len() + aggregates))?;
+        let keys: Vec<ArrayRef> = self.key_columns.iter().map(|column| columns[*column].clone()).collect();
+        let inputs = self.tally.inputs(&columns);
+        self.take(&keys, &inputs, rows.count, leaving)
+    }
+
+    /// Takes a batch of partial groups in.
+    pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<(), Stopped> {
+        let (keys, partial) = columns.split_at(self.key_columns.len());
+        let inputs = self.tally.partial_inputs(partial);
+        let rows = keys.first().map_or(0, |column| column.len());
+        self.take(keys, &inputs, rows, &mut Vec::new())
+    }
+
+    fn take(
+        &mut self,
+        keys: &[ArrayRef],
+        inputs: &[Input],
+        rows: usize,
+        leaving: &mut Vec<RecordBatch>,
+    ) -> Result<(), Stopped> {
+        if self.packing.lacks(keys) {
+            self.change(leaving, Packing::lengthen, |_| {})?;
+        }
+        if self.tally.lacks(inputs) {
+            self.change(leaving, |_| {}, Tally::widen)?;
+        }
+        let packed = self.packing.pack(keys);
+        let mut words = Vec::new();
+        let mut start = 0;
+        while start < rows {
+            start = match (&mut self.table, &packed) {
+                (Table::Short(slots), Packed::One(keys)) => {
+                    blocks(slots, keys.all(), &mut self.tally, inputs, start, &mut words)?
+                }
+                (Table::Long(slots), Packed::Two(keys)) => {
+                    blocks(slots, keys, &mut self.tally, inputs, start, &mut words)?
+                }
+                // `Packing` makes both of one kind.
+                _ => rows,
+            };
+            self.leave_words(&mut words, leaving)?;
+            if start < rows {
+                self.change(leaving, |_| {}, Tally::widen)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes how groups lie. A run lets them leave for that.
+    fn change(
+        &mut self,
+        leaving: &mut Vec<RecordBatch>,
+        packing: impl FnOnce(&mut Packing),
+        tally: impl FnOnce(&mut Tally),
+    ) -> Result<(), Stopped> {
+        if !self.room.holds_all {
+            self.leave(leaving)?;
+        }
+        let was_wide = self.tally.is_wide();
+        packing(&mut self.packing);
+        tally(&mut self.tally);
+        let table = Table::new(&self.packing, &self.tally, self.room, self.seed);
+        let old = std::mem::replace(&mut self.table, table);
+        let tally = &self.tally;
+        let widen = |old: &[u64], new: &mut [u64]| match was_wide == tally.is_wide() {
+            true => new.copy_from_slice(old),
+            false => tally.widened(old, new),
+        };
+        match (&mut self.table, &old) {
+            (Table::Short(to), Table::Short(from)) => to.take(from, |key: i64| key, widen),
+            (Table::Long(to), Table::Short(from)) => to.take(from, Packing::longer, widen),
+            (Table::Long(to), Table::Long(from)) => to.take(from, |key: u128| key, widen),
+            // Keys only get longer.
+            (Table::Short(_), Table::Long(_)) => {}
+        }
+        Ok(())
+    }
+
+    /// Slots that leave, as partial groups.
+    fn leave_words(&mut self, words: &mut Vec<u64>, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
+        let key_words = 1 + usize::from(self.packing.is_long());
+        let width = key_words + self.tally.initial().len();
+        let most = self.table.held_max().clamp(LEAVING_GROUPS_MIN, LEAVING_GROUPS_MAX);
+        for slots in words.chunks(most * width) {
+            let rows = slots.len() / width;
+            let word = |word: usize| (0..rows).map(|row| slots[row * width + word]).collect::<Vec<u64>>();
+            let keys = match key_words {
+                1 => self.packing.unpack_one(word(0).into_iter().map(|word| word as i64).collect()),
+                _ => {
+                    let key = |(low, high)| u128::from_words([low, high]);
+                    self.packing.unpack_two(&word(0).into_iter().zip(word(1)).map(key).collect::<Vec<_>>())
+                }
+            };
+            leaving.push(self.partial(keys, |number| word(key_words + number), rows)?);
+        }
+        words.clear();
+        Ok(())
+    }
+
+    fn partial(
+        &self,
+        keys: Vec<ArrayRef>,
+        word: impl Fn(usize) -> Vec<u64>,
+        rows: usize,
+    ) -> Result<RecordBatch, Stopped> {
+        let order: Vec<u32> = (0..rows as u32).collect();
+        let mut columns = keys;
+        let mut hidden = Vec::new();
+        for accumulator in self.tally.restored(word) {
+            let (value, second) = accumulator.partial(&order);
+            columns.push(value);
+            hidden.extend(second);
+        }
+        columns.extend(hidden);
+        batch_of(columns, rows)
+    }
+
+    /// All groups, as partial ones; none are held behind that.
+    pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
+        let places = match &self.table {
+            Table::Short(slots) => slots.places(),
+            Table::Long(slots) => slots.places(),
+        };
+        for places in places.chunks(LEAVING_GROUPS_MAX) {
+            let keys = self.keys_at(places);
+            leaving.push(self.partial(keys, |word| self.table.accumulators(places, word), places.len())?);
+        }
+        match &mut self.table {
+            Table::Short(slots) => slots.clear(),
+            Table::Long(slots) => slots.clear(),
+        }
+        Ok(())
+    }
+
+    /// All groups, whole, in the order of their keys.
+    pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
+        let order: Vec<u32> = match &self.table {
+            Table::Short(slots) => {
+                let mut pairs = slots.pairs::<i64>();
+                sort(&mut pairs, |key, digit| (((key ^ i64::MIN) as u64) >> (8 * digit)) as u8);
+                pairs.into_iter().map(|pair| pair.1).collect()
+            }
+            Table::Long(slots) => {
+                let mut pairs = slots.pairs::<u128>();
+                sort(&mut pairs, |key, digit| (key >> (8 * digit)) as u8);
+                pairs.into_iter().map(|pair| pair.1).collect()
+            }
+        };
+        let mut batches = Vec::new();
+        for places in order.chunks(LEAVING_GROUPS_MAX) {
+            let mut columns = self.keys_at(places);
+            let order: Vec<u32> = (0..places.len() as u32).collect();
+            for accumulator in self.tally.restored(|word| self.table.accumulators(places, word)) {
+                columns.push(accumulator.whole(&order)?);
+            }
+            batches.push(batch_of(columns, places.len())?);
+        }
+        Ok(batches)
+    }
+
+    fn keys_at(&self, places: &[u32]) -> Vec<ArrayRef> {
+        match &self.table {
+            Table::Short(slots) => {
+                self.packing.unpack_one(places.iter().map(|place| slots.key(*place)).collect())
+            }
+            Table::Long(slots) => {
+                let keys: Vec<u128> = places.iter().map(|place| slots.key(*place)).collect();
+                self.packing.unpack_two(&keys)
+            }
+        }
+    }
+
+    /// Types of the hidden columns behind the aggregates.
+    pub(super) fn hidden(&self) -> Vec<Type> {
+        self.tally.restored(|_| Vec::new()).iter().filter_map(|accumulator| accumulator.hidden()).collect()
+    }
+}
+
+impl Table {
+    fn new(packing: &Packing, tally: &Tally, room: Room, seed: u64) -> Table {
+        match packing.is_long() {
+            false => Table::Short(Slots::new(tally.initial(), room, seed)),
+            true => Table::Long(Slots::new(tally.initial(), room, seed)),
+        }
+    }
+
+    fn held_max(&self) -> usize {
+        match self {
+            Table::Short(slots) => slots.held_max(),
+            Table::Long(slots) => slots.held_max(),
+        }
+    }
+
+    fn accumulators(&self, places: &[u32], word: usize) -> Vec<u64> {
+        match self {
+            Table::Short(slots) => slots.accumulators(places, word),
+            Table::Long(slots) => slots.accumulators(places, word),
+        }
+    }
+}
+
+/// Takes rows from `start` on, up to where accumulators have to be widened, and says where that is.
+fn blocks<const K: usize, T: Key<K>>(
+    slots: &mut Slots<K>,
+    keys: &[T],
+    tally: &mut Tally,
+    inputs: &[Input],
+    start: usize,
+    words: &mut Vec<u64>,
+) -> Result<usize, Stopped> {
+    let mut places = [0; BLOCK_ROWS];
+    let mut start = start;
+    for keys in keys[start..].chunks(BLOCK_ROWS) {
+        if tally.exceeds(inputs, start, keys.len()) {
+            return Ok(start);
+        }
+        if slots.is_full() {
+            bounded("groups", (slots.held() + BLOCK_ROWS) as u64, slots.held_max() as u64)?;
+        }
+        slots.find(keys, &mut places);
+        tally.add(slots.tallies(), inputs, start, &places[..keys.len()])?;
+        slots.leave_spares(words);
+        start += keys.len();
+    }
+    Ok(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::Groups;
+    use super::super::grouping::Grouping;
+    use super::*;
+    use crate::program::Function;
+    use arrow_array::{Float64Array, Int16Array, Int32Array, Int64Array, UInt64Array};
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use std::sync::Arc;
+
+    const TYPES: [Type; 6] =
+        [Type::Int64, Type::Float64, Type::Int32, Type::Int16, Type::UInt64, Type::Float64];
+
+    /// Keys with equal low bits, extremes, NaNs of several bits and both zeros.
+    fn columns(rows: &[(u8, u8, u8, bool)], has_nulls: bool) -> Vec<ArrayRef> {
+        let wholes = [0, 1, -1, 1 << 32, 1 << 62, i64::MIN, i64::MAX, i64::MAX - 1];
+        let floats = [0.0, -0.0, f64::NAN, -f64::NAN, 1.0, -1.0, f64::INFINITY, 5e-324];
+        let is_there = |row: &(u8, u8, u8, bool)| !(has_nulls && row.3);
+        let at = |number: u8| usize::from(number % 8);
+        let whole = |row: &(u8, u8, u8, bool)| wholes[at(row.0)] ^ i64::from(row.1 / 64) << 40;
+        let all = |row: &(u8, u8, u8, bool)| is_there(row).then(|| whole(row));
+        vec![
+            Arc::new(rows.iter().map(all).collect::<Int64Array>()),
+            Arc::new(
+                rows.iter().map(|row| is_there(row).then(|| floats[at(row.1)])).collect::<Float64Array>(),
+            ),
+            Arc::new(rows.iter().map(|row| all(row).map(|value| value as i32)).collect::<Int32Array>()),
+            Arc::new(rows.iter().map(|row| Some(i16::from(row.2 % 4) - 2)).collect::<Int16Array>()),
+            Arc::new(rows.iter().map(|row| all(row).map(|value| value as u64)).collect::<UInt64Array>()),
+            Arc::new(
+                rows.iter().map(|row| is_there(row).then_some(f64::from(row.2))).collect::<Float64Array>(),
+            ),
+        ]
+    }
+
+    fn aggregates() -> Vec<Aggregate> {
+        let of = |(function, column)| Aggregate { function, column };
+        let functions = [
+            (Function::Count, None),
+            (Function::Count, Some(0)),
+            (Function::Sum, Some(0)),
+            (Function::Sum, Some(4)),
+            (Function::Sum, Some(5)),
+            (Function::Min, Some(0)),
+            (Function::Max, Some(1)),
+            (Function::Min, Some(4)),
+        ];
+        functions.map(of).to_vec()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn results_are_those_of_groups_of_any_kind(
+            batches in prop::collection::vec(
+                (prop::collection::vec(any::<(u8, u8, u8, bool)>(), 0..600), any::<bool>()), 1..5),
+            keys in select(vec![vec![0], vec![1], vec![4], vec![2, 3], vec![3], vec![0, 3], vec![3, 2, 3]]),
+            count in 0..9usize,
+            groups_max in select(vec![1usize, 5, 100, 1 << 20]),
+            bytes_max in select(vec![1usize, 20_000, 1 << 20]),
+            seed in any::<u64>(),
+        ) {
+            let aggregates = &aggregates()[..count];
+            let (mut partial, mut general) = (Vec::new(), Vec::new());
+            let room = Room { groups_max, bytes_max, holds_all: false };
+            let mut run = PackedGroups::new(&keys, aggregates, &TYPES, room, seed).unwrap();
+            let mut other =
+                Groups::new(keys.clone(), aggregates, &TYPES, groups_max, bytes_max, seed).unwrap();
+            let mut steps = Steps::new(u64::MAX);
+            for (rows, has_nulls) in &batches {
+                let rows = Rows { columns: columns(rows, *has_nulls), count: rows.len(), positions: None };
+                run.push(&rows, &mut steps, &mut partial).unwrap();
+                other.push(&rows, &mut steps, &mut general).unwrap();
+            }
+            run.leave(&mut partial).unwrap();
+            other.leave(&mut general).unwrap();
+            let mut merge = Grouping::merging(keys.clone(), aggregates, &TYPES, !seed).unwrap();
+            prop_assert!(matches!(merge, Grouping::Packed(_)));
+            let mut other = Groups::merging(keys, aggregates, &TYPES, 1 << 20, !seed).unwrap();
+            prop_assert_eq!(merge.hidden(), other.hidden());
+            // Each takes what the other's run has left.
+            general.iter().try_for_each(|batch| merge.merge(batch.columns())).unwrap();
+            partial.iter().try_for_each(|batch| other.merge(batch.columns())).unwrap();
+            prop_assert_eq!(merge.finish().unwrap(), other.finish().unwrap());
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Aggregates in words that lie beside a group's key.
+//!
+//! The idea: as long as no value was NULL and no sum can have left 64 bits, a count, a sum, a least or greatest value is one
+//! word. How large a sum may be is known from the magnitude of each block's values, before they are added. When that ends,
+//! accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a value.
+
+use super::batch::*;
+use super::bounds::Stopped;
+use super::hold::{Accumulator, add_decimal, add_float};
+use super::pack::Numbers;
+use super::slots::LANES;
+use crate::program::{Aggregate, Function};
+use crate::types::{Arithmetic, Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::*;
+use arrow_array::{Array, ArrayRef};
+use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_schema::DataType;
+
+/// How aggregates lie in words.
+#[derive(Debug)]
+pub(super) struct Tally {
+    items: Vec<Item>,
+    is_wide: bool,
+    words: usize,
+}
+
+#[derive(Debug)]
+struct Item {
+    function: Function,
+    /// The column and its type; nothing to count rows.
+    column: Option<(usize, Type)>,
+    kind: Kind,
+    /// Its first word.
+    word: usize,
+    /// No sum of 64 bits is beyond it.
+    magnitude: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Count,
+    Sum { is_unsigned: bool },
+    Best { is_max: bool },
+    Float,
+    Decimal,
+    WideBest { is_max: bool },
+}
+
+/// An aggregate's column of a batch.
+pub(super) struct Input {
+    values: Values,
+    nulls: Option<NullBuffer>,
+}
+
+enum Values {
+    /// To count rows.
+    Rows,
+    Whole(Numbers),
+    Float(Vec<f64>),
+    Wide(ScalarBuffer<i128>),
+    /// A sum that was left, with what it keeps beside it.
+    PartialFloat(ScalarBuffer<f64>, ScalarBuffer<f64>),
+    PartialDecimal(ScalarBuffer<i128>, ScalarBuffer<i64>),
+}
+
+impl Tally {
+    /// Nothing if an aggregate is of values of any length.
+    pub(super) fn new(aggregates: &[Aggregate], input: &[Type]) -> Option<Tally> {
+        let item = |aggregate: &Aggregate| {
+            let column = aggregate.column.map(usize::from).map(|column| (column, input[column]));
+            let is_max = aggregate.function == Function::Max;
+            let kind = match (aggregate.function, column) {
+                (Function::Count, _) | (_, None) => Kind::Count,
+                (Function::Sum, Some((_, of))) => match of.arithmetic() {
+                    Some(Arithmetic::Float) => Kind::Float,
+                    Some(Arithmetic::Decimal) => Kind::Decimal,
+                    _ => Kind::Sum { is_unsigned: !of.is_signed() },
+                },
+                (_, Some((_, of))) if is_ordered(of) => Kind::Best { is_max },
+                (_, Some((_, Type::Decimal { .. }))) => Kind::WideBest { is_max },
+                _ => return None,
+            };
+            Some(Item { function: aggregate.function, column, kind, word: 0, magnitude: 0 })
+        };
+        let items = aggregates.iter().map(item).collect::<Option<Vec<_>>>()?;
+        let mut tally = Tally { items, is_wide: false, words: 0 };
+        tally.lay_out();
+        Some(tally)
+    }
+
+    fn lay_out(&mut self) {
+        let mut word = usize::from(self.is_wide);
+        for item in &mut self.items {
+            item.word = word;
+            word += item.kind.words(self.is_wide);
+        }
+        self.words = word;
+    }
+
+    /// What the words of a new group hold.
+    pub(super) fn initial(&self) -> Vec<u64> {
+        let mut words = vec![0; self.words];
+        for item in &self.items {
+            match item.kind {
+                Kind::Best { is_max: true } => words[item.word] = i64::MIN as u64,
+                Kind::Best { is_max: false } => words[item.word] = i64::MAX as u64,
+                Kind::WideBest { is_max } => {
+                    set_wide(&mut words, item.word, 1, if is_max { i128::MIN } else { i128::MAX });
+                }
+                _ => {}
+            }
+        }
+        words
+    }
+
+    /// Whether accumulators have been widened.
+    pub(super) fn is_wide(&self) -> bool {
+        self.is_wide
+    }
+
+    /// Makes them so; [`Tally::widened`] then makes the words of the old ones.
+    pub(super) fn widen(&mut self) {
+        self.is_wide = true;
+        self.lay_out();
+    }
+
+    /// Words as they are behind [`Tally::widen`], of those before. All aggregates had seen values then.
+    pub(super) fn widened(&self, old: &[u64], new: &mut [u64]) {
+        new[0] = u64::MAX;
+        let mut from = 0;
+        for item in &self.items {
+            let words = item.kind.words(false);
+            match item.kind {
+                Kind::Sum { .. } => set_wide(new, item.word, 1, i128::from(old[from] as i64)),
+                _ => new[item.word..item.word + words].copy_from_slice(&old[from..from + words]),
+            }
+            from += words;
+        }
+    }
+
+    /// How many aggregates there are.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The columns that aggregates are of.
+    pub(super) fn columns(&self) -> impl Iterator<Item = usize> {
+        self.items.iter().filter_map(|item| item.column.map(|(column, _)| column))
+    }
+
+    /// What [`Tally::add`] wants of the columns of a batch.
+    pub(super) fn inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
+        let input = |item: &Item| {
+            let Some((column, _)) = item.column else { return Input { values: Values::Rows, nulls: None } };
+            let column = &columns[column];
+            let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+            let values = match (item.kind, column.data_type()) {
+                (Kind::Count, _) => Values::Rows,
+                (Kind::Sum { .. }, DataType::UInt64) => {
+                    let values = column.as_primitive::<UInt64Type>().values();
+                    Values::Whole(Numbers::Own(values.iter().map(|value| *value as i64).collect()))
+                }
+                (Kind::Sum { .. } | Kind::Best { .. }, _) => Values::Whole(Numbers::of(column)),
+                (Kind::Float, DataType::Float32) => {
+                    let values = column.as_primitive::<Float32Type>().values();
+                    Values::Float(values.iter().map(|value| f64::from(*value)).collect())
+                }
+                (Kind::Float, _) => Values::Float(column.as_primitive::<Float64Type>().values().to_vec()),
+                (Kind::Decimal | Kind::WideBest { .. }, _) => {
+                    Values::Wide(column.as_primitive::<Decimal128Type>().values().clone())
+                }
+            };
+            Input { values, nulls }
+        };
+        self.items.iter().map(input).collect()
+    }
+
+    /// What [`Tally::add`] wants of partial values, with the hidden columns behind them.
+    pub(super) fn partial_inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
+        let mut hidden = columns[self.items.len()..].iter();
+        let input = |(item, column): (&Item, &ArrayRef)| {
+            let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+            let wide = || column.as_primitive::<Decimal128Type>().values().clone();
+            let values = match item.kind {
+                Kind::Count | Kind::Best { .. } => Values::Whole(Numbers::of(column)),
+                Kind::Sum { .. } | Kind::WideBest { .. } => Values::Wide(wide()),
+                Kind::Float => {
+                    let sums = column.as_primitive::<Float64Type>().values().clone();
+                    let rests =
+                        hidden.next().map(|rests| rests.as_primitive::<Float64Type>().values().clone());
+                    Values::PartialFloat(sums, rests.unwrap_or_default())
+                }
+                Kind::Decimal => {
+                    let carries =
+                        hidden.next().map(|carries| carries.as_primitive::<Int64Type>().values().clone());
+                    Values::PartialDecimal(wide(), carries.unwrap_or_default())
+                }
+            };
+            Input { values, nulls }
+        };
+        self.items.iter().zip(columns).map(input).collect()
+    }
+
+    /// Whether accumulators have to be widened for NULLs of a batch.
+    pub(super) fn lacks(&self, inputs: &[Input]) -> bool {
+        let lacks = |(item, input): (&Item, &Input)| item.kind != Kind::Count && input.nulls.is_some();
+        !self.is_wide && self.items.iter().zip(inputs).any(lacks)
+    }
+
+    /// Whether accumulators have to be widened for the sums of a block of rows. If not, it counts as added.
+    pub(super) fn exceeds(&mut self, inputs: &[Input], start: usize, rows: usize) -> bool {
+        if self.is_wide {
+            return false;
+        }
+        let mut exceeds = false;
+        for (item, input) in self.items.iter_mut().zip(inputs) {
+            let Kind::Sum { is_unsigned } = item.kind else { continue };
+            // No magnitude is beyond a number of ones that is as long.
+            let ones = match &input.values {
+                Values::Whole(numbers) => {
+                    let values = &numbers.all()[start..start + rows];
+                    match is_unsigned {
+                        true => values.iter().fold(0, |ones, value| ones | *value as u64),
+                        false => values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 63)) as u64),
+                    }
+                }
+                Values::Wide(values) => {
+                    let values = &values[start..start + rows];
+                    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
+                    u64::try_from(ones).unwrap_or(u64::MAX)
+                }
+                _ => 0,
+            };
+            let added = u128::from(ones) * rows as u128 + rows as u128 + u128::from(item.magnitude);
+            match u64::try_from(added) {
+                Ok(magnitude) if magnitude <= i64::MAX as u64 => item.magnitude = magnitude,
+                _ => exceeds = true,
+            }
+        }
+        exceeds
+    }
+
+    /// Adds a block of rows from `start` on to the groups at these places.
+    ///
+    /// # Errors
+    /// Partial values whose sum is beyond all bounds.
+    pub(super) fn add(
+        &self,
+        tallies: &mut [u64],
+        inputs: &[Input],
+        start: usize,
+        places: &[u32],
+    ) -> Result<(), Stopped> {
+        let beyond = || Stopped::Columns("partial values that no table has".to_owned());
+        let end = start + places.len();
+        for (number, (item, input)) in self.items.iter().zip(inputs).enumerate() {
+            let nulls = input.nulls.as_ref();
+            if self.is_wide && item.kind != Kind::Count {
+                each(nulls, start, places, |_, place| {
+                    tallies[place] |= 1 << number;
+                    Some(())
+                });
+            }
+            let words = &mut tallies[item.word * LANES..];
+            let is_done = match (item.kind, &input.values) {
+                (Kind::Count, Values::Rows) => each(nulls, start, places, |_, place| {
+                    words[place] = words[place].wrapping_add(1);
+                    Some(())
+                }),
+                (Kind::Count, Values::Whole(counts)) => {
+                    let counts = &counts.all()[start..end];
+                    each(nulls, start, places, |row, place| {
+                        words[place] = (words[place] as i64).checked_add(counts[row])? as u64;
+                        Some(())
+                    })
+                }
+                (Kind::Sum { .. }, Values::Whole(values)) if !self.is_wide => {
+                    for (value, place) in values.all()[start..end].iter().zip(places) {
+                        let word = &mut words[*place as usize];
+                        *word = word.wrapping_add(*value as u64);
+                    }
+                    Some(())
+                }
+                (Kind::Sum { .. }, Values::Wide(values)) if !self.is_wide => {
+                    for (value, place) in values[start..end].iter().zip(places) {
+                        let word = &mut words[*place as usize];
+                        *word = word.wrapping_add(*value as u64);
+                    }
+                    Some(())
+                }
+                (Kind::Sum { is_unsigned }, Values::Whole(values)) => {
+                    let values = &values.all()[start..end];
+                    each(nulls, start, places, |row, place| {
+                        let value = values[row];
+                        let value = if is_unsigned { i128::from(value as u64) } else { i128::from(value) };
+                        let sum = wide_at(words, place).checked_add(value)?;
+                        set_wide(words, place, LANES, sum);
+                        Some(())
+                    })
+                }
+                (Kind::Sum { .. }, Values::Wide(values)) => {
+                    let values = &values[start..end];
+                    each(nulls, start, places, |row, place| {
+                        let sum = wide_at(words, place).checked_add(values[row])?;
+                        set_wide(words, place, LANES, sum);
+                        Some(())
+                    })
+                }
+                (Kind::Best { is_max }, Values::Whole(values)) => {
+                    let values = &values.all()[start..end];
+                    each(nulls, start, places, |row, place| {
+                        let (held, value) = (words[place] as i64, values[row]);
+                        words[place] = if is_max { held.max(value) } else { held.min(value) } as u64;
+                        Some(())
+                    })
+                }
+                (Kind::WideBest { is_max }, Values::Wide(values)) => {
+                    let values = &values[start..end];
+                    each(nulls, start, places, |row, place| {
+                        let (held, value) = (wide_at(words, place), values[row]);
+                        set_wide(words, place, LANES, if is_max { held.max(value) } else { held.min(value) });
+                        Some(())
+                    })
+                }
+                (Kind::Float, Values::Float(values)) => {
+                    let values = &values[start..end];
+                    each(nulls, start, places, |row, place| {
+                        add_float_at(words, place, values[row]);
+                        Some(())
+                    })
+                }
+                (Kind::Float, Values::PartialFloat(sums, rests)) => {
+                    each(nulls, start, places, |row, place| {
+                        add_float_at(words, place, sums[start + row]);
+                        add_float_at(words, place, *rests.get(start + row).unwrap_or(&0.0));
+                        Some(())
+                    })
+                }
+                (Kind::Decimal, Values::Wide(values)) => {
+                    let values = &values[start..end];
+                    each(nulls, start, places, |row, place| add_decimal_at(words, place, values[row], 0))
+                }
+                (Kind::Decimal, Values::PartialDecimal(values, carries)) => {
+                    each(nulls, start, places, |row, place| {
+                        let carry = *carries.get(start + row).unwrap_or(&0);
+                        add_decimal_at(words, place, values[start + row], carry)
+                    })
+                }
+                // `inputs` and `partial_inputs` have made the ones that fit.
+                _ => Some(()),
+            };
+            is_done.ok_or_else(beyond)?;
+        }
+        Ok(())
+    }
+
+    /// Accumulators that hold what these words say: `word` gives one of each group.
+    pub(super) fn restored(&self, word: impl Fn(usize) -> Vec<u64>) -> Vec<Accumulator> {
+        let seen = self.is_wide.then(|| word(0));
+        let restored = |(number, item): (usize, &Item)| {
+            let mut accumulator = Accumulator::new(item.function, item.column.map(|(_, of)| of));
+            let words: Vec<Vec<u64>> =
+                (item.word..item.word + item.kind.words(self.is_wide)).map(&word).collect();
+            let seen = seen.as_ref().filter(|_| item.kind != Kind::Count);
+            let seen = seen.map(|seen| seen.iter().map(|seen| seen >> number & 1 == 1).collect());
+            accumulator.restore(&words, seen);
+            accumulator
+        };
+        self.items.iter().enumerate().map(restored).collect()
+    }
+}
+
+impl Kind {
+    fn words(self, is_wide: bool) -> usize {
+        match self {
+            Kind::Count | Kind::Best { .. } => 1,
+            Kind::Sum { .. } => 1 + usize::from(is_wide),
+            Kind::Float | Kind::WideBest { .. } => 2,
+            Kind::Decimal => 3,
+        }
+    }
+}
+
+/// Each row of a block that is not NULL, with its place, as long as there is something to go on with.
+#[inline(always)]
+fn each(
+    nulls: Option<&NullBuffer>,
+    start: usize,
+    places: &[u32],
+    mut with: impl FnMut(usize, usize) -> Option<()>,
+) -> Option<()> {
+    match nulls {
+        None => places.iter().enumerate().try_for_each(|(row, place)| with(row, *place as usize)),
+        Some(nulls) => places.iter().enumerate().try_for_each(|(row, place)| {
+            if nulls.is_valid(start + row) { with(row, *place as usize) } else { Some(()) }
+        }),
+    }
+}
+
+#[inline]
+fn wide_at(words: &[u64], place: usize) -> i128 {
+    (u128::from(words[place]) | u128::from(words[place + LANES]) << 64) as i128
+}
+
+/// Sets two words, of which the second is so much further.
+#[inline]
+fn set_wide(words: &mut [u64], place: usize, further: usize, value: i128) {
+    words[place] = value as u64;
+    words[place + further] = (value >> 64) as u64;
+}
+
+#[inline]
+fn add_float_at(words: &mut [u64], place: usize, value: f64) {
+    let (mut sum, mut rest) = (f64::from_bits(words[place]), f64::from_bits(words[place + LANES]));
+    add_float(&mut sum, &mut rest, value);
+    (words[place], words[place + LANES]) = (sum.to_bits(), rest.to_bits());
+}
+
+#[inline]
+fn add_decimal_at(words: &mut [u64], place: usize, value: i128, more: i64) -> Option<()> {
+    let (mut rest, mut carry) = (wide_at(words, place), words[place + 2 * LANES] as i64);
+    add_decimal(&mut rest, &mut carry, value);
+    set_wide(words, place, LANES, rest);
+    words[place + 2 * LANES] = carry.checked_add(more)? as u64;
+    Some(())
+}
