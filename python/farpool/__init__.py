@@ -10,7 +10,9 @@
 A far file belongs to the session that created it, and dies with it, until `Pool.publish`
 gives it to its name. Scratch files survive the loss of a memory node, by a second copy on another
 host or on a local disk (`protection`). `farpool.duckdb.attach` makes a DuckDB database spill into a
-pool.
+pool. `Pool.put_table` makes a far table of Arrow, Parquet or CSV, and `Pool.scan` queries it:
+
+    pool.scan("t").filter(farpool.col("a") > 1).group_by("b").agg(farpool.col("a").sum()).collect()
 """
 
 from farpool._farpool import (
@@ -18,22 +20,29 @@ from farpool._farpool import (
     Error,
     ExhaustedError,
     ExistsError,
+    Expr,
     File,
     FileInfo,
     ForkError,
+    GroupBy,
     InvalidError,
     LeaseError,
     LostError,
     NotFoundError,
     Pool,
     RefusedError,
+    Rows,
+    Scan,
     Table,
     TableInfo,
     TamperedError,
     UnreachableError,
     __version__,
+    col,
     connect,
     embedded,
+    len,
+    lit,
 )
 
 __all__ = [
@@ -41,20 +50,27 @@ __all__ = [
     "Error",
     "ExhaustedError",
     "ExistsError",
+    "Expr",
     "File",
     "FileInfo",
     "ForkError",
+    "GroupBy",
     "InvalidError",
     "LeaseError",
     "LostError",
     "NotFoundError",
     "Pool",
     "RefusedError",
+    "Rows",
+    "Scan",
     "Table",
     "TableInfo",
     "TamperedError",
     "UnreachableError",
     "__version__",
+    "col",
     "connect",
     "embedded",
+    "len",
+    "lit",
 ]

@@ -8,12 +8,16 @@ may not be used in a forked child, which gets `ForkError`: connect again there.
 """
 
 import builtins
+import datetime
+import decimal
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
 import pyarrow
+import pyarrow.dataset
+import pyarrow.parquet
 from typing_extensions import Buffer
 
 Size: TypeAlias = int | str
@@ -27,6 +31,14 @@ Protection: TypeAlias = Literal["none", "mirror", "local"]
 "local": a copy on a disk of this machine, written behind; it also takes what finds no room in the pool.
 "none": nothing; what lay on a lost node raises LostError.
 """
+
+Value: TypeAlias = None | bool | int | float | str | bytes | decimal.Decimal | datetime.date
+"""What a query may compare with; a `datetime` is a `date`. One with a time zone is an instant, one without the reading
+of a clock."""
+Column: TypeAlias = str | Expr
+Mode: TypeAlias = Literal["fetch", "ship", "split"]
+"""Where a query runs: here over columns that are fetched, at the nodes that hold them, or both at once: nodes begin
+from the front, and fetching from the back, until they meet. The rows are the same."""
 
 __version__: str
 
@@ -115,6 +127,10 @@ class PoolStats(TypedDict):
     """Local copies: bytes read back, because no node had them."""
     spun_ns: int
     """CPU time that threads of this process have spun while they waited for nodes, in all pools together."""
+    row_groups_read: int
+    """Row groups of far tables that queries needed."""
+    row_groups_skipped: int
+    """Row groups that queries passed over: their statistics show that no row passes the filters."""
 
 class NodeStatus(TypedDict):
     name: str
@@ -265,15 +281,28 @@ class Pool:
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
         """The files of this session and the published ones whose names start with `prefix`."""
 
-    def put_table(self, name: str, data: ArrowStream) -> None:
-        """Makes a far table of anything that has `__arrow_c_stream__`: Arrow, Polars and DuckDB tables, readers of
-        batches. It takes the place of a table of that name at once, when all of it is there.
+    def put_table(
+        self,
+        name: str,
+        data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
+    ) -> None:
+        """Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
+        readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
+        .arrow, .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is
+        there.
 
-        Raises InvalidError (a type that far tables do not have, a row larger than a region), ExhaustedError.
+        Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be
+        read), ExhaustedError.
         """
 
     def table(self, name: str) -> Table:
         """Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name)."""
+
+    def scan(self, name: str) -> Scan:
+        """A query over a far table, to be narrowed step by step; nothing of it is read yet.
+
+        Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know).
+        """
 
     def tables(self) -> builtins.list[TableInfo]:
         """The far tables of the pool."""
@@ -305,6 +334,169 @@ class Table:
         Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
         """
 
+    def scan(self) -> Scan:
+        """A query over it, to be narrowed step by step.
+
+        Raises InvalidError (it has columns of a type that queries do not know).
+        """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+def col(name: str) -> Expr:
+    """The column of this name."""
+
+def lit(value: Value) -> Expr:
+    """A value. It takes the type of what it stands beside if it is the same value there. Raises InvalidError."""
+
+def len() -> Expr:
+    """The number of rows, for `agg` and `select`; its name is "len"."""
+
+class Expr:
+    """A value of each row, or an aggregate over rows.
+
+    Comparisons, `+ - * / %`, `&`, `|` and `~` give others; values of Python may stand on one side. Null is that of SQL.
+    `/` gives a float64 (of whole numbers too), `%` the sign of its left side. Floats: NaN equals itself and is
+    greater than all else. Whole numbers and decimals that overflow raise InvalidError when the query runs.
+    An expression has the name of its leftmost column, until `alias` or a keyword gives it one.
+    """
+
+    __hash__: None  # type: ignore[assignment]
+    def __eq__(self, other: Expr | Value) -> Expr: ...  # type: ignore[override]
+    def __ne__(self, other: Expr | Value) -> Expr: ...  # type: ignore[override]
+    def __lt__(self, other: Expr | Value) -> Expr: ...
+    def __le__(self, other: Expr | Value) -> Expr: ...
+    def __gt__(self, other: Expr | Value) -> Expr: ...
+    def __ge__(self, other: Expr | Value) -> Expr: ...
+    def __and__(self, other: Expr | bool) -> Expr: ...
+    def __rand__(self, other: bool) -> Expr: ...
+    def __or__(self, other: Expr | bool) -> Expr: ...
+    def __ror__(self, other: bool) -> Expr: ...
+    def __invert__(self) -> Expr: ...
+    def __neg__(self) -> Expr: ...
+    def __add__(self, other: Expr | Value) -> Expr: ...
+    def __radd__(self, other: Value) -> Expr: ...
+    def __sub__(self, other: Expr | Value) -> Expr: ...
+    def __rsub__(self, other: Value) -> Expr: ...
+    def __mul__(self, other: Expr | Value) -> Expr: ...
+    def __rmul__(self, other: Value) -> Expr: ...
+    def __truediv__(self, other: Expr | Value) -> Expr: ...
+    def __rtruediv__(self, other: Value) -> Expr: ...
+    def __mod__(self, other: Expr | Value) -> Expr: ...
+    def __rmod__(self, other: Value) -> Expr: ...
+    def is_in(self, values: Iterable[Value]) -> Expr:
+        """Whether it is one of these values. With None among them: true or unknown, as in SQL."""
+
+    def between(self, least: Expr | Value, most: Expr | Value) -> Expr:
+        """Whether it lies between two values, both included."""
+
+    def is_null(self) -> Expr: ...
+    def is_not_null(self) -> Expr: ...
+    def like(self, pattern: str) -> Expr:
+        """Whether text is like SQL's pattern as a whole: `%` is any text, `_` any character, `\\` takes the meaning of
+        the next."""
+
+    def ilike(self, pattern: str) -> Expr:
+        """Likewise, whatever the case of letters."""
+
+    def matches(self, pattern: str) -> Expr:
+        """Whether a regular expression (of the Rust crate `regex`) is found anywhere in text."""
+
+    def cast(self, to: object) -> Expr:
+        """As another type: its name, such as "int32", "decimal(12, 2)" or "timestamp(us)", or a type of pyarrow.
+
+        A value that does not fit ends the query with InvalidError. Raises InvalidError (no type of this name).
+        """
+
+    def alias(self, name: str) -> Expr:
+        """The same under another name."""
+
+    def sum(self) -> Expr:
+        """Of whole numbers a decimal(38, 0), of decimals one of 38 digits, of floats a float64."""
+
+    def min(self) -> Expr: ...
+    def max(self) -> Expr: ...
+    def mean(self) -> Expr:
+        """A float64."""
+
+    def count(self) -> Expr:
+        """Rows in which it is not null."""
+
+class Scan:
+    """A query over a far table. Each step gives another query; nothing is read before `collect`, `to_arrow` or `count`.
+
+    A grouping, `distinct`, or a `sort` or `top_k` with its limit may be there once; what follows sees its rows.
+    Steps raise InvalidError, which says what is wrong and what there is.
+    """
+
+    @property
+    def column_names(self) -> list[str]: ...
+    @property
+    def schema(self) -> dict[str, str]:
+        """The types of its columns, in words."""
+
+    def filter(self, *conditions: Expr) -> Scan:
+        """Rows for which all of these are true."""
+
+    def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
+        """These columns instead; if all of them are aggregates, one row of them."""
+
+    def with_columns(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
+        """Its columns and these, which take the place of columns of their names."""
+
+    def group_by(self, *keys: Column | list[Column], **named: Expr | Value) -> GroupBy:
+        """One row for each combination of these that there is, once `agg` says what is computed."""
+
+    def distinct(self) -> Scan:
+        """Each row once."""
+
+    def sort(
+        self,
+        *by: Column | list[Column],
+        descending: bool | Sequence[bool] = False,
+        nulls_last: bool | Sequence[bool] = False,
+    ) -> Scan:
+        """All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the
+        way as well. NaN is the greatest number. Only `limit` may follow."""
+
+    def top_k(self, k: int, *, by: Column | list[Column], reverse: bool = False) -> Scan:
+        """The `k` rows that are greatest by these columns, greatest first, null last; with `reverse` the least."""
+
+    def limit(self, rows: int) -> Scan:
+        """No more than so many rows: the first ones behind `sort`, otherwise any."""
+
+    def count(self, *, mode: Mode = "split") -> int:
+        """Runs it and counts its rows. Raises what `collect` raises."""
+
+    def collect(self, *, mode: Mode = "split") -> Rows:
+        """Runs it where `mode` says. Groups come in the order of their keys, null first; other rows in that of the
+        table.
+
+        Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
+        does not fit its type, a pattern that is no regular expression).
+        """
+
+    def to_arrow(self, *, mode: Mode = "split") -> pyarrow.Table:
+        """Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises."""
+
+    def explain(self, *, format: Literal["text", "json"] = "text") -> str:
+        """What it would read and where each step would run. Reads nothing."""
+
+class GroupBy:
+    """A query and the keys it groups by."""
+
+    def agg(self, *aggregates: Expr | list[Expr], **named: Expr) -> Scan:
+        """What is computed over the rows of each group."""
+
+class Rows:
+    """The rows of a query, in this process. Anything that reads Arrow streams takes them, such as `pyarrow.table` and
+    DuckDB, as often as it likes and without a copy."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def column_names(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def to_arrow(self) -> pyarrow.Table: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 class File:

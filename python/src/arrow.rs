@@ -13,13 +13,16 @@ use std::ffi::CStr;
 
 const NAME: &CStr = c"arrow_array_stream";
 
-/// The batches of any object that has `__arrow_c_stream__`.
+/// The batches of any object that has `__arrow_c_stream__`, or of what pyarrow reads as such.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamReader> {
     let py = object.py();
-    let method = object.getattr("__arrow_c_stream__").map_err(|_| {
-        let kind = object.get_type().to_string();
-        errors::invalid(py, format!("a {kind} has no __arrow_c_stream__; Arrow tables and readers have"))
-    })?;
+    let method = match object.getattr_opt("__arrow_c_stream__")? {
+        Some(method) => method,
+        None => {
+            let stream = py.import("farpool._sources")?.getattr("stream_of")?.call1((object,))?;
+            stream.getattr("__arrow_c_stream__")?
+        }
+    };
     let capsule = method.call0()?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(NAME))?.cast::<FFI_ArrowArrayStream>();
     // SAFETY: a capsule of this name holds a stream, which lives as long as the capsule. It is moved out of there, and

@@ -10,8 +10,11 @@ mod arrow;
 mod buffers;
 mod certificates;
 mod errors;
+mod expression;
 mod file;
+mod literal;
 mod pool;
+mod scan;
 mod table;
 mod units;
 
@@ -41,6 +44,13 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TableInfo", table::table_info_type(py)?)?;
     module.add_class::<file::PyFile>()?;
     module.add_class::<table::PyTable>()?;
+    module.add_class::<expression::PyExpr>()?;
+    module.add_class::<scan::PyScan>()?;
+    module.add_class::<scan::PyGroupBy>()?;
+    module.add_class::<scan::PyRows>()?;
+    module.add_function(wrap_pyfunction!(expression::col, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::lit, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::len, module)?)?;
     module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
     module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
     module.add_function(wrap_pyfunction!(units::_size_bytes, module)?)?;

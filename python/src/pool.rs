@@ -1,6 +1,7 @@
 //! `farpool.Pool`, `connect` and `embedded`.
 
 use crate::file::PyFile;
+use crate::scan::PyScan;
 use crate::table::PyTable;
 use crate::{arrow, certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
@@ -349,10 +350,12 @@ impl PyPool {
         Ok(list)
     }
 
-    /// Makes a far table of anything that has `__arrow_c_stream__`: Arrow, Polars and DuckDB tables, readers of
-    /// batches. It takes the place of a table of that name at once, when all of it is there.
+    /// Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB, readers
+    /// of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv, .arrow,
+    /// .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is there.
     ///
-    /// Raises InvalidError (a type that far tables do not have, a row larger than a region), ExhaustedError.
+    /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read),
+    /// ExhaustedError.
     fn put_table(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let batches = arrow::stream_of(data)?;
         self.run(py, |pool| pool.try_put_table(name, batches.schema(), batches))
@@ -361,6 +364,13 @@ impl PyPool {
     /// Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name).
     fn table(&self, py: Python<'_>, name: &str) -> PyResult<PyTable> {
         self.run(py, |pool| pool.table(name)).map(PyTable::new)
+    }
+
+    /// A query over a far table, to be narrowed step by step; nothing of it is read yet.
+    ///
+    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know).
+    fn scan(&self, py: Python<'_>, name: &str) -> PyResult<PyScan> {
+        self.run(py, |pool| PyScan::new(pool.table(name)?))
     }
 
     /// The far tables of the pool.

@@ -1,5 +1,6 @@
 //! `farpool.Table`.
 
+use crate::scan::PyScan;
 use crate::{arrow, errors, forks, units};
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
@@ -111,6 +112,13 @@ impl PyTable {
         let batches = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
         let stream = Bound::new(py, PyStream { batches: std::sync::Mutex::new(Some(Box::new(batches))) })?;
         py.import("pyarrow")?.getattr("table")?.call1((stream,))
+    }
+
+    /// A query over it, to be narrowed step by step.
+    ///
+    /// Raises InvalidError (it has columns of a type that queries do not know).
+    fn scan(&self, py: Python<'_>) -> PyResult<PyScan> {
+        PyScan::new(self.usable(py)?.clone()).map_err(|error| errors::of(py, &error))
     }
 
     /// For any library that reads Arrow: its batches, fetched ahead of whoever takes them.

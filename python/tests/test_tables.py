@@ -2,9 +2,15 @@
 
 import datetime
 import decimal
+import json
+import subprocess
 
 import duckdb
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 import farpool
@@ -72,6 +78,104 @@ def test_duckdb_and_readers_of_batches_are_tables(pool):
         con.register("far", pool.table("duck").to_arrow())
         assert con.sql("select count(*), sum(n) from far").fetchall() == [(100_000, 4_999_950_000)]
     pool.drop_table("duck")
+
+
+def test_text_and_bytes_of_every_layout_are_kept_plainly():
+    texts = ["a", None, "größe", "a", "x" * 100]
+    names = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0, 2], pa.int8()), pa.array(["a", "größe", "x" * 100]))
+    holes = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 2, 0, 3], pa.int16()), pa.array(["a", None, "größe", "x" * 100])
+    )
+    nothing = pa.DictionaryArray.from_arrays(pa.nulls(5, pa.int32()), pa.array([], pa.string()))
+    given = {
+        "large": pa.array(texts, pa.large_string()),
+        "view": pa.array(texts, pa.string_view()),
+        "dictionary": names,
+        "holes": holes,
+        "bytes": pa.array([text and text.encode() for text in texts], pa.large_binary()),
+        "bytes_view": pa.array([text and text.encode() for text in texts], pa.binary_view()),
+    }
+    with farpool.embedded("64MiB") as pool:
+        pool.put_table("t", pa.table(given | {"nothing": nothing}).slice(1))
+        found = pool.table("t").to_arrow()
+        for name, column in given.items():
+            of = pa.binary() if name.startswith("bytes") else pa.string()
+            assert found[name].type == of
+            assert found[name].to_pylist() == column.to_pylist()[1:]
+        assert found["nothing"].to_pylist() == [None] * 4
+        assert pool.scan("t").filter(farpool.col("holes").is_null()).count() == 1
+
+
+def test_files_and_what_reads_them_are_tables(tmp_path):
+    table = pa.table({"id": range(150_000), "word": [f"w{row % 7}" for row in range(150_000)]})
+    parquet, csv = tmp_path / "a.parquet", tmp_path / "a.csv"
+    pa.parquet.write_table(table, parquet, row_group_size=10_000)
+    pa.csv.write_csv(table, csv)
+    pa.feather.write_feather(table, tmp_path / "a.arrow")
+    (tmp_path / "folder").mkdir()
+    pa.parquet.write_table(table, tmp_path / "folder" / "part-0.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"no such thing")
+    with duckdb.connect() as con, farpool.embedded("256MiB") as pool:
+        sources = {
+            "path": parquet,
+            "text": str(parquet),
+            "csv": csv,
+            "arrow": tmp_path / "a.arrow",
+            "folder": tmp_path / "folder",
+            "file": pa.parquet.ParquetFile(parquet),
+            "dataset": pa.dataset.dataset(parquet),
+            "scanner": pa.dataset.dataset(parquet).scanner(columns=["id", "word"]),
+            "reader": pa.csv.open_csv(csv),
+            "relation": con.sql(f"select * from '{parquet}' order by id"),
+            "connection": con.cursor().execute(f"select * from '{csv}' order by id"),
+        }
+        for name, source in sources.items():
+            pool.put_table("t", source)
+            assert pool.table("t").to_arrow().equals(table), name
+        for source, words in [
+            (tmp_path / "none.parquet", "is not there"),
+            (tmp_path / "b.parquet", "cannot be read as parquet"),
+            ("a.xlsx", "is no file of a known form: .parquet, .csv"),
+        ]:
+            with pytest.raises(farpool.InvalidError, match=words):
+                pool.put_table("t", source)
+        assert pool.table("t").num_rows == table.num_rows
+
+
+def test_command_tells_of_tables_and_drops_them(shared_cluster, farpool_binary):
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [farpool_binary, "table", *arguments, "--pool", shared_cluster.url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+    with farpool.connect(shared_cluster.url) as pool:
+        assert "No far table" in command("list").stdout
+        table = every_type()
+        pool.put_table("all types", table)
+        (listed,) = json.loads(command("list", "--json").stdout)["tables"]
+        assert listed == {"name": "all types", "bytes": pool.table("all types").nbytes, "lost": False}
+        told = json.loads(command("describe", "all types", "--json").stdout)
+        assert (told["rows"], told["row_groups"], told["bytes"]) == (ROWS, 2, listed["bytes"])
+        assert sum(node["row_groups"] for node in told["nodes"]) == 2
+        columns = {column["name"]: column for column in told["columns"]}
+        assert list(columns) == table.column_names
+        assert columns["decimal"] | {"bytes": 0} == {
+            "name": "decimal",
+            "type": "decimal(20, 2)",
+            "nulls": table["decimal"].null_count,
+            "bytes": 0,
+            "min": "-0.01",
+            "max": "12.34",
+        }
+        assert (columns["date"]["min"], columns["date"]["max"]) == ("1970-01-01", "2026-11-21")
+        assert (columns["float"]["min"], columns["float"]["max"]) == ("-0.0", "inf")
+        assert columns["string"]["max"] is None, "what was cut off is not the value"
+        text = command("describe", "all types").stdout
+        assert text.startswith("all types | 70000 rows | 2 row groups") and "timestamp(us, zoned)" in text
+        assert "all types" in command("list").stdout
+        assert command("drop", "all types").stdout == "dropped far table all types\n"
+        missing = command("describe", "all types")
+        assert (missing.returncode, pool.tables()) == (1, [])
+        assert 'opening far table "all types"' in missing.stderr
 
 
 def test_what_is_no_table_is_refused(pool):

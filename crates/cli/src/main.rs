@@ -8,6 +8,7 @@ mod certs;
 mod demo;
 mod drain;
 mod exit;
+mod far_table;
 mod freed_memory;
 mod node;
 mod reach;
@@ -41,6 +42,9 @@ enum Command {
     Status(status::Args),
     /// Empty a node: its holders move away, and its process ends once nothing is left.
     Drain(drain::Args),
+    /// List, describe and drop the far tables of a pool.
+    #[command(subcommand)]
+    Table(far_table::Command),
     /// Make and look at the certificates of a pool.
     #[command(subcommand)]
     Certs(certs::Command),
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
+        Command::Table(command) => far_table::run(&command),
         Command::Certs(command) => certs::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Demo(args) => demo::run(&args),

@@ -60,6 +60,10 @@ stats! {
     disk_bytes_read,
     /// Nanoseconds that threads of this process have spun while they waited for nodes, in all pools together.
     spun_ns,
+    /// Row groups of far tables that queries needed.
+    row_groups_read,
+    /// Row groups that queries passed over, as their statistics show that no row passes the filters.
+    row_groups_skipped,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {

@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use farpool::operators::Value;
 use farpool::operators::columns::column_of;
 use farpool::table::*;
 use proptest::prelude::*;
@@ -34,18 +35,18 @@ fn column_type() -> impl Strategy<Value = DataType> {
     ]
 }
 
-fn scalar(of: &DataType, number: i64, text: &str) -> Scalar {
+fn value(of: &DataType, number: i64, text: &str) -> Value {
     match of {
-        DataType::Boolean => Scalar::Boolean(number % 2 == 0),
-        DataType::Int8 => Scalar::Signed((number as i8).into()),
-        DataType::UInt16 => Scalar::Unsigned((number as u16).into()),
-        DataType::UInt64 => Scalar::Unsigned(number as u64),
-        DataType::Float32 => Scalar::Float((number as f32).into()),
-        DataType::Float64 => Scalar::Float(number as f64),
-        DataType::Decimal128(..) => Scalar::Decimal(i128::from(number) << 50),
-        DataType::Date32 => Scalar::Signed((number as i32).into()),
-        DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => Scalar::Bytes(text.into()),
-        _ => Scalar::Signed(number),
+        DataType::Boolean => Value::Boolean(number % 2 == 0),
+        DataType::Int8 => Value::Integer((number as i8).into()),
+        DataType::UInt16 => Value::Integer((number as u16).into()),
+        DataType::UInt64 => Value::Integer((number as u64).into()),
+        DataType::Float32 => Value::Float((number as f32).to_bits().into()),
+        DataType::Float64 => Value::Float((number as f64).to_bits()),
+        DataType::Decimal128(..) => Value::Integer(i128::from(number) << 50),
+        DataType::Date32 => Value::Integer((number as i32).into()),
+        DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => Value::Bytes(text.into()),
+        _ => Value::Integer(number.into()),
     }
 }
 
@@ -94,8 +95,8 @@ prop_compose! {
                 });
                 let buffers = buffers.collect();
                 let statistics = has_statistics.then(|| Statistics {
-                    min: scalar(field.data_type(), number, &text),
-                    max: scalar(field.data_type(), number / 2, &text),
+                    min: value(field.data_type(), number, &text),
+                    max: value(field.data_type(), number / 2, &text),
                     is_min_cut: nulls.is_multiple_of(2),
                     is_max_cut: nulls.is_multiple_of(3),
                     has_nan: nulls.is_multiple_of(5),

@@ -17,6 +17,7 @@ pub mod program;
 pub mod query;
 pub mod run;
 pub mod types;
+pub mod words;
 
 pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};

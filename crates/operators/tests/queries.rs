@@ -79,11 +79,11 @@ fn long_products_are_compiled_in_time_linear_in_their_length() {
 fn whatever_does_not_fit_is_named() {
     let cases = [
         (col("nmae").eq(1), "no column \"nmae\"; there are id, big"),
-        (col("name").eq(1), "text beside int64"),
-        (col("name") + 1, "text beside int64"),
+        (col("name").eq(1), "= 1): text beside int64"),
+        (col("name") + 1, "(name + 1): text beside int64"),
         (col("ok") + col("ok"), "arithmetic of boolean"),
-        (col("id").and(col("ok")), "int32 where true or false is wanted"),
-        (col("id").in_list([1.5]), "Float(1.5) in a list for int32"),
+        (col("id").and(col("ok")), "id is int32 where true or false is wanted"),
+        (col("id").in_list([1.5]), "1.5 in a list for int32"),
     ];
     for (expr, wanted) in cases {
         let found = expr.compile(&columns()).unwrap_err();
@@ -94,7 +94,7 @@ fn whatever_does_not_fit_is_named() {
     let twice = Query::over(columns()).distinct().distinct().plan().unwrap_err();
     assert!(twice.to_string().contains("one of them is what a query can have"));
     let not_true = Query::over(columns()).filter(col("id")).plan().unwrap_err();
-    assert!(not_true.to_string().contains("filter: int32 where true or false is wanted"));
+    assert!(not_true.to_string().contains("filter: id is int32 where true or false is wanted"));
 }
 
 #[test]
@@ -138,4 +138,73 @@ fn distinct_of_all_columns_needs_no_projection() {
     let plan = Query::over(columns()).distinct().plan().unwrap();
     assert!(matches!(plan.near.operators(), [Operator::Group { keys, .. }] if keys.len() == columns().len()));
     assert!(plan.finish.operators().is_empty());
+}
+
+#[test]
+fn settled_literal_takes_the_type_of_its_kind_where_it_is_the_same_value_there() {
+    let equal = Compare(Comparison::Equal);
+    let settled = |of, value| lit(Scalar { of, value: Some(Value::Integer(value)) });
+    let decimal = |precision, scale| Type::Decimal { precision, scale };
+    assert_eq!(
+        compiled(col("price").eq(settled(decimal(3, 1), 15))).0,
+        [Column(3), integer(PRICE, 150), equal]
+    );
+    let (code, _) = compiled(col("price").eq(settled(decimal(4, 3), 1_505)));
+    assert_eq!(code[1], Cast(decimal(13, 3)), "a digit more than the column has");
+    let list = [Literal::Scalar(Scalar { of: decimal(1, 0), value: Some(Value::Integer(2)) })];
+    assert!(col("price").in_list(list).compile(&columns()).is_ok());
+    let columns = vec![
+        ("at".to_owned(), Type::Timestamp { unit: TimeUnit::Second, is_zoned: false }),
+        ("key".to_owned(), Type::FixedBytes(2)),
+    ];
+    let moment = |unit, is_zoned, value| settled(Type::Timestamp { unit, is_zoned }, value);
+    let at = |literal| col("at").eq(literal).compile(&columns).map(|(code, _)| code[1].clone());
+    let second = Scalar { of: columns[0].1, value: Some(Value::Integer(7)) };
+    assert_eq!(at(moment(TimeUnit::Microsecond, false, 7_000_000)), Ok(Instruction::Literal(second)));
+    assert!(
+        at(moment(TimeUnit::Microsecond, true, 7_000_000)).is_err(),
+        "an instant is no reading of a clock"
+    );
+    let bytes = |text: &str| lit(Scalar { of: Type::Bytes, value: Some(Value::Bytes(text.into())) });
+    assert!(col("key").eq(bytes("ab")).compile(&columns).is_ok());
+    assert!(col("key").eq(bytes("abc")).compile(&columns).is_err());
+}
+
+#[test]
+fn quotients_are_floats_whatever_is_divided() {
+    for (left, right) in [("id", "small"), ("price", "id"), ("rate", "price")] {
+        assert_eq!(compiled(col(left).ratio(col(right))).1, Type::Float64);
+    }
+    assert!(col("name").ratio(1).compile(&columns()).unwrap_err().contains("a quotient of text"));
+}
+
+#[test]
+fn programs_are_told_in_words() {
+    let names: Vec<String> = columns().into_iter().map(|(name, _)| name).collect();
+    let condition = (col("price") * (lit(1) - col("rate").cast(PRICE))).gt_eq(0.5).and(
+        col("name").like("a%").or(!col("ok")).or(col("day").is_not_null()).or(col("id").in_list([1, 2])),
+    );
+    let query = Query::over(columns())
+        .filter(condition)
+        .group_by([over("name", col("name"))], [("mean".to_owned(), Agg::Avg(col("price") + 1))])
+        .top([By::descending("mean")], 3);
+    let plan = query.plan().unwrap();
+    let (near, left) = words::lines(&plan.near, &names);
+    let expected = [
+        "filter price * (1.00 - cast(rate as decimal(12, 2))) >= 0.5000 \
+         and (name like 'a%' or not ok or day is not null or id in (1, 2))",
+        "select name, price + 1.00",
+        "group by name: sum(price + 1.00), count(price + 1.00)",
+    ];
+    assert_eq!(near, expected);
+    let mean = "cast(sum(price + 1.00) as float64) / cast(count(price + 1.00) as float64)";
+    let finish = words::lines(&plan.finish, &left).0;
+    assert_eq!(finish, [format!("select name, {mean}"), format!("first 3 rows by {mean} descending")]);
+    let scalar = |of, value| Scalar { of, value: Some(value) }.to_string();
+    assert_eq!(scalar(Type::Date, Value::Integer(20_778)), "2026-11-21");
+    let moment = Type::Timestamp { unit: TimeUnit::Millisecond, is_zoned: true };
+    assert_eq!(scalar(moment, Value::Integer(-1)), "1969-12-31 23:59:59.999Z");
+    assert_eq!(scalar(PRICE, Value::Integer(-5)), "-0.05");
+    assert_eq!(scalar(Type::Text, Value::Bytes("it's".into())), "'it''s'");
+    assert_eq!(scalar(Type::Bytes, Value::Bytes(vec![0, 255])), "x'00ff'");
 }

@@ -3,27 +3,11 @@
 use super::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX, ZONE_BYTES_MAX};
 use crate::error::{Error, ErrorKind};
 use arrow_schema::{DataType, Field as ArrowField, Schema, TimeUnit};
+use farpool_operators::Value;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 
 const DECIMAL_DIGITS_MAX: u8 = 38;
-
-/// One value of a column, in the widest form of its kind.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Scalar {
-    /// Of a Boolean column.
-    Boolean(bool),
-    /// Of a signed integer, a date (days since 1970-01-01) or a timestamp (its unit, since then).
-    Signed(i64),
-    /// Of an unsigned integer.
-    Unsigned(u64),
-    /// Of a floating-point number; 32 bits widen exactly.
-    Float(f64),
-    /// Of a decimal: the unscaled number.
-    Decimal(i128),
-    /// Of text (UTF-8) or binary.
-    Bytes(Vec<u8>),
-}
 
 /// The schema as a table keeps it: types in their stored form, no metadata.
 ///
@@ -54,7 +38,14 @@ pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
 /// The type in which a column of this type is kept, or why it is not.
 fn stored_type(given: &DataType) -> Result<DataType, String> {
     match given {
-        DataType::LargeUtf8 => Ok(DataType::Utf8),
+        DataType::LargeUtf8 | DataType::Utf8View => Ok(DataType::Utf8),
+        DataType::LargeBinary | DataType::BinaryView => Ok(DataType::Binary),
+        // Whether a row group has a dictionary is decided anew.
+        DataType::Dictionary(_, values)
+            if matches!(stored_type(values)?, DataType::Utf8 | DataType::Binary) =>
+        {
+            stored_type(values)
+        }
         DataType::FixedSizeBinary(width) if !(1..=FIXED_BYTES_MAX as i32).contains(width) => {
             Err(format!("1 to {FIXED_BYTES_MAX} bytes are permitted"))
         }
@@ -67,7 +58,7 @@ fn stored_type(given: &DataType) -> Result<DataType, String> {
         kept if code(kept).is_some() => Ok(kept.clone()),
         _ => Err(
             "far tables have Boolean, Int8 to Int64, UInt8 to UInt64, Float32, Float64, Decimal128, Date32, \
-                  Timestamp, Utf8, LargeUtf8, Binary and FixedSizeBinary"
+                  Timestamp, Utf8, Binary (both also Large, View and Dictionary) and FixedSizeBinary"
                 .to_owned(),
         ),
     }
@@ -191,19 +182,14 @@ pub(super) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
 }
 
 /// Appends a value of a column of this type, as wide as the type.
-pub(super) fn put_scalar(of: &DataType, value: &Scalar, out: &mut Vec<u8>) {
+pub(super) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     match value {
-        Scalar::Boolean(value) => value.put(out),
-        Scalar::Signed(value) => out.extend_from_slice(&value.to_le_bytes()[..width(of).unwrap_or(8).min(8)]),
-        Scalar::Unsigned(value) => {
-            out.extend_from_slice(&value.to_le_bytes()[..width(of).unwrap_or(8).min(8)])
+        Value::Boolean(value) => value.put(out),
+        Value::Integer(value) => {
+            out.extend_from_slice(&value.to_le_bytes()[..width(of).unwrap_or(16).min(16)])
         }
-        Scalar::Float(value) if *of == DataType::Float32 => {
-            out.extend_from_slice(&(*value as f32).to_le_bytes())
-        }
-        Scalar::Float(value) => out.extend_from_slice(&value.to_le_bytes()),
-        Scalar::Decimal(value) => out.extend_from_slice(&value.to_le_bytes()),
-        Scalar::Bytes(bytes) => {
+        Value::Float(bits) => out.extend_from_slice(&bits.to_le_bytes()[..width(of).unwrap_or(8).min(8)]),
+        Value::Bytes(bytes) => {
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);
         }
@@ -211,19 +197,25 @@ pub(super) fn put_scalar(of: &DataType, value: &Scalar, out: &mut Vec<u8>) {
 }
 
 /// Reads a value of a column of this type.
-pub(super) fn take_scalar(of: &DataType, from: &mut Cursor<'_>) -> Result<Scalar, WireError> {
+pub(super) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, WireError> {
     Ok(match of {
-        DataType::Boolean => Scalar::Boolean(bool::take(from)?),
-        DataType::Int8 => Scalar::Signed(u8::take(from)?.cast_signed().into()),
-        DataType::Int16 => Scalar::Signed(u16::take(from)?.cast_signed().into()),
-        DataType::Int32 | DataType::Date32 => Scalar::Signed(u32::take(from)?.cast_signed().into()),
-        DataType::UInt8 => Scalar::Unsigned(u8::take(from)?.into()),
-        DataType::UInt16 => Scalar::Unsigned(u16::take(from)?.into()),
-        DataType::UInt32 => Scalar::Unsigned(u32::take(from)?.into()),
-        DataType::UInt64 => Scalar::Unsigned(u64::take(from)?),
-        DataType::Float32 => float(f32::from_bits(u32::take(from)?).into())?,
-        DataType::Float64 => float(f64::from_bits(u64::take(from)?))?,
-        DataType::Decimal128(..) => Scalar::Decimal(u128::take(from)?.cast_signed()),
+        DataType::Boolean => Value::Boolean(bool::take(from)?),
+        DataType::Int8 => Value::Integer(u8::take(from)?.cast_signed().into()),
+        DataType::Int16 => Value::Integer(u16::take(from)?.cast_signed().into()),
+        DataType::Int32 | DataType::Date32 => Value::Integer(u32::take(from)?.cast_signed().into()),
+        DataType::UInt8 => Value::Integer(u8::take(from)?.into()),
+        DataType::UInt16 => Value::Integer(u16::take(from)?.into()),
+        DataType::UInt32 => Value::Integer(u32::take(from)?.into()),
+        DataType::UInt64 => Value::Integer(u64::take(from)?.into()),
+        DataType::Float32 => {
+            let bits = u32::take(from)?;
+            float(f32::from_bits(bits).is_nan(), bits.into())?
+        }
+        DataType::Float64 => {
+            let bits = u64::take(from)?;
+            float(f64::from_bits(bits).is_nan(), bits)?
+        }
+        DataType::Decimal128(..) => Value::Integer(u128::take(from)?.cast_signed()),
         DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => {
             let bytes = usize::from(u8::take(from)?);
             if bytes > BOUND_BYTES_MAX {
@@ -234,17 +226,17 @@ pub(super) fn take_scalar(of: &DataType, from: &mut Cursor<'_>) -> Result<Scalar
                     max,
                 });
             }
-            Scalar::Bytes(from.bytes(bytes)?.to_vec())
+            Value::Bytes(from.bytes(bytes)?.to_vec())
         }
         // Int64 and timestamps.
-        _ => Scalar::Signed(u64::take(from)?.cast_signed()),
+        _ => Value::Integer(u64::take(from)?.cast_signed().into()),
     })
 }
 
 /// A bound, which NaN is not.
-fn float(value: f64) -> Result<Scalar, WireError> {
-    match value.is_nan() {
-        true => Err(WireError::Value { what: "a smallest or largest value", found: value.to_bits() }),
-        false => Ok(Scalar::Float(value)),
+fn float(is_nan: bool, bits: u64) -> Result<Value, WireError> {
+    match is_nan {
+        true => Err(WireError::Value { what: "a smallest or largest value", found: bits }),
+        false => Ok(Value::Float(bits)),
     }
 }

@@ -218,7 +218,7 @@ impl FarTable {
     }
 
     /// The error of a read, and if the name has another file now, that.
-    fn explain(&self, error: Error) -> Error {
+    fn cause_of(&self, error: Error) -> Error {
         let error = error.during(format_args!("reading far table {:?}", self.name));
         if error.kind() != ErrorKind::Lost {
             return error;
@@ -325,7 +325,7 @@ impl Fetch {
     fn run(mut self) {
         let _completion = Completion(Arc::clone(&self.shared));
         while !self.groups.is_empty() && self.wait_for_room() {
-            let batches = self.next().unwrap_or_else(|error| vec![Err(self.table.explain(error))]);
+            let batches = self.next().unwrap_or_else(|error| vec![Err(self.table.cause_of(error))]);
             let has_failed = batches.iter().any(Result::is_err);
             locked(&self.shared.waiting).batches.extend(batches);
             self.shared.changed.ring();

@@ -89,7 +89,7 @@ impl Packer {
                     "column {name:?} of a batch is of type {found}; the table's is of {of}"
                 )));
             }
-            if !field.is_nullable() && column.null_count() > 0 {
+            if !field.is_nullable() && column.logical_null_count() > 0 {
                 return Err(invalid(format!("column {name:?} is not nullable, and a batch has nulls in it")));
             }
         }
@@ -147,7 +147,7 @@ impl Packer {
 fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize) -> usize {
     let aligned = |bytes: usize| bytes.next_multiple_of(BUFFER_ALIGN);
     let validity =
-        if parts.iter().any(|part| part.null_count() > 0) { aligned(bitmap_bytes(rows)) } else { 0 };
+        if parts.iter().any(|part| part.logical_null_count() > 0) { aligned(bitmap_bytes(rows)) } else { 0 };
     let values = match of {
         DataType::Boolean => aligned(bitmap_bytes(rows)),
         DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(parts)),
@@ -169,6 +169,22 @@ fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
             DataType::LargeUtf8 => {
                 Box::new(part.as_string::<i64>().iter().map(|value| value.map(str::as_bytes)))
             }
+            DataType::Utf8View => {
+                Box::new(part.as_string_view().iter().map(|value| value.map(str::as_bytes)))
+            }
+            DataType::LargeBinary => Box::new(part.as_binary::<i64>().iter()),
+            DataType::BinaryView => Box::new(part.as_binary_view().iter()),
+            DataType::Dictionary(..) => {
+                let dictionary = part.as_any_dictionary();
+                let values: Vec<Option<&[u8]>> = of(dictionary.values()).collect();
+                if values.is_empty() {
+                    return Box::new(std::iter::repeat_n(None, part.len()));
+                }
+                let keys = dictionary.normalized_keys();
+                let value =
+                    move |(row, key)| if part.is_null(row) { None } else { values.get(key).copied()? };
+                Box::new(keys.into_iter().enumerate().map(value))
+            }
             _ => Box::new(part.as_binary::<i32>().iter()),
         }
     }
@@ -184,12 +200,13 @@ fn put_buffer(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
 }
 
 fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Vec<u8>) -> ColumnChunk {
-    let null_count: usize = parts.iter().map(|part| part.null_count()).sum();
+    // A dictionary may have a null among its values.
+    let null_count: usize = parts.iter().map(|part| part.logical_null_count()).sum();
     let mut buffers = Vec::with_capacity(4);
     if null_count > 0 {
         let mut bits = BooleanBufferBuilder::new(rows);
         for part in parts {
-            match part.nulls() {
+            match part.logical_nulls() {
                 Some(nulls) => bits.append_buffer(nulls.inner()),
                 None => bits.append_n(part.len(), true),
             }

@@ -5,12 +5,14 @@
 //! they are. A footer says where every buffer lies and between which values its column is; a fixed trailer at the end
 //! of the file says where the footer is.
 //!
-//! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) is pure; `put` and `far_table`
-//! move them, `query` runs programs of operators over them, `shipping` beside them.
+//! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) and which of them a query needs
+//! (`skipping`) is pure; `put` and `far_table` move them, `query` runs programs of operators over them, `shipping` beside
+//! them.
 //!
 //! Never here: an operator of our own over columns, or another file format.
 
 mod column_type;
+mod explain;
 mod far_table;
 mod footer;
 mod layout;
@@ -18,14 +20,16 @@ mod put;
 mod query;
 mod report;
 mod shipping;
+mod skipping;
 mod statistics;
 
-pub use column_type::Scalar;
+pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, RowGroup, Trailer};
 pub use layout::{EncodedGroup, Packer};
 pub use query::Answer;
 pub use report::{Mode, Report};
+pub use skipping::may_pass;
 pub use statistics::Statistics;
 
 pub use column_type::stored_schema;

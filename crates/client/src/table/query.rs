@@ -62,7 +62,8 @@ impl FarTable {
             return Err(during(refused("the query was planned over other columns")));
         }
         let (near, columns) = plan.near.narrowed();
-        let mut work = Work::new(self, near, columns, mode).map_err(during)?;
+        let groups = self.groups_for(&plan.near);
+        let mut work = Work::new(self, near, columns, groups, mode).map_err(during)?;
         work.run(mode).map_err(during)?;
         let (merged, mut report) = work.finish().map_err(during)?;
         let finish = self.finish(plan.finish.clone(), merged).map_err(during)?;
@@ -142,6 +143,8 @@ struct Work<'t> {
     program: Arc<Program>,
     /// The columns that it reads.
     columns: Vec<usize>,
+    /// The row groups that it reads.
+    groups: Vec<usize>,
     local: Local,
     positions: Vec<u64>,
     /// What shares that are over have left.
@@ -156,27 +159,34 @@ const CLAIMS_AHEAD: usize = 2;
 const WAIT_MS: u64 = 1_000;
 
 impl<'t> Work<'t> {
-    fn new(table: &'t FarTable, near: Program, columns: Vec<usize>, mode: Mode) -> Result<Work<'t>, Error> {
+    fn new(
+        table: &'t FarTable,
+        near: Program,
+        columns: Vec<usize>,
+        groups: Vec<usize>,
+        mode: Mode,
+    ) -> Result<Work<'t>, Error> {
         let program = Arc::new(near);
         let local = Local::new(table, Arc::clone(&program))?;
-        let report = Report::new(mode, table.row_groups().len());
+        let mut report = Report::new(mode, table.row_groups().len());
+        report.skipped = table.row_groups().len() - groups.len();
         let positions = table.positions();
-        Ok(Work { table, program, columns, local, positions, shipped: Vec::new(), report })
+        Ok(Work { table, program, columns, groups, local, positions, shipped: Vec::new(), report })
     }
 
     fn run(&mut self, mode: Mode) -> Result<(), Error> {
-        let groups = 0..self.table.row_groups().len();
+        let groups = self.groups.clone();
         if self.columns.is_empty() {
             // What counts rows needs none of their bytes, from nobody.
             return self.count_rows(groups);
         }
         if mode == Mode::Fetch {
-            return self.fetch(groups.collect());
+            return self.fetch(groups);
         }
-        let (shares, rest) = shares(self.table, groups, &self.columns);
         let Ok(program) = self.program.encode() else {
-            return self.fetch((0..self.table.row_groups().len()).collect());
+            return self.fetch(groups);
         };
+        let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
         let shipping = Arc::new(Shipping::new(program, shares));
         let session = Arc::clone(&self.table.file.inner.session);
         let nodes = shipping.nodes();
@@ -202,7 +212,7 @@ impl<'t> Work<'t> {
         self.commit(&shipping, &claimed)
     }
 
-    fn count_rows(&mut self, groups: std::ops::Range<usize>) -> Result<(), Error> {
+    fn count_rows(&mut self, groups: Vec<usize>) -> Result<(), Error> {
         let schema = Arc::new(Schema::empty());
         for group in groups {
             let rows = self.table.row_groups()[group].rows as usize;

@@ -1,11 +1,12 @@
 //! Between which values a column of a row group is: what lets a reader pass the group over.
 
 use super::BOUND_BYTES_MAX;
-use super::column_type::{Scalar, put_scalar, take_scalar};
+use super::column_type::{put_value, take_value};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType};
 use arrow_schema::{DataType, TimeUnit};
+use farpool_operators::Value;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 
@@ -18,9 +19,9 @@ const KNOWN: u8 = 1;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
     /// No value is less. If it was cut off, it is the beginning of the smallest one, which is a bound all the same.
-    pub min: Scalar,
+    pub min: Value,
     /// No value is greater; if it was cut off, no value is greater than every one that begins so.
-    pub max: Scalar,
+    pub max: Value,
     /// Whether `min` is only the beginning of the smallest value.
     pub is_min_cut: bool,
     /// Whether `max` is only the beginning of the largest value.
@@ -35,8 +36,8 @@ impl Statistics {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let cut = flag(known.is_min_cut, MIN_CUT) | flag(known.is_max_cut, MAX_CUT);
         out.push(KNOWN | cut | flag(known.has_nan, HAS_NAN));
-        put_scalar(of, &known.min, out);
-        put_scalar(of, &known.max, out);
+        put_value(of, &known.min, out);
+        put_value(of, &known.max, out);
     }
 
     pub(super) fn take(of: &DataType, from: &mut Cursor<'_>) -> Result<Option<Statistics>, WireError> {
@@ -48,15 +49,15 @@ impl Statistics {
             return Err(WireError::Value { what: "the flags of statistics", found: flags.into() });
         }
         Ok(Some(Statistics {
-            min: take_scalar(of, from)?,
-            max: take_scalar(of, from)?,
+            min: take_value(of, from)?,
+            max: take_value(of, from)?,
             is_min_cut: flags & MIN_CUT != 0,
             is_max_cut: flags & MAX_CUT != 0,
             has_nan: flags & HAS_NAN != 0,
         }))
     }
 
-    fn exact((min, max): (Scalar, Scalar)) -> Statistics {
+    fn exact((min, max): (Value, Value)) -> Statistics {
         Statistics { min, max, is_min_cut: false, is_max_cut: false, has_nan: false }
     }
 
@@ -72,7 +73,7 @@ impl Statistics {
             while is_text && bytes < value.len() && value[bytes] & 0xc0 == 0x80 {
                 bytes -= 1;
             }
-            Scalar::Bytes(value[..bytes].to_vec())
+            Value::Bytes(value[..bytes].to_vec())
         };
         let is_long = |value: &[u8]| value.len() > BOUND_BYTES_MAX;
         let exact = Statistics::exact((cut(min), cut(max)));
@@ -81,35 +82,32 @@ impl Statistics {
 
     /// Of a column of fixed width, in parts.
     pub(super) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
-        let signed = |(min, max): (i64, i64)| Statistics::exact((Scalar::Signed(min), Scalar::Signed(max)));
-        let unsigned =
-            |(min, max): (u64, u64)| Statistics::exact((Scalar::Unsigned(min), Scalar::Unsigned(max)));
+        let whole = |(min, max): (i128, i128)| Statistics::exact((Value::Integer(min), Value::Integer(max)));
         match of {
             DataType::Boolean => {
                 let values = || parts.iter().flat_map(|part| part.as_boolean().iter().flatten());
                 let bounds = (values().min()?, values().max()?);
-                Some(Statistics::exact((Scalar::Boolean(bounds.0), Scalar::Boolean(bounds.1))))
+                Some(Statistics::exact((Value::Boolean(bounds.0), Value::Boolean(bounds.1))))
             }
-            DataType::Int8 => bounds::<Int8Type, _>(parts, i64::from).map(signed),
-            DataType::Int16 => bounds::<Int16Type, _>(parts, i64::from).map(signed),
-            DataType::Int32 => bounds::<Int32Type, _>(parts, i64::from).map(signed),
-            DataType::Date32 => bounds::<Date32Type, _>(parts, i64::from).map(signed),
-            DataType::Int64 => bounds::<Int64Type, _>(parts, |value| value).map(signed),
+            DataType::Int8 => bounds::<Int8Type>(parts).map(whole),
+            DataType::Int16 => bounds::<Int16Type>(parts).map(whole),
+            DataType::Int32 => bounds::<Int32Type>(parts).map(whole),
+            DataType::Date32 => bounds::<Date32Type>(parts).map(whole),
+            DataType::Int64 => bounds::<Int64Type>(parts).map(whole),
             DataType::Timestamp(unit, _) => match unit {
-                TimeUnit::Second => bounds::<TimestampSecondType, _>(parts, |value| value),
-                TimeUnit::Millisecond => bounds::<TimestampMillisecondType, _>(parts, |value| value),
-                TimeUnit::Microsecond => bounds::<TimestampMicrosecondType, _>(parts, |value| value),
-                TimeUnit::Nanosecond => bounds::<TimestampNanosecondType, _>(parts, |value| value),
+                TimeUnit::Second => bounds::<TimestampSecondType>(parts),
+                TimeUnit::Millisecond => bounds::<TimestampMillisecondType>(parts),
+                TimeUnit::Microsecond => bounds::<TimestampMicrosecondType>(parts),
+                TimeUnit::Nanosecond => bounds::<TimestampNanosecondType>(parts),
             }
-            .map(signed),
-            DataType::UInt8 => bounds::<UInt8Type, _>(parts, u64::from).map(unsigned),
-            DataType::UInt16 => bounds::<UInt16Type, _>(parts, u64::from).map(unsigned),
-            DataType::UInt32 => bounds::<UInt32Type, _>(parts, u64::from).map(unsigned),
-            DataType::UInt64 => bounds::<UInt64Type, _>(parts, |value| value).map(unsigned),
-            DataType::Float32 => floats::<Float32Type>(parts, f64::from),
-            DataType::Float64 => floats::<Float64Type>(parts, |value| value),
-            DataType::Decimal128(..) => bounds::<Decimal128Type, _>(parts, |value| value)
-                .map(|(min, max)| Statistics::exact((Scalar::Decimal(min), Scalar::Decimal(max)))),
+            .map(whole),
+            DataType::UInt8 => bounds::<UInt8Type>(parts).map(whole),
+            DataType::UInt16 => bounds::<UInt16Type>(parts).map(whole),
+            DataType::UInt32 => bounds::<UInt32Type>(parts).map(whole),
+            DataType::UInt64 => bounds::<UInt64Type>(parts).map(whole),
+            DataType::Float32 => floats::<Float32Type>(parts, f32::is_nan, |value| value.to_bits().into()),
+            DataType::Float64 => floats::<Float64Type>(parts, f64::is_nan, f64::to_bits),
+            DataType::Decimal128(..) => bounds::<Decimal128Type>(parts).map(whole),
             DataType::FixedSizeBinary(_) => {
                 let values = parts.iter().flat_map(|part| part.as_fixed_size_binary().iter().flatten());
                 Statistics::of_bytes(values, false)
@@ -130,9 +128,9 @@ fn each_value<T: ArrowPrimitiveType>(parts: &[ArrayRef], mut each: impl FnMut(T:
     }
 }
 
-fn bounds<T: ArrowPrimitiveType, W>(parts: &[ArrayRef], widen: impl Fn(T::Native) -> W) -> Option<(W, W)>
+fn bounds<T: ArrowPrimitiveType>(parts: &[ArrayRef]) -> Option<(i128, i128)>
 where
-    T::Native: Ord,
+    T::Native: Ord + Into<i128>,
 {
     let mut bounds: Option<(T::Native, T::Native)> = None;
     each_value::<T>(parts, |value| {
@@ -140,21 +138,27 @@ where
         *min = value.min(*min);
         *max = value.max(*max);
     });
-    bounds.map(|(min, max)| (widen(min), widen(max)))
+    bounds.map(|(min, max)| (min.into(), max.into()))
 }
 
-fn floats<T: ArrowPrimitiveType>(parts: &[ArrayRef], widen: impl Fn(T::Native) -> f64) -> Option<Statistics> {
+fn floats<T: ArrowPrimitiveType>(
+    parts: &[ArrayRef],
+    is_nan: impl Fn(T::Native) -> bool,
+    bits: impl Fn(T::Native) -> u64,
+) -> Option<Statistics>
+where
+    T::Native: PartialOrd,
+{
     let (mut bounds, mut has_nan) = (None, false);
     each_value::<T>(parts, |value| {
-        let value = widen(value);
-        if value.is_nan() {
+        if is_nan(value) {
             has_nan = true;
             return;
         }
         let (min, max) = bounds.get_or_insert((value, value));
-        *min = value.min(*min);
-        *max = value.max(*max);
+        *min = if value < *min { value } else { *min };
+        *max = if value > *max { value } else { *max };
     });
     let (min, max) = bounds?;
-    Some(Statistics { has_nan, ..Statistics::exact((Scalar::Float(min), Scalar::Float(max))) })
+    Some(Statistics { has_nan, ..Statistics::exact((Value::Float(bits(min)), Value::Float(bits(max)))) })
 }

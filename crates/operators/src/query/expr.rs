@@ -6,6 +6,7 @@
 
 use crate::expression::{Binary, Comparison, Instruction};
 use crate::limits::DECIMAL_DIGITS_MAX;
+use crate::run::rescaled;
 use crate::types::{Arithmetic, Scalar, Type, Value};
 use std::ops;
 
@@ -73,6 +74,8 @@ pub enum Expr {
     Like(Box<Expr>, String, bool),
     /// Whether a regular expression is found.
     Matches(Box<Expr>, String),
+    /// The quotient of two numbers of any type, as a float64.
+    Ratio(Box<Expr>, Box<Expr>),
     /// Arithmetic.
     Binary(Binary, Box<Expr>, Box<Expr>),
     /// The negative.
@@ -153,6 +156,11 @@ impl Expr {
     /// The regular expression is found in it.
     pub fn matches(self, pattern: impl Into<String>) -> Expr {
         Expr::Matches(Box::new(self), pattern.into())
+    }
+
+    /// Their quotient as a float64, where `/` of whole numbers is a whole number.
+    pub fn ratio(self, divisor: impl Into<Expr>) -> Expr {
+        Expr::Ratio(Box::new(self), Box::new(divisor.into()))
     }
 
     /// As another type. A value that does not fit ends the query with an error.
@@ -236,7 +244,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         let compiled = compile(expr, columns, Some(Type::Boolean))?;
         match compiled.of {
             Type::Boolean => Ok(compiled),
-            of => Err(format!("{of} where true or false is wanted")),
+            of => Err(format!("{expr} is {of} where true or false is wanted")),
         }
     };
     Ok(match expr {
@@ -250,17 +258,20 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         }
         Expr::Literal(literal) => {
             let scalar = wanted.and_then(|of| exactly(literal, of)).or_else(|| natural(literal));
-            let scalar = scalar.ok_or_else(|| format!("a literal {literal:?} that no type holds"))?;
+            let scalar = scalar.ok_or_else(|| format!("a literal {literal} that no type holds"))?;
             Compiled { of: scalar.of, code: vec![Instruction::Literal(scalar)] }
         }
         Expr::Compare(comparison, left, right) => {
-            let (left, right) = in_common(both(left, right, columns)?)?;
+            let sides = in_common(both(left, right, columns)?);
+            let (left, right) = sides.map_err(|why| format!("{expr}: {why}"))?;
             left.and_then(right, Instruction::Compare(*comparison), Type::Boolean)
         }
         Expr::InList(value, list) => {
             let value = whole(value)?;
             let exact = |literal| {
-                exactly(literal, value.of).ok_or_else(|| format!("{literal:?} in a list for {}", value.of))
+                exactly(literal, value.of).ok_or_else(|| {
+                    format!("{literal} in a list for {}: only its values are permitted", value.of)
+                })
             };
             let list = list.iter().map(exact).collect::<Result<Vec<_>, _>>()?;
             value.then(Instruction::InList(list), Type::Boolean)
@@ -280,7 +291,18 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         Expr::Matches(value, pattern) => {
             whole(value)?.then(Instruction::Matches { pattern: pattern.clone() }, Type::Boolean)
         }
-        Expr::Binary(binary, left, right) => arithmetic(*binary, left, right, columns)?,
+        Expr::Ratio(left, right) => {
+            let (left, right) = both(left, right, columns)?;
+            if let Some(other) = [left.of, right.of].into_iter().find(|of| of.arithmetic().is_none()) {
+                return Err(format!("{expr}: a quotient of {other}: numbers are wanted"));
+            }
+            let divide = Instruction::Binary(Binary::Divide);
+            left.cast(Type::Float64).and_then(right.cast(Type::Float64), divide, Type::Float64)
+        }
+        Expr::Binary(binary, left, right) => {
+            let sides = both(left, right, columns)?;
+            arithmetic(*binary, sides).map_err(|why| format!("{expr}: {why}"))?
+        }
         Expr::Negate(value) => {
             let value = compile(value, columns, wanted)?;
             let of = value.of;
@@ -312,8 +334,7 @@ fn in_common((left, right): (Compiled, Compiled)) -> Result<(Compiled, Compiled)
     Ok((left.cast(of), right.cast(of)))
 }
 
-fn arithmetic(binary: Binary, left: &Expr, right: &Expr, columns: Columns<'_>) -> Result<Compiled, String> {
-    let sides = both(left, right, columns)?;
+fn arithmetic(binary: Binary, sides: (Compiled, Compiled)) -> Result<Compiled, String> {
     let are_decimals =
         [&sides.0, &sides.1].map(|side| side.of.arithmetic()) == [Some(Arithmetic::Decimal); 2];
     // Of a product of decimals the scales add up: they need not be the same.
@@ -365,6 +386,11 @@ fn common(left: Type, right: Type) -> Option<Type> {
         (time @ Type::Timestamp { .. }, Type::Date) | (Type::Date, time @ Type::Timestamp { .. }) => {
             Some(time)
         }
+        (Type::Timestamp { unit: left, is_zoned: one }, Type::Timestamp { unit: right, is_zoned: other })
+            if one == other =>
+        {
+            Some(Type::Timestamp { unit: left.max(right), is_zoned: one })
+        }
         _ => None,
     }
 }
@@ -402,7 +428,8 @@ fn natural(literal: &Literal) -> Option<Scalar> {
 fn exactly(literal: &Literal, of: Type) -> Option<Scalar> {
     let value = match (literal, of) {
         (Literal::Null, _) => return Some(Scalar::null(of)),
-        (Literal::Scalar(scalar), _) => return (scalar.of == of).then(|| scalar.clone()),
+        (Literal::Scalar(scalar), _) if scalar.of == of => return scalar.is_valid().then(|| scalar.clone()),
+        (Literal::Scalar(scalar), _) => same_kind(scalar, of)?,
         (Literal::Boolean(value), Type::Boolean) => Value::Boolean(*value),
         (Literal::Integer(value), Type::Float64) if value.unsigned_abs() <= 1 << 53 => {
             Value::Float((*value as f64).to_bits())
@@ -426,6 +453,20 @@ fn exactly(literal: &Literal, of: Type) -> Option<Scalar> {
     };
     let scalar = Scalar { of, value: Some(value) };
     scalar.is_valid().then_some(scalar)
+}
+
+/// A value of a settled type as another of its kind: decimals, times of one sort, bytes.
+fn same_kind(scalar: &Scalar, of: Type) -> Option<Value> {
+    let is_kind = match (scalar.of, of) {
+        (Type::Timestamp { is_zoned: one, .. }, Type::Timestamp { is_zoned: other, .. }) => one == other,
+        (Type::Decimal { .. }, Type::Decimal { .. }) => true,
+        (Type::Bytes, Type::FixedBytes(_)) => return scalar.value.clone(),
+        _ => false,
+    };
+    let Some(Value::Integer(value)) = scalar.value else { return None };
+    let moved = rescaled(value, scalar.of, of).filter(|_| is_kind)?;
+    // What comes back as another lost digits on the way.
+    (rescaled(moved, of, scalar.of) == Some(value)).then_some(Value::Integer(moved))
 }
 
 /// A float as the decimal that people write for it, in units of its last digit: 0.05 is 5 at a scale of 2.

@@ -5,6 +5,7 @@
 //! rows only, so it is a program of its own, run by the same code where the rows are merged.
 
 mod expr;
+mod written;
 
 pub use expr::{Expr, Literal, col, lit};
 
@@ -131,13 +132,18 @@ impl Query {
         self
     }
 
+    /// The columns as they stand now.
+    pub fn columns(&self) -> &[(String, Type)] {
+        &self.columns
+    }
+
     /// Rows for which it is true.
     #[must_use]
     pub fn filter(self, condition: Expr) -> Query {
         self.step("filter", |query| {
             let (code, of) = condition.compile(&query.columns)?;
             if of != Type::Boolean {
-                return Err(format!("{of} where true or false is wanted"));
+                return Err(format!("{condition} is {of} where true or false is wanted"));
             }
             query.push(Operator::Filter(code));
             Ok(())

@@ -41,7 +41,7 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
             Ok(Arc::new(Float32Array::new(values.into(), nulls.cloned())))
         }
         (Wide::Whole(values), Type::Float32 | Type::Float64) => {
-            let divisor = 10f64.powi(i32::from(scale(from)));
+            let divisor = divisor(from);
             let values = values.into_iter().map(|value| value as f64 / divisor);
             Ok(match to {
                 Type::Float32 => Arc::new(Float32Array::new(
@@ -120,8 +120,20 @@ fn per_day(of: Type) -> i128 {
     }
 }
 
-/// A whole number of one type in units of another.
-fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
+/// What units of a last digit are divided by.
+fn divisor(of: Type) -> f64 {
+    10f64.powi(i32::from(scale(of)))
+}
+
+/// A whole number or decimal, in units of its last digit, as the float that a cast makes of it. Of greater numbers no
+/// less.
+pub fn as_float(value: i128, from: Type) -> f64 {
+    value as f64 / divisor(from)
+}
+
+/// A whole number, time or decimal of one type in units of another, as a cast makes it; of greater numbers no less,
+/// except as booleans. Nothing if 128 bits are too few; whether it fits the type is not asked.
+pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
     let is_time = |of| matches!(of, Type::Date | Type::Timestamp { .. });
     if is_time(from) {
         let (old, new) = (per_day(from), per_day(to));
@@ -223,7 +235,8 @@ fn day_of(year: i128, month: i128, day: i128) -> i128 {
     era * 146_097 + year * 365 + year / 4 - year / 100 + day - 719_468
 }
 
-fn date_text(day: i128) -> String {
+/// `YYYY-MM-DD` of a day since 1970-01-01.
+pub(crate) fn date_text(day: i128) -> String {
     let (year, month, day) = civil(day);
     let sign = if year < 0 { "-" } else { "" };
     format!("{sign}{:04}-{month:02}-{day:02}", year.unsigned_abs())

@@ -20,13 +20,17 @@ mod pack;
 mod packed;
 mod pattern;
 mod slots;
+mod sort;
 mod tally;
 mod top;
 
 pub use batch::{data_type, type_of};
 pub use bounds::{BATCH_BYTES_MAX, Bounds, Stopped};
+pub(crate) use cast::date_text;
+pub use cast::{as_float, rescaled};
 pub use lookup::{Bloom, Keys, LookupTable, Lookups};
 pub use merge::Merge;
+pub use sort::sorted;
 
 use crate::expression::Flaw;
 use crate::program::{Operator, Program};

@@ -1,0 +1,195 @@
+//! `farpool table`: the far tables of a pool. They are put by clients, from Arrow.
+
+use crate::units::show_bytes;
+use crate::{Outcome, reach, table};
+use farpool::operators::run::type_of;
+use farpool::operators::{Scalar, Value};
+use farpool::table::{ColumnChunk, Statistics};
+use farpool::{FarTable, Pool, PoolOptions};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// List, describe and drop far tables.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the far tables of a pool.
+    List(ListArgs),
+    /// Show a far table: its columns, rows, row groups, bytes, and the nodes that hold it.
+    Describe(OneArgs),
+    /// Drop a far table: its name, and the memory it takes.
+    Drop(OneArgs),
+}
+
+#[derive(clap::Args)]
+struct PoolArgs {
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// For machines: one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool table list --pool farpool://127.0.0.1:7700")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool table describe lineitem --pool farpool://127.0.0.1:7700")]
+pub(crate) struct OneArgs {
+    /// The table
+    name: String,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+pub(crate) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::List(args) => list(args),
+        Command::Describe(args) => describe(args),
+        Command::Drop(args) => drop_one(args),
+    }
+}
+
+impl PoolArgs {
+    fn open(&self) -> Result<Pool, crate::exit::Failure> {
+        let reach = self.reach.reach()?;
+        let options = PoolOptions {
+            label: Some("farpool table".into()),
+            tls: reach.tls,
+            plaintext: reach.plaintext,
+            ..PoolOptions::default()
+        };
+        Ok(Pool::connect_with(&self.pool, options)?)
+    }
+
+    /// One or the other, as was asked for.
+    fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            writeln!(out, "{json}")?;
+        } else {
+            for line in text {
+                writeln!(out, "{line}")?;
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    let tables = pool.tables()?;
+    let json: Vec<_> = tables
+        .iter()
+        .map(|info| json!({ "name": info.name, "bytes": info.bytes, "lost": info.is_lost }))
+        .collect();
+    let row = |info: &farpool::TableInfo| {
+        let state = if info.is_lost { "lost" } else { "whole" };
+        vec![info.name.clone(), show_bytes(info.bytes), state.to_owned()]
+    };
+    let text = match tables.is_empty() {
+        true => vec!["No far table. Clients put them: pool.put_table(name, data)".to_owned()],
+        false => table::lines(&["far table", "size", "state"], &tables.iter().map(row).collect::<Vec<_>>()),
+    };
+    args.pool.say(&json!({ "tables": json }), &text)
+}
+
+/// What all row groups say of one column.
+struct Column {
+    name: String,
+    of: String,
+    nulls: u64,
+    bytes: u64,
+    /// The least and the greatest value, in words, if all of it is known.
+    bounds: Option<(String, String)>,
+}
+
+fn describe(args: &OneArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    let table = pool.table(&args.name)?;
+    let columns: Vec<Column> =
+        (0..table.schema().fields().len()).map(|place| column(&table, place)).collect();
+    // A group that lies in several pieces is of no one node.
+    let mut nodes: BTreeMap<String, u64> = BTreeMap::new();
+    for group in 0..table.row_groups().len() {
+        let node = table.place(group).map_or("several".to_owned(), |place| place.node);
+        *nodes.entry(node).or_default() += 1;
+    }
+    let groups = table.row_groups().len();
+    let json = json!({
+        "name": table.name(),
+        "rows": table.rows(),
+        "row_groups": groups,
+        "bytes": table.bytes(),
+        "nodes": nodes.iter().map(|(node, groups)| json!({ "node": node, "row_groups": groups })).collect::<Vec<_>>(),
+        "columns": columns.iter().map(|column| json!({
+            "name": column.name, "type": column.of, "nulls": column.nulls, "bytes": column.bytes,
+            "min": column.bounds.as_ref().map(|(min, _)| min), "max": column.bounds.as_ref().map(|(_, max)| max),
+        })).collect::<Vec<_>>(),
+    });
+    let (rows, size) = (table.rows(), show_bytes(table.bytes()));
+    let mut text =
+        vec![format!("{} | {rows} rows | {groups} row groups | {size}", table.name()), String::new()];
+    let cells = columns.iter().map(|column| {
+        let (min, max) = column.bounds.clone().unwrap_or_default();
+        let (nulls, bytes) = (column.nulls.to_string(), show_bytes(column.bytes));
+        vec![column.name.clone(), column.of.clone(), nulls, bytes, min, max]
+    });
+    let cells: Vec<Vec<String>> = cells.collect();
+    text.extend(table::lines(&["column", "type", "nulls", "size", "least", "greatest"], &cells));
+    if groups > 0 {
+        text.push(String::new());
+        let cells: Vec<Vec<String>> =
+            nodes.iter().map(|(node, groups)| vec![node.clone(), groups.to_string()]).collect();
+        text.extend(table::lines(&["node", "row groups"], &cells));
+    }
+    args.pool.say(&json, &text)
+}
+
+fn column(table: &FarTable, place: usize) -> Column {
+    let field = table.schema().field(place);
+    let of = type_of(field.data_type());
+    let chunks = || table.row_groups().iter().map(|group| &group.columns[place]);
+    let bytes = |chunk: &ColumnChunk| chunk.buffers.iter().map(|buffer| u64::from(buffer.bytes)).sum::<u64>();
+    let known: Vec<&Statistics> = chunks().filter_map(|chunk| chunk.statistics.as_ref()).collect();
+    // What was cut off is not the value; NaN and nulls are between no bounds.
+    let is_cut = known.iter().any(|known| known.is_min_cut || known.is_max_cut);
+    let ordered = |one: &&Value, other: &&Value| match (one, other) {
+        (Value::Float(one), Value::Float(other)) => {
+            let float = |bits: u64| match of {
+                Some(farpool::operators::Type::Float32) => f64::from(f32::from_bits(bits as u32)),
+                _ => f64::from_bits(bits),
+            };
+            float(*one).total_cmp(&float(*other))
+        }
+        (Value::Integer(one), Value::Integer(other)) => one.cmp(other),
+        (Value::Bytes(one), Value::Bytes(other)) => one.cmp(other),
+        (Value::Boolean(one), Value::Boolean(other)) => one.cmp(other),
+        _ => std::cmp::Ordering::Equal,
+    };
+    let least = known.iter().map(|known| &known.min).min_by(ordered);
+    let greatest = known.iter().map(|known| &known.max).max_by(ordered);
+    let words = |value: &Value| Some(Scalar { of: of?, value: Some(value.clone()) }.to_string());
+    let bounds = least.zip(greatest).filter(|_| !is_cut);
+    Column {
+        name: field.name().clone(),
+        of: of.map_or(field.data_type().to_string(), |of| of.to_string()),
+        nulls: chunks().map(|chunk| u64::from(chunk.null_count)).sum(),
+        bytes: chunks().map(bytes).sum(),
+        bounds: bounds.and_then(|(least, greatest)| Some((words(least)?, words(greatest)?))),
+    }
+}
+
+fn drop_one(args: &OneArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    pool.drop_table(&args.name)?;
+    args.pool.say(&json!({ "dropped": args.name }), &[format!("dropped far table {}", args.name)])
+}

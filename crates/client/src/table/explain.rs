@@ -1,0 +1,90 @@
+//! What a query would do, before it is done: what it reads, where each step runs. Nothing is asked of any node.
+
+use super::FarTable;
+use super::footer::RowGroup;
+use farpool_operators::{Plan, Type, words};
+use std::fmt;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The table.
+    pub table: String,
+    /// Columns that are read, in the order of the table.
+    pub columns: Vec<String>,
+    /// Columns of the table.
+    pub columns_total: usize,
+    /// Row groups that are read.
+    pub row_groups: usize,
+    /// Row groups of the table.
+    pub row_groups_total: usize,
+    /// Rows of these groups.
+    pub rows: u64,
+    /// Rows of the table.
+    pub rows_total: u64,
+    /// Bytes of these columns in these groups.
+    pub bytes: u64,
+    /// The steps over the rows that are read, a line for each.
+    pub near: Vec<String>,
+    /// The steps that finish the merged result.
+    pub finish: Vec<String>,
+    /// The columns of the result.
+    pub result: Vec<(String, Type)>,
+}
+
+impl FarTable {
+    /// Says what [`FarTable::run`] would do.
+    pub fn explain(&self, plan: &Plan) -> Explanation {
+        let (_, places) = plan.near.narrowed();
+        let fields = self.schema().fields();
+        let all: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
+        let kept = self.groups_that_may_pass(&plan.near);
+        let groups: Vec<&RowGroup> = kept.iter().map(|group| &self.row_groups()[*group]).collect();
+        let buffers = |group: &&RowGroup| -> u64 {
+            let chunks = places.iter().filter_map(|place| group.columns.get(*place));
+            chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes)).sum()
+        };
+        let (near, names) = words::lines(&plan.near, &all);
+        let (finish, _) = words::lines(&plan.finish, &names);
+        Explanation {
+            table: self.name().to_owned(),
+            columns: places.iter().filter_map(|place| all.get(*place).cloned()).collect(),
+            columns_total: all.len(),
+            row_groups: kept.len(),
+            row_groups_total: self.row_groups().len(),
+            rows: groups.iter().map(|group| u64::from(group.rows)).sum(),
+            rows_total: self.rows(),
+            bytes: groups.iter().map(buffers).sum(),
+            near,
+            finish,
+            result: plan.columns.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let skipped = self.row_groups_total - self.row_groups;
+        writeln!(
+            f,
+            "far table {:?}: {} rows in {} row groups",
+            self.table, self.rows_total, self.row_groups_total
+        )?;
+        writeln!(
+            f,
+            "reads {} of {} row groups: {skipped} skipped by their statistics",
+            self.row_groups, self.row_groups_total
+        )?;
+        let columns = if self.columns.is_empty() { "none".to_owned() } else { self.columns.join(", ") };
+        writeln!(f, "reads {} of {} columns: {columns}", self.columns.len(), self.columns_total)?;
+        writeln!(f, "reads {} rows, {} bytes", self.rows, self.bytes)?;
+        let steps = |f: &mut fmt::Formatter<'_>, what: &str, lines: &[String]| {
+            writeln!(f, "{what}{}", if lines.is_empty() { ": nothing" } else { ":" })?;
+            lines.iter().try_for_each(|line| writeln!(f, "  {line}"))
+        };
+        steps(f, "for each row group", &self.near)?;
+        steps(f, "in the client, over the merged rows", &self.finish)?;
+        let result = self.result.iter().map(|(name, of)| format!("{name} {of}"));
+        write!(f, "result: {}", result.collect::<Vec<_>>().join(", "))
+    }
+}

@@ -1,0 +1,466 @@
+//! `farpool.Scan`: a query over a far table, written step by step and run when it is collected; and what it leaves.
+
+use crate::expression::{self, PyExpr, What};
+use crate::{arrow, errors, forks};
+use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::SchemaRef;
+use farpool::FarTable;
+use farpool::operators::limits::TOP_ROWS_MAX;
+use farpool::operators::run::sorted;
+use farpool::operators::{Agg, By, Expr, Plan, Query, SortKey};
+use farpool::table::Mode;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use std::sync::Arc;
+
+/// A query over a far table. Each step gives another query; nothing is read before it is collected.
+#[pyclass(name = "Scan", module = "farpool", frozen)]
+#[derive(Clone)]
+pub(crate) struct PyScan {
+    table: FarTable,
+    query: Query,
+    /// An order that the whole result gets in the client, and how many of its rows are kept.
+    order: Option<(Vec<By>, Option<u64>)>,
+    forks: u64,
+}
+
+/// Expressions by place and by name.
+fn expressions(list: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<PyExpr>> {
+    let mut all = Vec::new();
+    for one in list.iter() {
+        // A list of columns is as good as columns.
+        match one.cast::<PyList>() {
+            Ok(inner) => {
+                for one in inner.iter() {
+                    all.push(expression::of_column(&one)?);
+                }
+            }
+            Err(_) => all.push(expression::of_column(&one)?),
+        }
+    }
+    for (name, one) in named.into_iter().flat_map(|named| named.iter()) {
+        all.push(expression::of(&one)?.named(name.extract()?));
+    }
+    Ok(all)
+}
+
+/// Each with its own name.
+fn values(py: Python<'_>, list: Vec<PyExpr>, what: &str) -> PyResult<Vec<(String, Expr)>> {
+    list.into_iter().map(|one| Ok((one.name.clone(), one.value(py, what)?))).collect()
+}
+
+fn check_names<'a>(py: Python<'_>, names: impl Iterator<Item = &'a String>) -> PyResult<()> {
+    let mut known = std::collections::HashSet::new();
+    for name in names {
+        if !known.insert(name) {
+            return Err(errors::invalid(py, format!("two columns {name:?}: alias() gives one another name")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether each of several columns is sorted so: one word for all, or one for each.
+fn flags(value: &Bound<'_, PyAny>, count: usize, what: &str) -> PyResult<Vec<bool>> {
+    if let Ok(one) = value.extract::<bool>() {
+        return Ok(vec![one; count]);
+    }
+    match value.extract::<Vec<bool>>() {
+        Ok(list) if list.len() == count => Ok(list),
+        _ => {
+            let text = format!("{what} is {}: True, False or {count} of them are permitted", value.repr()?);
+            Err(errors::invalid(value.py(), text))
+        }
+    }
+}
+
+/// Where it runs, by its name.
+fn mode_of(py: Python<'_>, name: &str) -> PyResult<Mode> {
+    Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
+        errors::invalid(py, format!("mode is {name:?}: \"fetch\", \"ship\" and \"split\" are permitted"))
+    })
+}
+
+impl PyScan {
+    pub(crate) fn new(table: FarTable) -> Result<PyScan, farpool::Error> {
+        Ok(PyScan { query: table.query()?, table, order: None, forks: forks() })
+    }
+
+    fn usable(&self, py: Python<'_>) -> PyResult<()> {
+        if self.forks != forks() { Err(errors::forked(py)) } else { Ok(()) }
+    }
+
+    /// One step further. Behind an order of all rows there is none.
+    fn step(&self, py: Python<'_>, act: impl FnOnce(Query) -> Query) -> PyResult<PyScan> {
+        self.usable(py)?;
+        if self.order.is_some() {
+            let text = "behind sort only limit is permitted; sort last, or limit first";
+            return Err(errors::invalid(py, text));
+        }
+        let query = act(self.query.clone());
+        // What is wrong is said where it was written.
+        query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))?;
+        Ok(PyScan { query, ..self.clone() })
+    }
+
+    fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
+        self.usable(py)?;
+        self.query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))
+    }
+
+    fn position(&self, name: &str) -> Option<u16> {
+        self.query.columns().iter().zip(0u16..).find(|((known, _), _)| known == name).map(|(_, at)| at)
+    }
+
+    fn by(
+        &self,
+        list: &Bound<'_, PyTuple>,
+        descending: &Bound<'_, PyAny>,
+        nulls_last: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<By>> {
+        let py = list.py();
+        let keys = expressions(list, None)?;
+        if keys.is_empty() {
+            return Err(errors::invalid(py, "an order by nothing: one column or more are permitted"));
+        }
+        let descending = flags(descending, keys.len(), "descending")?;
+        let nulls_last = flags(nulls_last, keys.len(), "nulls_last")?;
+        let key = |((key, is_descending), nulls_last): ((PyExpr, bool), bool)| {
+            let column = match key.value(py, "an order")? {
+                Expr::Column(column) => column,
+                _ => {
+                    let text = "an order is by columns: name what is computed in with_columns first";
+                    return Err(errors::invalid(py, text));
+                }
+            };
+            if self.position(&column).is_none() {
+                let names: Vec<&str> = self.query.columns().iter().map(|(name, _)| &**name).collect();
+                let text = format!("sort: no column {column:?}; there are {}", names.join(", "));
+                return Err(errors::invalid(py, text));
+            }
+            Ok(By { column, is_descending, nulls_first: !nulls_last })
+        };
+        keys.into_iter().zip(descending).zip(nulls_last).map(key).collect()
+    }
+
+    /// Groups by keys and aggregates; without keys one row.
+    fn aggregated(&self, py: Python<'_>, keys: Vec<PyExpr>, list: Vec<PyExpr>) -> PyResult<PyScan> {
+        check_names(py, keys.iter().chain(&list).map(|one| &one.name))?;
+        let aggregate = |one: PyExpr| match one.what {
+            What::Aggregate(agg) => Ok((one.name, agg)),
+            What::Value(_) => {
+                let text = format!(
+                    "{:?} is no aggregate: sum(), min(), max(), mean(), count() of it, and farpool.len(), are permitted",
+                    one.name
+                );
+                Err(errors::invalid(py, text))
+            }
+        };
+        let aggregates: Vec<(String, Agg)> = list.into_iter().map(aggregate).collect::<PyResult<_>>()?;
+        let keys = values(py, keys, "grouping")?;
+        self.step(py, |query| query.group_by(keys, aggregates))
+    }
+
+    fn run(&self, py: Python<'_>, plan: &Plan, mode: Mode) -> PyResult<(SchemaRef, Vec<RecordBatch>)> {
+        let answer = py.detach(|| self.table.run(plan, mode)).map_err(|error| errors::of(py, &error))?;
+        let (schema, batches) = (answer.schema, answer.batches);
+        let Some((by, rows)) = &self.order else { return Ok((schema, batches)) };
+        let key = |by: &By| {
+            let column = self.position(&by.column).unwrap_or(u16::MAX);
+            SortKey { column, is_descending: by.is_descending, nulls_first: by.nulls_first }
+        };
+        let keys: Vec<SortKey> = by.iter().map(key).collect();
+        let rows = rows.map_or(usize::MAX, |rows| usize::try_from(rows).unwrap_or(usize::MAX));
+        let batches = py.detach(|| sorted(&batches, &keys, rows));
+        Ok((schema, batches.map_err(|error| errors::invalid(py, error.to_string()))?))
+    }
+}
+
+#[pymethods]
+impl PyScan {
+    /// The names of its columns.
+    #[getter]
+    fn column_names(&self) -> Vec<&str> {
+        self.query.columns().iter().map(|(name, _)| &**name).collect()
+    }
+
+    /// The types of its columns, by name, in words.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let schema = PyDict::new(py);
+        for (name, of) in self.query.columns() {
+            schema.set_item(name, of.to_string())?;
+        }
+        Ok(schema)
+    }
+
+    /// Rows for which all of these are true.
+    #[pyo3(signature = (*conditions))]
+    fn filter(&self, conditions: &Bound<'_, PyTuple>) -> PyResult<PyScan> {
+        let py = conditions.py();
+        let conditions = conditions.iter().map(|one| expression::of(&one)?.value(py, "a filter"));
+        let all = conditions.collect::<PyResult<Vec<Expr>>>()?.into_iter().reduce(Expr::and);
+        match all {
+            Some(all) => self.step(py, |query| query.filter(all)),
+            None => Ok(self.clone()),
+        }
+    }
+
+    /// These columns instead; if all of them are aggregates, one row of them.
+    #[pyo3(signature = (*columns, **named))]
+    fn select(&self, columns: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyScan> {
+        let py = columns.py();
+        let list = expressions(columns, named)?;
+        if list.is_empty() {
+            return Err(errors::invalid(py, "a select of nothing: one column or more are permitted"));
+        }
+        if list.iter().all(|one| matches!(one.what, What::Aggregate(_))) {
+            return self.aggregated(py, Vec::new(), list);
+        }
+        check_names(py, list.iter().map(|one| &one.name))?;
+        let list = values(py, list, "a select beside columns")?;
+        self.step(py, |query| query.select(list))
+    }
+
+    /// Its columns and these, which take the place of columns of their names.
+    #[pyo3(signature = (*columns, **named))]
+    fn with_columns(
+        &self,
+        columns: &Bound<'_, PyTuple>,
+        named: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyScan> {
+        let py = columns.py();
+        let list = expressions(columns, named)?;
+        check_names(py, list.iter().map(|one| &one.name))?;
+        let names = self.query.columns().iter().map(|(name, _)| name);
+        let mut all: Vec<(String, Expr)> =
+            names.map(|name| (name.clone(), farpool::operators::col(name.clone()))).collect();
+        for (name, expr) in values(py, list, "with_columns")? {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some(known) => known.1 = expr,
+                None => all.push((name, expr)),
+            }
+        }
+        self.step(py, |query| query.select(all))
+    }
+
+    /// One row for each combination of these that there is, once `agg` says what is computed.
+    #[pyo3(signature = (*keys, **named))]
+    fn group_by(&self, keys: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyGroupBy> {
+        let py = keys.py();
+        let keys = expressions(keys, named)?;
+        if keys.is_empty() {
+            return Err(errors::invalid(
+                py,
+                "a grouping by nothing: select(...) of aggregates leaves one row",
+            ));
+        }
+        Ok(PyGroupBy { scan: self.clone(), keys })
+    }
+
+    /// Each row once.
+    fn distinct(&self, py: Python<'_>) -> PyResult<PyScan> {
+        self.step(py, Query::distinct)
+    }
+
+    /// All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the way
+    /// as well. NULL comes first unless `nulls_last`; NaN is the greatest number.
+    #[pyo3(signature = (*by, descending=None, nulls_last=None))]
+    fn sort(
+        &self,
+        by: &Bound<'_, PyTuple>,
+        descending: Option<&Bound<'_, PyAny>>,
+        nulls_last: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyScan> {
+        let py = by.py();
+        let no = pyo3::types::PyBool::new(py, false).to_owned().into_any();
+        let by = self.by(by, descending.unwrap_or(&no), nulls_last.unwrap_or(&no))?;
+        let sorted = self.step(py, |query| query)?;
+        Ok(PyScan { order: Some((by, None)), ..sorted })
+    }
+
+    /// The `k` rows that are greatest by these columns, greatest first, NULL last; with `reverse` the least.
+    #[pyo3(signature = (k, *, by, reverse=false))]
+    fn top_k(&self, k: u64, by: &Bound<'_, PyAny>, reverse: bool) -> PyResult<PyScan> {
+        let py = by.py();
+        let list = match by.cast::<PyList>() {
+            Ok(list) => list.to_tuple(),
+            Err(_) => PyTuple::new(py, [by])?,
+        };
+        let flag = |value: bool| pyo3::types::PyBool::new(py, value).to_owned().into_any();
+        let by = self.by(&list, &flag(!reverse), &flag(true))?;
+        let sorted = self.step(py, |query| query)?;
+        PyScan { order: Some((by, None)), ..sorted }.limit(py, k)
+    }
+
+    /// No more than so many rows: the first ones behind `sort`, otherwise any.
+    fn limit(&self, py: Python<'_>, rows: u64) -> PyResult<PyScan> {
+        match &self.order {
+            None => self.step(py, |query| query.limit(rows)),
+            // What is too long to be held by memory nodes is sorted as a whole.
+            Some((by, None)) if rows == 0 || rows > u64::from(TOP_ROWS_MAX) => {
+                Ok(PyScan { order: Some((by.clone(), Some(rows))), ..self.clone() })
+            }
+            Some((by, None)) => {
+                let scan = PyScan { order: None, ..self.clone() };
+                scan.step(py, |query| query.top(by.clone(), rows as u32))
+            }
+            Some((by, Some(fewer))) => {
+                Ok(PyScan { order: Some((by.clone(), Some(rows.min(*fewer)))), ..self.clone() })
+            }
+        }
+    }
+
+    /// Runs it and counts its rows, which are not kept.
+    ///
+    /// Raises what `collect` raises.
+    #[pyo3(signature = (*, mode="split"))]
+    fn count(&self, py: Python<'_>, mode: &str) -> PyResult<u64> {
+        self.usable(py)?;
+        let count = [("len".to_owned(), Agg::Rows)];
+        // A query groups once: behind a grouping, top or limit its rows are there to be counted.
+        let plan = match self.query.clone().group_by([], count).plan() {
+            Ok(plan) if self.order.is_none() => plan,
+            _ => return Ok(self.collect(py, mode)?.num_rows()),
+        };
+        let mode = mode_of(py, mode)?;
+        let answer = py.detach(|| self.table.run(&plan, mode)).map_err(|error| errors::of(py, &error))?;
+        let batches = answer.batches;
+        let column = batches.first().map(|batch| Arc::clone(batch.column(0)));
+        let counted =
+            column.as_ref().and_then(|column| column.as_any().downcast_ref::<arrow_array::Int64Array>());
+        Ok(counted.map_or(0, |counted| counted.value(0).cast_unsigned()))
+    }
+
+    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), or both at once ("split"). The rows
+    /// are the same. Groups come in the order of their keys, null first; other rows in that of the table.
+    ///
+    /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
+    /// does not fit its type, a pattern that is no regular expression).
+    #[pyo3(signature = (*, mode="split"))]
+    fn collect(&self, py: Python<'_>, mode: &str) -> PyResult<PyRows> {
+        let mode = mode_of(py, mode)?;
+        let plan = self.plan(py)?;
+        let (schema, batches) = self.run(py, &plan, mode)?;
+        Ok(PyRows { schema, batches })
+    }
+
+    /// Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises.
+    #[pyo3(signature = (*, mode="split"))]
+    fn to_arrow<'py>(&self, py: Python<'py>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
+        Bound::new(py, self.collect(py, mode)?)?.get().to_arrow(py)
+    }
+
+    /// What it would read and where each step would run, in words, or with `format="json"` as JSON. Reads nothing.
+    #[pyo3(signature = (*, format="text"))]
+    fn explain(&self, py: Python<'_>, format: &str) -> PyResult<String> {
+        let plan = self.plan(py)?;
+        let mut explanation = self.table.explain(&plan);
+        if let Some((by, rows)) = &self.order {
+            let key = |by: &By| {
+                let order = if by.is_descending { " descending" } else { "" };
+                format!("{}{order}{}", by.column, if by.nulls_first { " (NULL first)" } else { "" })
+            };
+            let rows = rows.map_or("all rows".to_owned(), |rows| format!("first {rows} rows"));
+            let by: Vec<String> = by.iter().map(key).collect();
+            explanation.finish.push(format!("sort {rows} by {}", by.join(", ")));
+        }
+        match format {
+            "text" => Ok(explanation.to_string()),
+            "json" => {
+                let told = PyDict::new(py);
+                told.set_item("table", &explanation.table)?;
+                told.set_item("columns", &explanation.columns)?;
+                told.set_item("columns_total", explanation.columns_total)?;
+                told.set_item("row_groups", explanation.row_groups)?;
+                told.set_item("row_groups_total", explanation.row_groups_total)?;
+                told.set_item("row_groups_skipped", explanation.row_groups_total - explanation.row_groups)?;
+                told.set_item("rows", explanation.rows)?;
+                told.set_item("rows_total", explanation.rows_total)?;
+                told.set_item("bytes", explanation.bytes)?;
+                told.set_item("near", &explanation.near)?;
+                told.set_item("finish", &explanation.finish)?;
+                let result = PyDict::new(py);
+                for (name, of) in &explanation.result {
+                    result.set_item(name, of.to_string())?;
+                }
+                told.set_item("result", result)?;
+                py.import("json")?.getattr("dumps")?.call1((told,))?.extract()
+            }
+            other => {
+                let text = format!("format is {other:?}: \"text\" and \"json\" are permitted");
+                Err(errors::invalid(py, text))
+            }
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<farpool.Scan of {:?}: {}>", self.table.name(), self.column_names().join(", "))
+    }
+}
+
+/// A query and the keys it groups by.
+#[pyclass(name = "GroupBy", module = "farpool", frozen)]
+pub(crate) struct PyGroupBy {
+    scan: PyScan,
+    keys: Vec<PyExpr>,
+}
+
+#[pymethods]
+impl PyGroupBy {
+    /// What is computed over the rows of each group.
+    #[pyo3(signature = (*aggregates, **named))]
+    fn agg(&self, aggregates: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyScan> {
+        let list = expressions(aggregates, named)?;
+        self.scan.aggregated(aggregates.py(), self.keys.clone(), list)
+    }
+}
+
+/// The rows of a query, in this process. Anything that reads Arrow streams takes them, as often as it likes and without
+/// a copy.
+#[pyclass(name = "Rows", module = "farpool", frozen)]
+pub(crate) struct PyRows {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+#[pymethods]
+impl PyRows {
+    /// How many there are.
+    #[getter]
+    fn num_rows(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.num_rows() as u64).sum()
+    }
+
+    /// The names of their columns.
+    #[getter]
+    fn column_names(&self) -> Vec<&str> {
+        self.schema.fields().iter().map(|field| field.name().as_str()).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.num_rows() as usize
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<farpool.Rows {} of {}>", self.num_rows(), self.column_names().join(", "))
+    }
+
+    /// As a `pyarrow.Table`.
+    fn to_arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let rows = PyRows { schema: Arc::clone(&self.schema), batches: self.batches.clone() };
+        py.import("pyarrow")?.getattr("table")?.call1((Bound::new(py, rows)?,))
+    }
+
+    /// For any library that reads Arrow.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // Another schema is a wish, which need not be fulfilled.
+        drop(requested_schema);
+        let batches = self.batches.clone().into_iter().map(Ok);
+        arrow::capsule_of(py, Box::new(RecordBatchIterator::new(batches, Arc::clone(&self.schema))))
+    }
+}
