@@ -9,7 +9,6 @@ mod demo;
 mod drain;
 mod exit;
 mod far_table;
-mod freed_memory;
 mod node;
 mod reach;
 mod signals;
@@ -56,7 +55,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    freed_memory::keep();
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Broker(args) => broker::run(&args),

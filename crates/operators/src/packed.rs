@@ -240,6 +240,9 @@ fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize
     let mut announced = Vec::new();
     for _ in 0..count {
         let (of, null_count) = (Type::take(&mut from)?, u32::take(&mut from)?);
+        if !of.is_valid() {
+            return Err(WireError::Value { what: "the type of a column", found: announced.len() as u64 });
+        }
         let lengths =
             usize::from(null_count > 0) + if matches!(of, Type::Text | Type::Bytes) { 2 } else { 1 };
         let lengths = (0..lengths).map(|_| u32::take(&mut from).map(|bytes| bytes as usize));

@@ -23,6 +23,8 @@ mod libfabric;
 mod machine;
 mod measure;
 mod neighbour;
+mod operators;
+mod patterns;
 mod plot;
 mod processes;
 mod program;
@@ -51,6 +53,8 @@ pub(crate) enum Command {
     Scan(scan::ScanArgs),
     /// What spinning and parking cost on CPUs that are idle, busy, or only one.
     Waiting(waiting::WaitingArgs),
+    /// Near-data operators beside the memory they read, and beside what others would run.
+    Operators(operators::OperatorArgs),
 }
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -62,5 +66,6 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Neighbour(args) => neighbour::run(args),
         Command::Scan(args) => scan::run(args),
         Command::Waiting(args) => waiting::run(args),
+        Command::Operators(args) => operators::run(args),
     }
 }

@@ -1,13 +1,15 @@
 //! Expressions over columns: the machine with a stack, a whole column at each step.
 //!
-//! The idea: literals stay single values, kernels of arrow-rs do what they do as SQL wants it, and what looks at one
-//! value at a time and yields a boolean looks at each value of a dictionary once.
+//! The idea: literals stay single values, our own kernels compare numbers with them, those of arrow-rs do the rest that
+//! they do as SQL wants it, and what looks at one value at a time and yields a boolean looks at each value of
+//! a dictionary once.
 
 use super::arithmetic;
 use super::batch::*;
 use super::bounds::{Steps, Stopped, bounded};
 use super::cast::cast;
-use super::pattern;
+use super::compare::{swapped, with_literal};
+use super::pattern::{self, Pattern};
 use crate::expression::{Comparison, Expression, Instruction};
 use crate::types::{Scalar, Type};
 use arrow_arith::boolean;
@@ -17,7 +19,6 @@ use arrow_array::{Array, ArrayRef, BooleanArray, Datum, Scalar as ArrowScalar, n
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_ord::cmp;
 use arrow_schema::DataType;
-use regex::Regex;
 use std::sync::Arc;
 
 /// An expression that is ready to run.
@@ -32,7 +33,7 @@ enum Action {
     Column(usize),
     Literal(ArrayRef),
     InList(List),
-    Pattern(Regex),
+    Pattern(Pattern),
     Other(Instruction),
 }
 
@@ -118,15 +119,12 @@ impl Compiled {
             Action::InList(list) => {
                 return each_value(pop()?, |values| Ok(list.search(values)));
             }
-            Action::Pattern(regex) => {
+            Action::Pattern(pattern) => {
                 let operand = pop()?;
                 return each_value(operand, |values| {
                     limits.steps.take(bytes_of(values))?;
                     let texts = values.as_string::<i32>();
-                    let found = BooleanBuffer::collect_bool(texts.len(), |row| {
-                        texts.is_valid(row) && regex.is_match(texts.value(row))
-                    });
-                    Ok(BooleanArray::new(found, texts.nulls().cloned()))
+                    Ok(BooleanArray::new(pattern.search(texts), texts.nulls().cloned()))
                 });
             }
             Action::Other(instruction) => instruction,
@@ -256,6 +254,14 @@ fn compare(
         Comparison::Greater => cmp::gt,
         Comparison::GreaterOrEqual => cmp::gt_eq,
     };
+    let own = match (left.is_scalar, right.is_scalar) {
+        (false, true) => with_literal(&left.array, comparison, &right.array),
+        (true, false) => with_literal(&right.array, swapped(comparison), &left.array),
+        _ => None,
+    };
+    if let Some(result) = own {
+        return Ok(column_of(Arc::new(result)));
+    }
     let one = |operand: &Operand| ArrowScalar::new(canonical(&operand.array));
     match (left.is_scalar, right.is_scalar) {
         (false, true) => {

@@ -6,14 +6,18 @@
 //! by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
 
 mod arithmetic;
+mod automaton;
 mod batch;
 mod bounds;
 mod cast;
+mod compare;
 mod evaluate;
 mod group;
 mod grouping;
 mod hash;
+mod heap;
 mod hold;
+mod keep;
 mod lookup;
 mod merge;
 mod pack;
@@ -36,12 +40,11 @@ use crate::expression::Flaw;
 use crate::program::{Operator, Program};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array};
-use arrow_buffer::BooleanBuffer;
-use arrow_select::filter::FilterBuilder;
-use batch::{Rows, batch_of, bytes_of, columns_of, plain, unexpected};
+use batch::{Rows, batch_of, bytes_of, columns_of, plain};
 use bounds::{Steps, bounded};
 use evaluate::{Compiled, Limits};
 use grouping::Grouping;
+use keep::kept;
 use std::sync::Arc;
 use top::Top;
 
@@ -122,6 +125,7 @@ impl Run {
     /// # Errors
     /// None for a program that has been checked.
     pub fn new(prepared: Arc<Prepared>, bounds: Bounds) -> Result<Run, Stopped> {
+        heap::keep_freed_blocks();
         let bounds = Bounds {
             batch_bytes_max: bounds.batch_bytes_max.min(BATCH_BYTES_MAX),
             held_bytes_max: bounds.held_bytes_max.min(BATCH_BYTES_MAX),
@@ -254,26 +258,6 @@ impl Run {
         let bytes = columns.iter().map(|column| bytes_of(column) as u64).sum();
         bounded("bytes of a batch", bytes, self.bounds.batch_bytes_max as u64)
     }
-}
-
-/// The rows for which it is true.
-fn kept(rows: Rows, is_kept: &BooleanArray) -> Result<Rows, Stopped> {
-    let kept: BooleanBuffer = match is_kept.nulls() {
-        Some(nulls) => is_kept.values() & nulls.inner(),
-        None => is_kept.values().clone(),
-    };
-    let count = kept.count_set_bits();
-    if count == rows.count {
-        return Ok(rows);
-    }
-    let predicate = FilterBuilder::new(&BooleanArray::new(kept, None)).optimize().build();
-    let filter = |column: &ArrayRef| predicate.filter(column).map_err(unexpected);
-    let columns = rows.columns.iter().map(filter).collect::<Result<_, _>>()?;
-    let positions = match &rows.positions {
-        Some(positions) => Some(predicate.filter(positions).map_err(unexpected)?.as_primitive().clone()),
-        None => None,
-    };
-    Ok(Rows { columns, count, positions })
 }
 
 /// Rows as they leave: without dictionaries.

@@ -1,22 +1,145 @@
 //! Patterns, compiled once for a program: LIKE and regular expressions alike end as an automaton of linear time.
+//!
+//! The idea: two engines that agree. `regex` costs some 40 ns for each text, and in long ones skips ahead to what
+//! must occur; our small automata cost little to begin and the same for each byte. So they take all short texts, and
+//! skip ahead in long ones to where the pattern may begin. What else `regex` can skip ahead to is left to it.
 
+use super::automaton::automaton;
+use arrow_array::{Array, StringArray};
+use arrow_buffer::{BooleanBuffer, Buffer};
+use farpool_kernels::{Automaton, Followed};
 use regex::{Regex, RegexBuilder};
+use regex_automata::util::prefilter::Prefilter;
+use regex_automata::util::syntax;
+use regex_automata::{MatchKind, Span, meta};
+use regex_syntax::hir::Hir;
 
 /// Bytes of one compiled pattern, and of the states that a search may remember of it.
 const PATTERN_STATES_BYTES_MAX: usize = 512 << 10;
+const NEST_MAX: u32 = 64;
+/// Bytes of a text from which on skipping ahead may be faster than looking at each of them.
+const LONG_BYTES: usize = 128;
+/// Short texts in a row that an automaton is started for, if there are long ones about.
+const SHORT_RUN_MIN: usize = 8;
 
-/// A regular expression, found anywhere.
-pub(super) fn regular(pattern: &str) -> Result<Regex, String> {
-    build(RegexBuilder::new(pattern))
+/// A pattern that is ready to be looked for.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    regex: Regex,
+    automaton: Option<Automaton>,
+    ahead: Ahead,
 }
 
-fn build(mut builder: RegexBuilder) -> Result<Regex, String> {
-    builder.size_limit(PATTERN_STATES_BYTES_MAX).dfa_size_limit(PATTERN_STATES_BYTES_MAX).nest_limit(64);
-    builder.build().map_err(|error| format!("a pattern that cannot be used: {error}"))
+/// What is looked for first in long texts.
+#[derive(Debug)]
+enum Ahead {
+    /// Nothing: every byte counts.
+    Nothing,
+    /// How the pattern begins.
+    Beginning(Prefilter),
+    /// What only `regex` knows.
+    ByRegex,
+}
+
+impl Pattern {
+    /// A bit for each text: whether the pattern is found in it. Nothing is known of those that are NULL.
+    pub(super) fn search(&self, texts: &StringArray) -> BooleanBuffer {
+        let by_regex = |row: usize| texts.is_valid(row) && self.regex.is_match(texts.value(row));
+        let alone = |row: usize| texts.is_valid(row) && self.is_in(texts.value(row));
+        let Some(automaton) = &self.automaton else {
+            return BooleanBuffer::collect_bool(texts.len(), by_regex);
+        };
+        let (offsets, bytes) = (texts.value_offsets(), texts.value_data());
+        let is_long = |row: usize| offsets[row].abs_diff(offsets[row + 1]) as usize > LONG_BYTES;
+        let rows = texts.len();
+        let by_automaton = |from: usize, to: usize| {
+            let words = automaton.matches(bytes, &offsets[from..=to]);
+            BooleanBuffer::new(Buffer::from_vec(words), 0, to - from)
+        };
+        if matches!(self.ahead, Ahead::Nothing) || !(0..rows).any(is_long) {
+            return by_automaton(0, rows);
+        }
+        if (0..rows).all(is_long) {
+            return match &self.ahead {
+                Ahead::Beginning(_) => BooleanBuffer::collect_bool(rows, alone),
+                _ => BooleanBuffer::collect_bool(rows, by_regex),
+            };
+        }
+        let mut found = arrow_buffer::BooleanBufferBuilder::new(rows);
+        let mut row = 0;
+        while row < rows {
+            let short = (row..rows).take_while(|row| !is_long(*row)).count();
+            if short >= SHORT_RUN_MIN {
+                found.append_buffer(&by_automaton(row, row + short));
+                row += short;
+                continue;
+            }
+            let next = rows.min(row + short.max(1));
+            (row..next).for_each(|row| found.append(alone(row)));
+            row = next;
+        }
+        found.finish()
+    }
+
+    /// Of one text.
+    fn is_in(&self, text: &str) -> bool {
+        let (Some(automaton), Ahead::Beginning(beginning)) = (&self.automaton, &self.ahead) else {
+            return self.regex.is_match(text);
+        };
+        let mut at = 0;
+        while let Some(found) = beginning.find(text.as_bytes(), Span { start: at, end: text.len() }) {
+            match automaton.follow(&text.as_bytes()[found.start..]) {
+                Followed::ToTheEnd(is_found) => return is_found,
+                Followed::BackAtStart(behind) => at = found.start + behind,
+            }
+        }
+        false
+    }
+}
+
+/// A regular expression, found anywhere.
+pub(super) fn regular(pattern: &str) -> Result<Pattern, String> {
+    build(pattern, false, false)
+}
+
+fn build(pattern: &str, dot_is_any: bool, ignores_case: bool) -> Result<Pattern, String> {
+    let mut builder = RegexBuilder::new(pattern);
+    builder
+        .size_limit(PATTERN_STATES_BYTES_MAX)
+        .dfa_size_limit(PATTERN_STATES_BYTES_MAX)
+        .nest_limit(NEST_MAX);
+    builder.dot_matches_new_line(dot_is_any).case_insensitive(ignores_case);
+    let regex = builder.build().map_err(|error| format!("a pattern that cannot be used: {error}"))?;
+    let config = syntax::Config::new()
+        .nest_limit(NEST_MAX)
+        .dot_matches_new_line(dot_is_any)
+        .case_insensitive(ignores_case);
+    let parsed = syntax::parse_with(pattern, &config).ok();
+    let automaton = parsed.as_ref().and_then(automaton);
+    // The same that `regex` is made of; its own interface does not tell.
+    let skips_ahead = || {
+        let limits = meta::Config::new().nfa_size_limit(Some(PATTERN_STATES_BYTES_MAX));
+        let meta = meta::Builder::new().configure(limits).syntax(config).build(pattern);
+        meta.is_ok_and(|meta| meta.is_accelerated())
+    };
+    let ahead = match parsed.filter(|_| automaton.is_some() && skips_ahead()) {
+        Some(parsed) => beginning(&parsed).map_or(Ahead::ByRegex, Ahead::Beginning),
+        None => Ahead::Nothing,
+    };
+    Ok(Pattern { regex, automaton, ahead })
+}
+
+/// What finds where a pattern may begin, if that is fast and says all that has to be known of what is before.
+fn beginning(pattern: &Hir) -> Option<Prefilter> {
+    let properties = pattern.properties();
+    // To find plain words is all of the search, and `regex` does no more.
+    let is_plain = properties.is_literal() || properties.is_alternation_literal();
+    let found = Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, pattern)?;
+    (!is_plain && properties.look_set().is_empty() && found.is_fast()).then_some(found)
 }
 
 /// SQL's LIKE: `%` is any text, `_` any character, and behind the escape character both are ordinary.
-pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> Result<Regex, String> {
+pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> Result<Pattern, String> {
     // None: any text. An end that may be any text is left open rather than spelled out: the search then looks for
     // the rest as fast as it can.
     let mut parts: Vec<Option<String>> = Vec::new();
@@ -52,7 +175,149 @@ pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> R
     if !is_open_ended {
         text.push_str("\\z");
     }
-    let mut builder = RegexBuilder::new(&text);
-    builder.dot_matches_new_line(true).case_insensitive(ignores_case);
-    build(builder)
+    build(&text, true, ignores_case)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Pieces of patterns, with all that automata must refuse or get right: classes, characters of several bytes and
+    /// of several cases, ends of texts and lines, and words.
+    fn patterns() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "a",
+            "b",
+            "ab",
+            "é",
+            "k",
+            "1",
+            " ",
+            "\\n",
+            ".",
+            "[ab]",
+            "[^a]",
+            "[^é]",
+            "\\d",
+            "\\w",
+            "\\s",
+            "^",
+            "$",
+            "\\A",
+            "\\z",
+            "\\b",
+            "(?-u:\\b)",
+            "(?-u:\\B)",
+            "[a-zé-ü]",
+            "(?i:k)",
+            "(?s:.)",
+            "(?m:^)",
+            "(?m:$)",
+            "",
+            "\\x00",
+        ]);
+        piece.prop_map(str::to_owned).prop_recursive(4, 24, 4, |inner| {
+            let times = prop::sample::select(vec!["*", "+", "?", "{1,2}", "*?", "{0}", "+?"]);
+            prop_oneof![
+                4 => prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| parts.concat()),
+                2 => prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| format!("({})", parts.join("|"))),
+                2 => (inner, times).prop_map(|(part, times)| format!("(?:{part}){times}")),
+            ]
+        })
+    }
+
+    fn texts() -> impl Strategy<Value = Vec<Option<String>>> {
+        let piece = prop::sample::select(vec![
+            "a",
+            "b",
+            "ab",
+            "é",
+            "k",
+            "K",
+            "\u{212a}",
+            "1",
+            "٣",
+            " ",
+            "\n",
+            "_",
+            "ü",
+            "\u{ffff}",
+            "\u{10348}",
+            "\0",
+            "x",
+        ]);
+        let short = prop::collection::vec(piece, 0..8).prop_map(|parts| parts.concat());
+        let text = prop_oneof![
+            10 => short.clone(),
+            1 => (short.clone(), 10..60usize, short).prop_map(|(part, times, end)| part.repeat(times) + &end),
+        ];
+        prop::collection::vec(prop::option::weighted(0.9, text), 0..70)
+    }
+
+    fn check(pattern: &Pattern, texts: &[Option<String>]) {
+        let texts = StringArray::from(texts.to_vec());
+        for (offset, rows) in [(0, texts.len()), (texts.len() / 3, texts.len() / 2)] {
+            let texts = texts.slice(offset, rows);
+            let found = pattern.search(&texts);
+            assert_eq!(found.len(), rows);
+            for row in (0..rows).filter(|row| texts.is_valid(*row)) {
+                let text = texts.value(row);
+                assert_eq!(found.value(row), pattern.regex.is_match(text), "{:?} in {text:?}", pattern.regex);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn automata_find_what_regex_finds(
+            pattern in patterns(), texts in texts(), ignores_case in any::<bool>(),
+        ) {
+            if let Ok(pattern) = build(&pattern, false, ignores_case) {
+                check(&pattern, &texts);
+                check(&Pattern { ahead: Ahead::Nothing, ..pattern }, &texts);
+            }
+        }
+
+        #[test]
+        fn skipping_ahead_loses_nothing(
+            begins in prop::sample::select(vec!["ab", "a[bé]", "(ab|kk)", "1é"]),
+            goes_on in prop::sample::select(vec![".*", ".{2}", "[ab]+", "é*", "(ab)*?"]),
+            ends in prop::sample::select(vec!["1", "é", "a", "b1", "$"]),
+            texts in texts(),
+        ) {
+            let pattern = regular(&format!("{begins}(?:{goes_on}){ends}")).unwrap();
+            check(&pattern, &texts);
+        }
+
+        #[test]
+        fn automata_find_what_like_is(pattern in "[ab_%é]{0,8}", texts in texts(), ignores_case in any::<bool>()) {
+            check(&like(&pattern, None, ignores_case).unwrap(), &texts);
+        }
+    }
+
+    #[test]
+    fn usual_patterns_have_automata_and_others_have_none() {
+        let has = |pattern: &str| regular(pattern).unwrap().automaton.is_some();
+        assert!(has("(Strasse|Str\\.).*(8[0-9]{4})"));
+        assert!(has("[0-9]+(USD|EUR|GBP)"));
+        assert!(has("^https?://"));
+        for pattern in ["%special%requests%", "%green%", "PROMO%", "%BRASS", "a_c"] {
+            assert!(like(pattern, None, false).unwrap().automaton.is_some(), "{pattern}");
+        }
+        // It may be empty, it looks for words, it has too many states.
+        assert!(!has("a*") && !has("\\bcat\\b") && !has("[a-z]{40}"));
+    }
+
+    #[test]
+    fn hostile_patterns_stop_early_on_the_way_to_an_automaton() {
+        for pattern in ["[ab]*a[ab]{30}c", "(?i)\\w{30}x", "(a{50}){20}b", "(.|..|...){9}x", "\\pL+\\PL+\\d"]
+        {
+            if let Ok(pattern) = regular(pattern) {
+                assert!(pattern.automaton.is_none(), "{:?}", pattern.regex);
+            }
+        }
+    }
 }

@@ -1,0 +1,41 @@
+//! The hot loops of near-data operators, on plain slices, at the speed of the memory they read (paper 003, Farview).
+//!
+//! The idea: one pass over memory that is read anyway. Each kernel exists twice: in [`portable`], which says what it
+//! does in a few plain lines, and in `x86`, which does the same with AVX-512. Which one runs is decided by the CPU
+//! at run time, so one binary serves every machine, and tests compare the two.
+//!
+//! Never in this crate: types of Arrow's, programs, I/O, clocks, threads; a kernel without a portable one beside it;
+//! unsafe code outside `x86`.
+#![deny(unsafe_code)]
+
+mod automaton;
+mod compare;
+mod gather;
+pub mod portable;
+mod rows;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use automaton::{Automaton, Followed, STATES_MAX};
+pub use compare::{Comparison, Ordered, compare};
+pub use gather::{Kept, Value, gather, gather_bits};
+pub use rows::{Ranges, Row, project_rows, select_rows};
+
+/// Whether the CPU has what gathering and comparing use. Without, the portable loops run, and libraries may be faster:
+/// they are written to be read.
+pub fn has_vectors() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let found = x86::has_avx512();
+    #[cfg(not(target_arch = "x86_64"))]
+    let found = false;
+    found
+}
+
+mod sealed {
+    /// Keeps other crates from saying what a plain number is: vector code copies its bits.
+    pub trait Sealed {}
+    macro_rules! sealed {
+        ($($number:ty)*) => { $(impl Sealed for $number {})* };
+    }
+    sealed!(i8 i16 i32 i64 i128 u8 u16 u32 u64 f32 f64);
+}

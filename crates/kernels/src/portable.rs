@@ -1,0 +1,134 @@
+//! What each kernel does, in plain Rust: for CPUs without the instructions that `x86` uses, and for tests to compare
+//! with.
+
+use crate::{Automaton, Comparison, Kept, Ordered, Ranges, Row, Value};
+use std::ops::Range;
+
+/// Bits that are 1.
+pub(crate) fn count(words: &[u64]) -> usize {
+    words.iter().map(|word| word.count_ones() as usize).sum()
+}
+
+/// See [`crate::gather`].
+pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
+    into.reserve(kept.count());
+    for (word, values) in kept.words.iter().zip(values.chunks(64)) {
+        let mut word = *word;
+        if word == u64::MAX {
+            into.extend_from_slice(values);
+            continue;
+        }
+        while word != 0 {
+            into.push(values[word.trailing_zeros() as usize]);
+            word &= word - 1;
+        }
+    }
+}
+
+/// See [`crate::gather_bits`].
+pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
+    let mut packer = Packer::new(kept.count());
+    for (word, bits) in kept.words.iter().zip(bits) {
+        let mut word = *word;
+        let (mut found, mut count) = (0, 0);
+        while word != 0 {
+            found |= (bits >> word.trailing_zeros() & 1) << count;
+            count += 1;
+            word &= word - 1;
+        }
+        packer.push(found, count);
+    }
+    packer.finish()
+}
+
+/// Bits that come a few at a time.
+pub(crate) struct Packer {
+    words: Vec<u64>,
+    last: u64,
+    filled: u32,
+}
+
+impl Packer {
+    pub(crate) fn new(bits: usize) -> Packer {
+        Packer { words: Vec::with_capacity(bits.div_ceil(64)), last: 0, filled: 0 }
+    }
+
+    /// Takes the lowest `count` bits of a word in which all others are 0; at most 64.
+    #[inline]
+    pub(crate) fn push(&mut self, bits: u64, count: u32) {
+        self.last |= bits << self.filled;
+        let filled = self.filled + count;
+        if filled >= 64 {
+            self.words.push(self.last);
+            // What did not fit: nothing if the word began empty, as all 64 were taken.
+            self.last = bits.checked_shr(64 - self.filled).unwrap_or(0);
+        }
+        self.filled = filled % 64;
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u64> {
+        if self.filled > 0 {
+            self.words.push(self.last);
+        }
+        self.words
+    }
+}
+
+/// See [`crate::compare`]; appends.
+pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
+    let mut with = |passes: fn(std::cmp::Ordering) -> bool| {
+        let word = |values: &[T]| {
+            let bit = |(at, value): (usize, &T)| u64::from(passes(value.order(literal))) << at;
+            values.iter().enumerate().map(bit).fold(0, |word, bit| word | bit)
+        };
+        into.extend(values.chunks(64).map(word));
+    };
+    match comparison {
+        Comparison::Equal => with(std::cmp::Ordering::is_eq),
+        Comparison::NotEqual => with(std::cmp::Ordering::is_ne),
+        Comparison::Less => with(std::cmp::Ordering::is_lt),
+        Comparison::LessOrEqual => with(std::cmp::Ordering::is_le),
+        Comparison::Greater => with(std::cmp::Ordering::is_gt),
+        Comparison::GreaterOrEqual => with(std::cmp::Ordering::is_ge),
+    }
+}
+
+/// See [`crate::select_rows`].
+pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
+    into.extend(rows.iter().filter(|row| ranges.contain(row)));
+}
+
+/// See [`crate::project_rows`].
+///
+/// # Panics
+/// If the columns do not lie in a row, or a row has no bytes.
+pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut Vec<u8>) {
+    rows.chunks_exact(width).for_each(|row| into.extend_from_slice(&row[columns.clone()]));
+}
+
+/// See [`Automaton::matches`].
+pub fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Vec<u64> {
+    let mut found = vec![0; offsets.len().saturating_sub(1).div_ceil(64)];
+    for (row, ends) in offsets.windows(2).enumerate() {
+        let passes = automaton.passes(&bytes[ends[0] as usize..ends[1] as usize]);
+        found[row / 64] |= u64::from(passes) << (row % 64);
+    }
+    found
+}
+
+/// Bytes between looks at whether following a string goes on.
+pub(crate) const LOOK_BYTES: usize = 64;
+
+/// See [`Automaton::follow`]: the state it stops in, and behind how many bytes.
+pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
+    let (mut state, mut at) = (automaton.start, 0);
+    for part in string.chunks(LOOK_BYTES) {
+        let step = |state: u8, byte: &u8| automaton.steps[usize::from(*byte)][usize::from(state)];
+        state = part.iter().fold(state, step);
+        at += part.len();
+        if state == automaton.start || automaton.settled[usize::from(state)] != 0 {
+            break;
+        }
+    }
+    (state, at)
+}
