@@ -97,6 +97,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(check_reply(&out, &header).is_empty(), "one reply to one frame");
         match next {
             Next::Continue => {}
+            Next::Bytes(_) => unreachable!("no scans here"),
             Next::Memory(_) => unreachable!("nothing is shared here"),
             Next::HangUp => return,
         }

@@ -433,15 +433,17 @@ impl World {
         conn.conversation = Some(conversation);
         let mut is_over = false;
         let mut beside = None;
+        let mut bytes = out.to_vec();
         match next {
             Next::Continue => {}
+            Next::Bytes(more) => bytes.extend(more),
             Next::Memory(memory) => match *memory {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,
             },
             Next::HangUp => is_over = true,
         }
-        self.send(id, SERVER, Content::Bytes(out.to_vec(), beside));
+        self.send(id, SERVER, Content::Bytes(bytes, beside));
         if is_over {
             self.hang_up(id, SERVER);
         }

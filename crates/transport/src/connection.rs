@@ -192,6 +192,7 @@ impl Connection<'_> {
         match next {
             Next::Continue if self.out.len() >= OUTPUT_BYTES_FLUSH => self.flush()?,
             Next::Continue => {}
+            Next::Bytes(bytes) => self.flush_with(&bytes)?,
             Next::Memory(memory) => {
                 let Mappable::Files { region, words } = *memory else {
                     return Err(io::ErrorKind::Unsupported.into());
@@ -316,12 +317,16 @@ impl Connection<'_> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.out.is_empty() {
-            let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
-            write_full(&mut self.stream, &mut [IoSlice::new(&self.out)], deadline)?;
-            self.out.clear();
-            self.stream.note_sent();
-        }
+        if self.out.is_empty() { Ok(()) } else { self.flush_with(&[]) }
+    }
+
+    /// Sends what is to be sent, and these bytes behind it.
+    fn flush_with(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+        let parts = &mut [IoSlice::new(&self.out), IoSlice::new(bytes)];
+        write_full(&mut self.stream, parts, deadline)?;
+        self.out.clear();
+        self.stream.note_sent();
         Ok(())
     }
 }

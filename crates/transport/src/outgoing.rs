@@ -3,7 +3,6 @@
 
 use farpool_wire::Refusal;
 use farpool_wire::frame::Header;
-use farpool_wire::limits::HEADER_BYTES;
 use std::ops::Range;
 
 /// See the module. Reads as the bytes to send.
@@ -40,18 +39,17 @@ impl Outgoing {
         self.extend(body);
     }
 
-    /// Appends a whole reply whose body is in two parts.
-    pub(crate) fn reply_parts(&mut self, to: &Header, first: &[u8], second: &[u8]) {
-        let start = self.used;
-        let head = self.room(HEADER_BYTES);
+    /// Appends a reply but for the second part of its body, which is sent behind it.
+    pub(crate) fn begin_reply(&mut self, to: &Header, first: &[u8], second: &[u8]) {
+        let whole = to.reply(&[], None);
+        let body_crc = to.body_crc.map(|_| crc32c::crc32c_append(crc32c::crc32c(first), second));
+        let body_bytes = (first.len() + second.len()) as u32;
+        self.extend(&Header { body_bytes, body_crc, ..whole }.encode());
         self.extend(first);
-        self.extend(second);
-        let reply = to.reply(&self.buffer[head.end..self.used], None).encode();
-        self.bytes_mut(start..head.end).copy_from_slice(&reply);
     }
 
     /// Appends bytes.
-    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+    pub fn extend(&mut self, bytes: &[u8]) {
         let range = self.room(bytes.len());
         self.bytes_mut(range).copy_from_slice(bytes);
     }

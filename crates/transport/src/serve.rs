@@ -109,7 +109,7 @@ pub struct Conversation {
     spans: Vec<Span>,
     /// A control reply's body, reused.
     body: Vec<u8>,
-    /// Bytes that were read for the last answer, and of which only what came of them is in it.
+    /// Bytes that were read for the last answer, and those that are sent behind it.
     worked: u64,
 }
 
@@ -118,6 +118,8 @@ pub struct Conversation {
 pub enum Next {
     /// Go on.
     Continue,
+    /// Send what is to be sent, behind it these bytes, which are much, and go on.
+    Bytes(Vec<u8>),
     /// Send what is to be sent, this memory with its last frame, and go on.
     Memory(Box<Mappable>),
     /// Send what is to be sent and hang up.
@@ -138,7 +140,7 @@ impl Conversation {
         }
     }
 
-    /// Bytes that were read for the last answer besides those that are in it.
+    /// Bytes that were read for the last answer, and those that are sent behind it.
     pub(crate) fn worked(&self) -> u64 {
         self.worked
     }
@@ -239,8 +241,11 @@ impl Conversation {
         match answer {
             // Much of it at a time, so it is not brought together first.
             Ok(Reply::NextChunk(chunk)) => {
-                self.worked = chunk.read_bytes;
-                out.reply_parts(header, &chunk.head(), &chunk.batches);
+                self.worked = chunk.read_bytes + chunk.batches.len() as u64;
+                let head = chunk.head();
+                let batches = chunk.batches.into_vec();
+                out.begin_reply(header, &head, &batches);
+                next = Next::Bytes(batches);
             }
             Ok(reply) => {
                 self.body.clear();

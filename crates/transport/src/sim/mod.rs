@@ -157,6 +157,9 @@ impl SimStream {
             }
             let mut reply = Outgoing::default();
             let next = self.conversation.answer(&*self.service, &header, &frame[HEADER_BYTES..], &mut reply);
+            if let Next::Bytes(bytes) = &next {
+                reply.extend(bytes);
+            }
             if cut_after {
                 self.is_cut = true;
                 return;

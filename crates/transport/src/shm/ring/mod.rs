@@ -25,12 +25,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 
-/// Bytes of each ring. Longer frames pass it piece by piece.
-const RING_BYTES: u64 = 64 << 10;
+/// Bytes of each ring: small questions from client to node, and back answers of up to many chunks, of which the node
+/// makes the next while the client takes one. Longer frames pass piece by piece.
+const RING_BYTES: [u64; 2] = [64 << 10, 512 << 10];
 /// The words of both rings, each on a cache line of its own, before the bytes.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
-const MEMORY_BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
+const MEMORY_BYTES: u64 = WORDS_BYTES + RING_BYTES[0] + RING_BYTES[1];
 /// The byte that calls.
 const BELL: u8 = b'!';
 /// Whoever spins looks at the socket every so many looks at the ring.
@@ -50,7 +51,17 @@ impl Ring<'_> {
     }
 
     fn bytes_at(&self, offset: u64) -> u64 {
-        WORDS_BYTES + self.index * RING_BYTES + offset
+        WORDS_BYTES + if self.index == 0 { 0 } else { RING_BYTES[0] } + offset
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes_of(self.index)
+    }
+
+    /// The parts that hold `count` bytes from `offset` on: one, or two where the ring ends.
+    fn parts(&self, offset: u64, count: u64) -> [(u64, usize); 2] {
+        let first = count.min(self.bytes() - offset);
+        [(offset, first as usize), (0, (count - first) as usize)]
     }
 }
 
@@ -141,7 +152,7 @@ impl RingStream {
     }
 
     fn over(socket: Socket, memory: Mapping, reads: u64) -> RingStream {
-        let (reader, writer) = (Side::reader(RING_BYTES), Side::writer(RING_BYTES));
+        let (reader, writer) = (Side::reader(bytes_of(reads)), Side::writer(bytes_of(1 - reads)));
         let (waiter, beside) = (Waiter::new(true), Vec::new());
         RingStream { socket, memory, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
@@ -192,10 +203,9 @@ impl RingStream {
     }
 }
 
-/// The parts of a ring that hold `count` bytes from `offset` on: one, or two where it ends.
-fn parts(offset: u64, count: u64) -> [(u64, usize); 2] {
-    let first = count.min(RING_BYTES - offset);
-    [(offset, first as usize), (0, (count - first) as usize)]
+/// Bytes of the ring of this index: 0 or 1.
+fn bytes_of(index: u64) -> u64 {
+    RING_BYTES[usize::from(index != 0)]
 }
 
 impl Stream for RingStream {
@@ -209,7 +219,7 @@ impl Stream for RingStream {
                 break;
             }
             let mut rest = &mut slice[..ready as usize];
-            for (offset, count) in parts(self.reader.offset(), ready) {
+            for (offset, count) in ring.parts(self.reader.offset(), ready) {
                 let (part, behind) = rest.split_at_mut(count);
                 self.memory.copy_out(ring.bytes_at(offset), part);
                 rest = behind;
@@ -241,8 +251,8 @@ impl Stream for RingStream {
         for slice in from {
             let fits = (room - total).min(slice.len() as u64);
             let mut rest = &slice[..fits as usize];
-            let at = (self.writer.offset() + total) % RING_BYTES;
-            for (offset, count) in parts(at, fits) {
+            let at = (self.writer.offset() + total) % ring.bytes();
+            for (offset, count) in ring.parts(at, fits) {
                 let (part, behind) = rest.split_at(count);
                 self.memory.copy_in(ring.bytes_at(offset), part);
                 rest = behind;
