@@ -6,8 +6,10 @@
 # both sides: latency is that of this machine, and there is no NIC.
 #
 #   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5
+#   MEASURE=scan bench/netns.sh FARPOOL [FLAGS OF farpool bench scan]        queries fetched, shipped and split
 #
-# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go).
+# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
+# NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
 # Needs root, ip and tc (Debian: iproute2) and a kernel with network namespaces, veth and sch_tbf.
 set -eu
 
@@ -16,7 +18,8 @@ shift
 rates=${RATES:-1gbit 10gbit}
 disk=${DISK:-/var/tmp}
 out=${OUT:-.}
-memory=2GiB
+memory=${MEMORY:-2GiB}
+measure=${MEASURE:-io}
 client=fp-client-$$ server=fp-server-$$
 client_ip=10.203.0.1 server_ip=10.203.0.2
 broker_pid= node_pid=
@@ -44,6 +47,10 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
+case $measure in
+io | scan) ;;
+*) fail "MEASURE: there is io and scan, not $measure" ;;
+esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
 [ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
 for program in ip tc; do
@@ -95,12 +102,18 @@ ip netns exec "$server" "$farpool" broker --listen $server_ip:7700 --plaintext >
 broker_pid=$!
 url=$(ready "$folder/broker")
 ip netns exec "$server" "$farpool" node --name n1 --memory $memory --listen $server_ip:0 \
-	--broker "$url" --no-shm --plaintext >"$folder/node" 2>&1 &
+	--broker "$url" --no-shm --plaintext ${NODE_FLAGS:-} >"$folder/node" 2>&1 &
 node_pid=$!
 ready "$folder/node" >/dev/null
 
 for rate in $rates; do
 	shape "$rate"
+	if [ "$measure" = scan ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "$farpool" bench scan --pool "$url" --plaintext --transports tcp "$@"
+		echo
+		continue
+	fi
 	echo "== veth held to $rate by $how; disk: O_DIRECT in $disk"
 	ip netns exec "$client" "$farpool" bench io --pool "$url" --plaintext --node-pid "$node_pid" \
 		--depths 1,4,16,64 --beside disk --disk "$disk" --plot "$out/netns-$rate.svg" "$@"

@@ -461,7 +461,7 @@ impl Arena {
         if let Backing::Shared { memory, .. } = std::mem::replace(&mut slot.backing, next) {
             // Unmapping unlocks.
             self.forget_lock(slot);
-            drop(memory);
+            memory.leave();
         }
     }
 }

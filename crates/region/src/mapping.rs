@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Alignment of an anonymous mapping: a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -204,10 +204,12 @@ impl Part<'_> {
     }
 }
 
-/// A memory file, mapped. When nobody holds it any more it is unmapped and gives its pages up, though a zombie may map
-/// it still.
+/// A memory file, mapped. Once its region has left it and nobody looks at it any more it is unmapped and gives its pages
+/// up, though a zombie may map it still. A file that no region has left, as when a node ends, keeps its bytes: the fence
+/// words still let its clients in, and they must not read zeros.
 pub(crate) struct FileMemory {
     fd: OwnedFd,
+    is_left: AtomicBool,
     /// Until it is dropped.
     mapping: Option<Mapping>,
     bytes: usize,
@@ -215,11 +217,16 @@ pub(crate) struct FileMemory {
 
 impl FileMemory {
     pub(crate) fn new(fd: OwnedFd, mapping: Mapping) -> FileMemory {
-        FileMemory { fd, bytes: mapping.bytes(), mapping: Some(mapping) }
+        FileMemory { fd, is_left: AtomicBool::new(false), bytes: mapping.bytes(), mapping: Some(mapping) }
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// Its region has closed its gate and goes on without it.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
     }
 
     /// Panics if it is being dropped, when nobody can ask.
@@ -232,8 +239,10 @@ impl Drop for FileMemory {
     fn drop(&mut self) {
         // Unmapped first: punching is faster the fewer map it.
         drop(self.mapping.take());
-        // Our seals permit it, and without it the pages go with the last holder.
-        let _ = memfd::punch(self.fd.as_fd(), self.bytes as u64);
+        if self.is_left.load(Ordering::Acquire) {
+            // Our seals permit it, and without it the pages go with the last holder.
+            let _ = memfd::punch(self.fd.as_fd(), self.bytes as u64);
+        }
     }
 }
 

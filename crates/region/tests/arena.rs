@@ -115,6 +115,7 @@ proptest! {
         let arena = small_arena(2);
         let mut model = vec![0_u8; MIB as usize];
         let mut epoch = 1;
+        let mut is_sealed = false;
         open(&arena, R1, epoch);
         for step in steps {
             match step {
@@ -122,7 +123,7 @@ proptest! {
                     let data: Vec<u8> = (0..bytes).map(|index| fill.wrapping_add(index as u8)).collect();
                     let end = offset as usize + bytes;
                     let result = arena.enter(R1).unwrap().copy_in(offset, &data);
-                    prop_assert_eq!(result.is_ok(), end <= model.len());
+                    prop_assert_eq!(result.is_ok(), end <= model.len() && !is_sealed);
                     if result.is_ok() {
                         model[offset as usize..end].copy_from_slice(&data);
                     }
@@ -146,9 +147,11 @@ proptest! {
                     epoch += 1;
                     arena.close(R1, Epoch(epoch)).unwrap();
                     arena.reseat(R1).unwrap();
-                    open(&arena, R1, epoch);
+                    open_sealed(&arena, R1, epoch);
+                    is_sealed = true;
                 }
                 Step::Release { shared_next } => {
+                    is_sealed = false;
                     epoch += 1;
                     arena.close(R1, Epoch(epoch)).unwrap();
                     arena.scrub(R1).unwrap();

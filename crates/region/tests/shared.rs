@@ -228,3 +228,13 @@ fn sealed_bytes_stay_as_they_are_while_somebody_looks_at_them_whatever_becomes_o
     drop(sealed);
     assert_eq!(pages_bytes(&reader), 0, "the pages are the host's again");
 }
+
+/// A node that ends tells nobody: whoever maps its regions reads what they hold, not zeros.
+#[test]
+fn shared_region_of_an_arena_that_ended_holds_its_bytes() {
+    let arena = small_arena(1);
+    let (fd, map) = leased_and_mapped(&arena, R0);
+    map.put(3, 33);
+    drop(arena);
+    assert_eq!((map.get(3), pages_bytes(&fd)), (33, MIB));
+}
