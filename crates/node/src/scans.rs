@@ -267,13 +267,12 @@ impl<M: Memory> NodeService<M> {
             Ok(Ok((read_bytes, batches))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
-                Bytes::new(batches).map(|batches| Chunk {
-                    is_last,
-                    done: work.done,
-                    read_bytes,
-                    busy_ns,
-                    batches,
-                })
+                {
+                    // How long it waited is known to the connection.
+                    let done = work.done;
+                    let chunk = |batches| Chunk { is_last, done, read_bytes, busy_ns, waited_ns: 0, batches };
+                    Bytes::new(batches).map(chunk)
+                }
             }
             Ok(Err(End::Refused(refusal))) => return self.end_with(id, refusal),
             Ok(Err(End::Stopped(why))) => {

@@ -215,6 +215,9 @@ impl Connection<'_> {
             return conversation.answer(*service, header, input.body(header), out);
         }
         stream.enter();
+        if !is_data(header) {
+            conversation.note_waited(stream.take_waited_ns());
+        }
         let before = out.len();
         let next = conversation.answer(*service, header, input.body(header), out);
         let moved = (out.len() - before).max(header.body_bytes as usize) as u64;

@@ -39,11 +39,13 @@ pub(crate) struct Passing<'c> {
     moved: u64,
     /// What was moved inside is not sent yet: sending it belongs there as well.
     is_sending: bool,
+    /// Nanoseconds for which it waited for the peer to take something, or to ask.
+    waited_ns: u64,
 }
 
 impl<'c> Passing<'c> {
     pub(crate) fn new(stream: &'c mut dyn Stream) -> Self {
-        Passing { stream, passage: None, is_inside: false, moved: 0, is_sending: false }
+        Passing { stream, passage: None, is_inside: false, moved: 0, is_sending: false, waited_ns: 0 }
     }
 
     pub(crate) fn begin(&mut self, passage: Option<Box<dyn Passage>>) {
@@ -87,6 +89,11 @@ impl<'c> Passing<'c> {
         self.is_inside = false;
     }
 
+    /// How long it has waited for the peer to take something, or to ask, since this was last called, in nanoseconds.
+    pub(crate) fn take_waited_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.waited_ns)
+    }
+
     /// Everything that was moved has been sent.
     pub(crate) fn note_sent(&mut self) {
         self.is_sending = false;
@@ -113,7 +120,10 @@ impl Stream for Passing<'_> {
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         self.leave();
-        self.stream.wait(interest, deadline)
+        let begun = crate::clock::now();
+        let waited = self.stream.wait(interest, deadline);
+        self.waited_ns += crate::clock::now().0.saturating_sub(begun.0);
+        waited
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -111,6 +111,8 @@ pub struct Conversation {
     body: Vec<u8>,
     /// Bytes that were read for the last answer, and those that are sent behind it.
     worked: u64,
+    /// Nanoseconds for which the peer did not take what was sent, or did not ask; told with the next chunk.
+    waited_ns: u64,
 }
 
 /// What to do after a frame.
@@ -137,7 +139,13 @@ impl Conversation {
             spans: Vec::new(),
             body: Vec::new(),
             worked: 0,
+            waited_ns: 0,
         }
+    }
+
+    /// The peer was waited for so long.
+    pub(crate) fn note_waited(&mut self, waited_ns: u64) {
+        self.waited_ns += waited_ns;
     }
 
     /// Bytes that were read for the last answer, and those that are sent behind it.
@@ -240,7 +248,8 @@ impl Conversation {
         };
         match answer {
             // Much of it at a time, so it is not brought together first.
-            Ok(Reply::NextChunk(chunk)) => {
+            Ok(Reply::NextChunk(mut chunk)) => {
+                chunk.waited_ns = std::mem::take(&mut self.waited_ns);
                 self.worked = chunk.read_bytes + chunk.batches.len() as u64;
                 let head = chunk.head();
                 let batches = chunk.batches.into_vec();

@@ -123,6 +123,8 @@ wire_struct! {
         read_bytes: u64,
         /// Time that this step took, in nanoseconds.
         busy_ns: u64,
+        /// Time that the node waited for its asker since the last chunk, for room to send or for a request, in nanoseconds.
+        waited_ns: u64,
         /// Batches of rows, packed as of `spec/pipeline.md`.
         batches: Bytes<CHUNK_BYTES_MAX>,
     }
@@ -154,9 +156,9 @@ impl Chunk {
 
     /// What stands in front of the batches, for whoever sends both without bringing them together.
     pub fn head(&self) -> [u8; Chunk::HEAD_BYTES] {
-        let Chunk { is_last, done, read_bytes, busy_ns, ref batches } = *self;
+        let Chunk { is_last, done, read_bytes, busy_ns, waited_ns, ref batches } = *self;
         let mut out = Vec::with_capacity(Chunk::HEAD_BYTES);
-        Chunk { is_last, done, read_bytes, busy_ns, batches: Bytes::default() }.put(&mut out);
+        Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches: Bytes::default() }.put(&mut out);
         let mut head = [0; Chunk::HEAD_BYTES];
         head.copy_from_slice(&out);
         head[Chunk::HEAD_BYTES - 4..].copy_from_slice(&(batches.len() as u32).to_le_bytes());

@@ -16,6 +16,7 @@ mod explain;
 mod far_table;
 mod footer;
 mod layout;
+mod pacing;
 mod put;
 mod query;
 mod report;

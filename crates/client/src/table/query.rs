@@ -4,17 +4,20 @@
 //! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
 //! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
-use super::FarTable;
+use super::pacing::{Claim, Fetching};
 use super::report::{Mode, Report};
 use super::shipping::{Shipping, shares};
+use super::{FarTable, TableReader};
 use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{Plan, Program, Query};
+use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// As an error of this library.
@@ -137,6 +140,15 @@ impl Local {
     }
 }
 
+/// Row groups that were claimed, on their way.
+struct Ahead {
+    groups: Vec<usize>,
+    batches: TableReader,
+    begun: MonoNs,
+    /// How many such fetches were under way when it began.
+    together: u64,
+}
+
 /// A query under way.
 struct Work<'t> {
     table: &'t FarTable,
@@ -155,8 +167,8 @@ struct Work<'t> {
 /// Row groups that are fetched at a time while a node works on others, and how many such fetches are under way.
 const CLAIMED_GROUPS: u32 = 1;
 const CLAIMS_AHEAD: usize = 2;
-/// Whoever waits for shares looks again after this long, should nobody call.
-const WAIT_MS: u64 = 1_000;
+/// Whoever waits for shares looks again after this long: a node that does nothing says nothing.
+const LOOK_MS: u64 = 5;
 
 impl<'t> Work<'t> {
     fn new(
@@ -254,39 +266,64 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// Claims row groups from the back of scans under way, and sees to them, until nodes have taken all others.
+    /// Claims row groups from the back of scans under way, as long as that pays, and sees to them.
     fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
         let session = Arc::clone(&self.table.file.inner.session);
+        let mut taken = vec![0u32; shipping.shares.len()];
         let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
-        let mut ahead = VecDeque::new();
+        let mut ahead: VecDeque<Ahead> = VecDeque::new();
+        let mut fetch_ns = None;
         loop {
             let heard = shipping.changed.heard();
-            let mut is_waiting = false;
             // Each share in its turn, as their nodes and links are different ones.
             let mut looked_at = 0;
             while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() && !self.local.run.is_done() {
                 let Some(share) = open.pop_front() else { break };
                 looked_at += 1;
-                let Some(scan) = shipping.open_scan(share) else {
+                let Some((scan, since, pace)) = shipping.open_scan(share) else {
                     if shipping.is_waiting(share) {
-                        is_waiting = true;
                         open.push_back(share);
                     }
                     continue;
                 };
-                let groups = shipping.claim(&session, share, scan, CLAIMED_GROUPS);
+                let fetching = Fetching {
+                    claimed: taken[share],
+                    ahead: ahead.len() as u32,
+                    each_ns: fetch_ns,
+                    elapsed_ns: session.host.now().0.saturating_sub(since.0),
+                    is_shared: !shipping.shares[share].node.is_shared(),
+                };
+                let groups = match pace.claim(fetching) {
+                    Claim::Now => shipping.claim(&session, share, scan, CLAIMED_GROUPS),
+                    Claim::All => shipping.claim(&session, share, scan, u32::MAX),
+                    Claim::Later => {
+                        open.push_back(share);
+                        continue;
+                    }
+                    Claim::Never => continue,
+                };
                 if !groups.is_empty() {
                     looked_at = 0;
                     open.push_back(share);
+                    taken[share] += groups.len() as u32;
                     claimed.extend(groups.iter().copied());
+                    shipping.is_fetching.store(true, Ordering::Relaxed);
+                    let begun = session.host.now();
                     let batches = self.table.read(Some(&self.columns), Some(&groups))?;
-                    ahead.push_back((groups, batches));
+                    let together = ahead.len() as u64 + 1;
+                    ahead.push_back(Ahead { groups, batches, begun, together });
                 }
             }
             match ahead.pop_front() {
-                Some((groups, batches)) => self.take(groups, batches)?,
-                None if is_waiting && !self.local.run.is_done() => {
-                    session.host.wait(&shipping.changed, heard, session.deadline(WAIT_MS));
+                Some(Ahead { groups, batches, begun, together }) => {
+                    // Those that were under way at the same time took as long together.
+                    let count = groups.len() as u64 * together;
+                    self.take(groups, batches)?;
+                    fetch_ns = Some(session.host.now().0.saturating_sub(begun.0) / count.max(1));
+                    shipping.is_fetching.store(!ahead.is_empty(), Ordering::Relaxed);
+                }
+                None if !open.is_empty() && !self.local.run.is_done() => {
+                    session.host.wait(&shipping.changed, heard, session.deadline(LOOK_MS));
                 }
                 None => return Ok(()),
             }

@@ -6,6 +6,7 @@
 
 use super::FarTable;
 use super::footer::RowGroup;
+use super::pacing::Pace;
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::ReadPlan;
@@ -18,7 +19,8 @@ use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
-use farpool_wire::{Bytes, Code, Handle, List, Reply, Request, WireError};
+use farpool_wire::{Bytes, Code, Handle, List, MonoNs, Reply, Request, WireError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Chunks of a scan that are asked for ahead.
@@ -55,8 +57,8 @@ pub(super) struct Shipped {
 pub(super) enum Progress {
     /// Not asked for yet.
     Waiting,
-    /// Under way.
-    Open(Handle),
+    /// Under way since then.
+    Open(Handle, MonoNs, Pace),
     /// At its end.
     Over(Result<Shipped, Error>),
     /// Taken from here.
@@ -69,6 +71,8 @@ pub(super) struct Shipping {
     pub(super) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
     pub(super) changed: Bell,
+    /// Whether row groups are being fetched meanwhile.
+    pub(super) is_fetching: AtomicBool,
 }
 
 /// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
@@ -171,7 +175,7 @@ impl Share {
 impl Shipping {
     pub(super) fn new(program: Vec<u8>, shares: Vec<Share>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
-        Shipping { program, shares, progress, changed: Bell::default() }
+        Shipping { program, shares, progress, changed: Bell::default(), is_fetching: AtomicBool::new(false) }
     }
 
     /// Runs all shares of one node, one after another.
@@ -202,12 +206,22 @@ impl Shipping {
         self.changed.ring();
     }
 
-    /// The scan of a share, while it is under way; nothing before and behind that.
-    pub(super) fn open_scan(&self, share: usize) -> Option<Handle> {
+    /// The scan of a share, since when, and what has been seen of it, while it is under way; nothing before and behind
+    /// that.
+    pub(super) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
         match locked(&self.progress).get(share) {
-            Some(Progress::Open(scan)) => Some(*scan),
+            Some(Progress::Open(scan, since, pace)) => Some((*scan, *since, pace.clone())),
             _ => None,
         }
+    }
+
+    /// Notes a chunk of a share.
+    fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
+        if let Some(Progress::Open(_, begun, pace)) = locked(&self.progress).get_mut(share) {
+            let is_fetching = self.is_fetching.load(Ordering::Relaxed);
+            pace.note(chunk.done, now.0.saturating_sub(begun.0), chunk.waited_ns, is_fetching);
+        }
+        self.changed.ring();
     }
 
     /// Whether a share has not been begun with.
@@ -257,8 +271,10 @@ impl Shipping {
                 Reply::OpenScan(opened) => opened.scan,
                 other => return Err(unexpected(&other)),
             };
-            self.set(index, Progress::Open(scan));
-            let mut shipped = receive(session, link, scan)?;
+            let pace = Pace::new(share.groups.len());
+            self.set(index, Progress::Open(scan, session.host.now(), pace));
+            let note = |chunk: &Chunk| self.note(index, session.host.now(), chunk);
+            let mut shipped = receive(session, link, scan, note)?;
             shipped.batches.iter_mut().try_for_each(|(group, _)| match share.groups.get(*group) {
                 Some(of_table) => {
                     *group = *of_table;
@@ -279,7 +295,12 @@ fn unexpected(reply: &Reply) -> LinkError {
 }
 
 /// Takes all chunks of a scan.
-fn receive(session: &Session, link: &mut dyn Link, scan: Handle) -> Result<Shipped, LinkError> {
+fn receive(
+    session: &Session,
+    link: &mut dyn Link,
+    scan: Handle,
+    note: impl Fn(&Chunk),
+) -> Result<Shipped, LinkError> {
     let next = Request::NextChunk(ScanId { scan });
     // Its own for each: the node answers every step, and one step takes no longer than any other request may.
     let deadline = || session.deadline(session.options.request_timeout_ms);
@@ -302,6 +323,7 @@ fn receive(session: &Session, link: &mut dyn Link, scan: Handle) -> Result<Shipp
                 return Err(error);
             }
         };
+        note(&chunk);
         shipped.groups = chunk.done as usize;
         shipped.read_bytes += chunk.read_bytes;
         shipped.busy_ns += chunk.busy_ns;
@@ -326,7 +348,7 @@ fn settle(
     link: &mut dyn Link,
     next: &Request,
     asked: usize,
-    deadline: &dyn Fn() -> farpool_wire::MonoNs,
+    deadline: &dyn Fn() -> MonoNs,
 ) -> Result<(), LinkError> {
     for _ in 0..asked {
         match link.take_call(next, deadline()) {

@@ -168,7 +168,8 @@ strategies! {
     scan_opened -> ScanOpened { scan: handle(), is_known: any::<bool>() }
     scan_id -> ScanId { scan: handle() }
     chunk -> Chunk {
-        is_last: any::<bool>(), done: any::<u32>(), read_bytes: any::<u64>(), busy_ns: any::<u64>(), batches: bytes(),
+        is_last: any::<bool>(), done: any::<u32>(), read_bytes: any::<u64>(), busy_ns: any::<u64>(),
+        waited_ns: any::<u64>(), batches: bytes(),
     }
     claim_groups -> ClaimGroups { scan: handle(), groups: any::<u32>() }
     claimed -> Claimed { first: any::<u32>(), count: any::<u32>() }
