@@ -31,6 +31,7 @@ mod program;
 mod report;
 mod rivals;
 mod scan;
+mod scan_clients;
 mod shape;
 mod waiting;
 

@@ -8,6 +8,7 @@ use super::contents::mix;
 use super::far::{Cluster, Room, wait_quiet};
 use super::figures::median;
 use super::machine::{cpus, machine};
+use super::scan_clients::Contest;
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
@@ -28,6 +29,7 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   farpool bench scan --size 256MiB
+  farpool bench scan --queries distinct-1000 --clients 6 --transports tcp --node-cpu-limit 0.5
   farpool bench scan --transports tcp --node-cpu-limit 0.125 --queries select-1%")]
 pub(crate) struct ScanArgs {
     /// Bytes of the table
@@ -51,6 +53,15 @@ pub(crate) struct ScanArgs {
     /// Reach it without TLS, also beyond this machine
     #[arg(long, requires = "pool")]
     plaintext: bool,
+    /// What each of so many clients gets that all ship the first query without pause (over the first transport)
+    #[arg(long, value_name = "COUNT")]
+    clients: Option<usize>,
+    /// Queries that the first of these clients has under way; the others have one each
+    #[arg(long, value_name = "COUNT", default_value_t = 4, requires = "clients")]
+    greedy: usize,
+    /// Seconds of each of their rounds
+    #[arg(long, default_value_t = 2.0, requires = "clients")]
+    seconds: f64,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -84,7 +95,7 @@ const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
 const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
 const ROW_BYTES: u64 = 64;
 const BATCH_ROWS: u64 = 65_536;
-const TABLE: &str = "bench-scan";
+pub(super) const TABLE: &str = "bench-scan";
 
 /// A row of the table.
 fn row(number: u64) -> [i64; 8] {
@@ -116,8 +127,8 @@ enum Kind {
     GroupBy(usize),
 }
 
-struct Query {
-    name: String,
+pub(super) struct Query {
+    pub(super) name: String,
     kind: Kind,
     expected: Expected,
 }
@@ -131,7 +142,7 @@ impl Query {
         select.into_iter().chain(distinct).chain(group).collect()
     }
 
-    fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
+    pub(super) fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
         let query = over.query()?;
         let key = |at: usize| (COLUMNS[2 + at].to_owned(), col(COLUMNS[2 + at]));
         let query = match self.kind {
@@ -142,7 +153,7 @@ impl Query {
         query.plan().map_err(|error| Failure::Failed(error.to_string()))
     }
 
-    fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
+    pub(super) fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
         let mut found = Expected::default();
         for batch in batches {
             found.rows += batch.num_rows() as u64;
@@ -238,6 +249,15 @@ pub(super) fn run(args: &ScanArgs) -> Outcome {
     if !(1..=100).contains(&args.rounds) {
         return Err(Failure::Usage(format!("--rounds {}: 1 to 100 are permitted", args.rounds)));
     }
+    if let Some(clients) = args.clients.filter(|clients| !(2..=64).contains(clients)) {
+        return Err(Failure::Usage(format!("--clients {clients}: 2 to 64 are permitted")));
+    }
+    if !(1..=16).contains(&args.greedy) || !(0.1..=600.0).contains(&args.seconds) {
+        return Err(Failure::Usage(format!(
+            "--greedy {} --seconds {}: 1 to 16 queries and 0.1 to 600 seconds are permitted",
+            args.greedy, args.seconds
+        )));
+    }
     let mut stop = Stop::catch()?;
     let mut queries = Query::all();
     if !args.queries.is_empty() {
@@ -265,6 +285,21 @@ pub(super) fn run(args: &ScanArgs) -> Outcome {
     let maker = Maker::new(&mut queries, rows);
     let schema = Arc::clone(&maker.schema);
     writer.put_table(TABLE, schema, maker)?;
+    if let Some(clients) = args.clients {
+        let contest = Contest {
+            clients,
+            greedy: args.greedy,
+            seconds: args.seconds,
+            rounds: args.rounds,
+            bytes: rows * ROW_BYTES,
+            json: args.json,
+        };
+        wait_quiet(cluster.pids(), cluster.patience())?;
+        let shown = contest.run(&queries[0], || cluster.session(ways[0].choice(), 0));
+        writer.drop_table(TABLE)?;
+        writer.close();
+        return shown;
+    }
     let found = measure(args, &cluster, &ways, &queries, &mut stop);
     writer.drop_table(TABLE)?;
     writer.close();
