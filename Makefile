@@ -10,7 +10,7 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build rivals wheel demo bench test test-rust test-sim test-fuzz test-python lint sim loss mutants tla fuzz clean
+.PHONY: help build rivals wheel demo bench test test-rust test-sim test-fuzz test-python farview lint sim loss mutants tla fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ demo: build wheel ## TPC-H queries that do not fit their memory, spilling to dis
 bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
+farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
+	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
+
 test: lint test-rust test-sim test-fuzz test-python ## All checks and tests: what CI runs
 
 lint: $(READY) ## Formatting, lints, dependency and licence rules
@@ -48,8 +51,8 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo xtask deps
 	cargo xtask licenses
 	cargo xtask tidy
-	$(VENV)/bin/ruff check python
-	$(VENV)/bin/ruff format --check python
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers
 
 test-rust: build rivals ## Unit, property, conformance and end-to-end tests
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)

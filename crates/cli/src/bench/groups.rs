@@ -2,8 +2,8 @@
 //!
 //! The idea: a table of two columns of eight, a key and a number. A run takes it in batches as they come from a row
 //! group, holding as many groups as it may; a merge makes what the run left whole. Each result is compared with one
-//! of a plain hash map, outside the timed part. `bench/papers/farview/local_groups.py` gives the same rows to DuckDB,
-//! Polars and DataFusion.
+//! of a plain hash map, outside the timed part. `bench/papers/farview/run.py groups` measures it beside local
+//! engines over such tables.
 
 use super::figures::median;
 use super::machine::machine;

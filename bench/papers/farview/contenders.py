@@ -1,0 +1,167 @@
+"""Who answers: farpool (FV) in its modes over its transports, engines on this CPU (LCPU), and a remote CPU (RCPU).
+
+Each gives for a query a call that returns its answer, and seconds: until all rows are in the memory of this process.
+RCPU's client is a process, which takes its own time.
+"""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import datafusion
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from environment import program
+from queries import Query
+
+import farpool
+from farpool.demo.cluster import Cluster, read_line
+
+Answer = tuple[float, object]
+Contender = Callable[[], Answer]
+ENGINES = ("DuckDB", "Polars", "DataFusion", "pyarrow")
+MODES = ("ship", "split", "fetch")
+READY_SECONDS = 60
+
+pa.set_cpu_count(1)
+pa.set_io_thread_count(1)
+
+
+def timed(call: Callable[[], object]) -> Contender:
+    def run() -> Answer:
+        begun = time.perf_counter()
+        result = call()
+        return time.perf_counter() - begun, result
+
+    return run
+
+
+class Engines:
+    """One table in memory of this process, in each engine's own form; each with one thread."""
+
+    def __init__(self, table: pa.Table, names: tuple[str, ...] = ENGINES):
+        self._table = table
+        self._calls = {name: getattr(self, f"_{name.lower()}")(table) for name in names}
+
+    def contenders(self, query: Query) -> dict[str, Contender]:
+        return {f"LCPU {name}": timed(lambda call=call: call(query)) for name, call in self._calls.items()}
+
+    def close(self) -> None:
+        self._calls.clear()
+
+    def _duckdb(self, table: pa.Table) -> Callable[[Query], object]:
+        con = duckdb.connect(config={"threads": 1})
+        con.register("arrow", table)
+        con.execute("create table t as select * from arrow")
+        return lambda query: con.sql(query.sql()).to_arrow_table()
+
+    def _polars(self, table: pa.Table) -> Callable[[Query], object]:
+        assert pl.thread_pool_size() == 1, "POLARS_MAX_THREADS=1 must be set before Polars is loaded"
+        frame = pl.from_arrow(table, rechunk=True)
+        return lambda query: query.polars(frame)
+
+    def _datafusion(self, table: pa.Table) -> Callable[[Query], object]:
+        context = datafusion.SessionContext(datafusion.SessionConfig({"datafusion.execution.target_partitions": "1"}))
+        context.register_record_batches("t", [table.to_batches(max_chunksize=8_192)])
+
+        def call(query: Query) -> object:
+            sql = getattr(query, "sql_of_datafusion", query.sql)()
+            return context.sql(sql).to_arrow_table()
+
+        return call
+
+    def _pyarrow(self, table: pa.Table) -> Callable[[Query], object]:
+        return lambda query: query.pyarrow(table)
+
+
+class Far:
+    """Far tables of a broker and one node, which are processes, and a session over each transport."""
+
+    def __init__(self, memory_bytes: int, transports: tuple[str, ...]):
+        self._cluster = Cluster(program("farpool"), memory_bytes, node_count=1)
+        self._cluster.__enter__()
+        self.url = self._cluster.url
+        self.pools = {name: farpool.connect(self.url, transport=name) for name in transports}
+
+    def put(self, name: str, table: pa.Table) -> None:
+        next(iter(self.pools.values())).put_table(name, table)
+
+    def contenders(self, name: str, query: Query, modes: tuple[str, ...] = MODES) -> dict[str, Contender]:
+        found = {}
+        for mode in modes:
+            for transport, pool in self.pools.items():
+                scan = query.far(pool.scan(name))
+                found[f"FV {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
+        return found
+
+    def close(self) -> None:
+        for pool in self.pools.values():
+            pool.close()
+        left = self._cluster.stop()
+        assert not left, left
+
+
+class RemoteCpu:
+    """RCPU: a server with rows, and clients of it, each a process."""
+
+    def __init__(self, rows: np.ndarray):
+        self._folder = tempfile.TemporaryDirectory(prefix="farview-rcpu-", dir="/dev/shm")
+        self._bytes = rows.nbytes
+        file = Path(self._folder.name) / "rows"
+        rows.tofile(file)
+        self._server = self._start("serve", str(file))
+        self.address = read_line(self._server, READY_SECONDS).split()[1]
+        file.unlink()  # the server has read it
+        self.client = self.another_client()
+
+    def another_client(self) -> "RemoteClient":
+        return RemoteClient(self.address, self._bytes, self._folder.name)
+
+    def contender(self, query: Query, rows: int) -> dict[str, Contender]:
+        return {"RCPU": lambda: self.client.ask(query.rcpu(rows))}
+
+    def close(self) -> None:
+        self.client.close()
+        end(self._server)
+        self._folder.cleanup()
+
+    @staticmethod
+    def _start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [program("farpool-farview-rcpu"), *arguments]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
+class RemoteClient:
+    """A process that asks RCPU; its buffer is as large as the table."""
+
+    def __init__(self, address: str, buffer_bytes: int, folder: str):
+        self._process = RemoteCpu._start("client", address, str(buffer_bytes))
+        self._answer_file = Path(folder) / f"answer-{self._process.pid}"
+        line = read_line(self._process, READY_SECONDS)
+        assert line == "ready", f"the client of RCPU said '{line}'"
+
+    def ask(self, request: str, save: bool = False) -> tuple[float, object]:
+        """Seconds, and the bytes of the answer if it is to be saved."""
+        text = f"save {self._answer_file}\n{request}\n" if save else f"{request}\n"
+        self._process.stdin.write(text.encode())
+        words = self._process.stdout.readline().decode().split()
+        assert words[:1] == ["done"], f"RCPU, {request}: {' '.join(words) or 'its client ended'}"
+        answer = None
+        if save:
+            answer = np.fromfile(self._answer_file, np.uint8)
+            self._answer_file.unlink()
+        return int(words[1]) / 1e9, answer
+
+    def close(self) -> None:
+        end(self._process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Both sides of RCPU end with their standard input."""
+    process.stdin.close()
+    process.wait(READY_SECONDS)
+    process.stdout.close()
