@@ -5,21 +5,27 @@
 //! at run time, so one binary serves every machine, and tests compare the two.
 //!
 //! Never in this crate: types of Arrow's, programs, I/O, clocks, threads; a kernel without a portable one beside it;
-//! unsafe code outside `x86`.
+//! unsafe code outside `x86`, what is in it, and `pages`.
 #![deny(unsafe_code)]
 
 mod automaton;
 mod compare;
 mod gather;
+mod pages;
 pub mod portable;
 mod rows;
+mod tables;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub use automaton::{Automaton, Followed, STATES_MAX};
 pub use compare::{Comparison, Ordered, compare};
 pub use gather::{Kept, Value, gather, gather_bits};
+pub use pages::zeroed;
 pub use rows::{Ranges, Row, project_rows, select_rows};
+pub use tables::{
+    BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, update,
+};
 
 /// Whether the CPU has what gathering and comparing use. Without, the portable loops run, and libraries may be faster:
 /// they are written to be read.

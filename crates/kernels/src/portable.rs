@@ -1,7 +1,9 @@
 //! What each kernel does, in plain Rust: for CPUs without the instructions that `x86` uses, and for tests to compare
 //! with.
 
-use crate::{Automaton, Comparison, Kept, Ordered, Ranges, Row, Value};
+use crate::{
+    Automaton, BLOCK_ROWS, COPIES, Comparison, Hasher, Kept, LANES, Ordered, Ranges, Row, Sums, Table, Value,
+};
 use std::ops::Range;
 
 /// Bits that are 1.
@@ -131,4 +133,83 @@ pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
         }
     }
     (state, at)
+}
+
+/// See [`Hasher`]: a product of 128 bits, folded.
+#[inline]
+pub fn hash(hasher: &Hasher, masked: u64) -> u64 {
+    let product = u128::from(masked) * u128::from(hasher.rounds[0][0] | 1);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// See [`crate::find`].
+///
+/// # Panics
+/// As that does.
+pub fn find(
+    table: &Table<'_>,
+    keys: &[i64],
+    _ahead: &[i64],
+    places: &mut [u32],
+    others: &mut [u8; BLOCK_ROWS],
+) -> usize {
+    let mut count = 0;
+    for (row, (key, place)) in keys.iter().zip(places).enumerate() {
+        let masked = table.hasher.masked(*key as u64);
+        let start = table.start(masked);
+        let lane = table.words[start..start + LANES].iter().position(|held| *held == masked);
+        *place = start as u32;
+        match lane {
+            Some(lane) if masked != 0 => *place += lane as u32,
+            _ => {
+                others[count] = row as u8;
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// The second half of [`crate::find_and_add`]: adds the values of all rows but the others.
+///
+/// # Panics
+/// If a place is beyond the words.
+pub fn add_found(words: &mut [u64], sums: Sums<'_>, places: &[u32], others: &[u8]) {
+    let length = sums.copies.len() / COPIES;
+    let mut others = others.iter().peekable();
+    for (row, (place, value)) in places.iter().zip(sums.values).enumerate() {
+        if others.next_if(|other| usize::from(**other) == row).is_some() {
+            continue;
+        }
+        let place = *place as usize + LANES;
+        let word = match sums.copies.is_empty() {
+            true => &mut words[place],
+            false => &mut sums.copies[row % COPIES * length + place],
+        };
+        *word = word.wrapping_add(*value as u64);
+    }
+}
+
+/// See [`crate::update`].
+///
+/// # Panics
+/// As that does.
+pub fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
+    for (row, place) in places.iter().enumerate() {
+        let word = &mut words[*place as usize];
+        *word = with(row, *word);
+    }
+}
+
+/// See [`crate::add`].
+///
+/// # Panics
+/// As that does.
+pub fn add(words: &mut [u64], places: &[u32], values: &[i64]) {
+    update(words, places, |row, word| word.wrapping_add(values[row] as u64));
+}
+
+/// See [`crate::ones`].
+pub fn ones(values: &[i64]) -> u64 {
+    values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 63)) as u64)
 }

@@ -4,6 +4,10 @@
 //! functions that need instructions which [`has_avx512`] has found.
 #![allow(unsafe_code)]
 
+mod tables;
+
+pub(crate) use tables::{add, find, find_and_add, has_aes, hash, ones, update};
+
 use crate::automaton::Pairs;
 use crate::portable::{LOOK_BYTES, Packer};
 use crate::{Automaton, Comparison, Kept, Ordered, Ranges, Row, Value};

@@ -8,7 +8,7 @@ use super::batch::*;
 use super::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
 use super::group::LEAVING_GROUPS_MAX;
 use super::pack::{Packed, Packing, sort};
-use super::slots::{BLOCK_ROWS, Key, Room, Slots};
+use super::slots::{BLOCK_ROWS, Key, LANES, Room, Slots};
 use super::tally::{Input, Tally};
 use crate::program::Aggregate;
 use crate::types::Type;
@@ -16,6 +16,11 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 
 /// Groups that leave together at least, so that a bound of few groups does not make a batch of each row.
 const LEAVING_GROUPS_MIN: usize = 256;
+
+/// Rows behind which a full table is judged by what left it: four for each group, and within these.
+const JUDGED_ROWS: std::ops::RangeInclusive<usize> = 256..=65_536;
+/// Where more than three of four left, so many times as many rows pass it by.
+const PASSING: usize = 15;
 
 /// The groups of a run, or of a merge.
 pub(super) struct PackedGroups {
@@ -25,11 +30,15 @@ pub(super) struct PackedGroups {
     table: Table,
     room: Room,
     seed: u64,
+    /// Since the table was judged last: rows, and those that left.
+    judged: (usize, usize),
+    /// Rows that pass the table by, as looking them up has reduced too little.
+    passing: usize,
 }
 
 enum Table {
-    Short(Slots<1>),
-    Long(Slots<2>),
+    Short(Box<Slots<1>>),
+    Long(Box<Slots<2>>),
 }
 
 impl PackedGroups {
@@ -45,7 +54,16 @@ impl PackedGroups {
         let packing = Packing::new(&types)?;
         let tally = Tally::new(aggregates, input)?;
         let table = Table::new(&packing, &tally, room, seed);
-        Some(PackedGroups { key_columns: key_columns.to_vec(), packing, tally, table, room, seed })
+        Some(PackedGroups {
+            key_columns: key_columns.to_vec(),
+            packing,
+            tally,
+            table,
+            room,
+            seed,
+            judged: (0, 0),
+            passing: 0,
+        })
     }
 
     /// Takes rows in. What leaves for them is put behind `leaving`.
@@ -91,10 +109,17 @@ impl PackedGroups {
         let packed = self.packing.pack(keys);
         let mut words = Vec::new();
         let mut start = 0;
+        if self.passing > 0 {
+            self.passing = self.passing.saturating_sub(rows);
+            return self.pass(&packed, inputs, rows, leaving);
+        }
+        let left_before: usize = leaving.iter().map(RecordBatch::num_rows).sum();
         while start < rows {
             start = match (&mut self.table, &packed) {
                 (Table::Short(slots), Packed::One(keys)) => {
-                    blocks(slots, keys.all(), &mut self.tally, inputs, start, &mut words)?
+                    let end = blocks(slots, keys.all(), &mut self.tally, inputs, start, &mut words);
+                    slots.add_copies();
+                    end?
                 }
                 (Table::Long(slots), Packed::Two(keys)) => {
                     blocks(slots, keys, &mut self.tally, inputs, start, &mut words)?
@@ -106,6 +131,52 @@ impl PackedGroups {
             if start < rows {
                 self.change(leaving, |_| {}, Tally::widen)?;
             }
+        }
+        if self.table.is_bounded() {
+            let left = leaving.iter().map(RecordBatch::num_rows).sum::<usize>() - left_before;
+            let (judged_rows, judged_left) = self.judged;
+            self.judged = (judged_rows + rows, judged_left + left);
+            let (rows, left) = self.judged;
+            if rows >= (self.table.held_max() * 4).clamp(*JUDGED_ROWS.start(), *JUDGED_ROWS.end()) {
+                self.judged = (0, 0);
+                self.passing = if left > rows / 4 * 3 { rows * PASSING } else { 0 };
+            }
+        }
+        Ok(())
+    }
+
+    /// Has each row leave as a partial group of its own.
+    fn pass(
+        &mut self,
+        packed: &Packed,
+        inputs: &[Input],
+        rows: usize,
+        leaving: &mut Vec<RecordBatch>,
+    ) -> Result<(), Stopped> {
+        let most = self.table.held_max().clamp(LEAVING_GROUPS_MIN, LEAVING_GROUPS_MAX);
+        for start in (0..rows).step_by(most) {
+            let end = rows.min(start + most);
+            if self.tally.exceeds(inputs, start, end - start) {
+                self.change(leaving, |_| {}, Tally::widen)?;
+            }
+            // Accumulators lie as in a table without keys.
+            let initial = self.tally.initial();
+            let stride = initial.len() * LANES;
+            let mut words = Vec::with_capacity((end - start).div_ceil(LANES) * stride);
+            let bucket: Vec<u64> = initial.iter().flat_map(|word| [*word; LANES]).collect();
+            (0..(end - start).div_ceil(LANES)).for_each(|_| words.extend_from_slice(&bucket));
+            let place = |row: usize| row / LANES * stride + row % LANES;
+            let places: Vec<u32> = (0..end - start).map(|row| place(row) as u32).collect();
+            self.tally.add(&mut words, inputs, start, &places)?;
+            let keys = match packed {
+                Packed::One(keys) => self.packing.unpack_one(keys.all()[start..end].to_vec()),
+                Packed::Two(keys) => self.packing.unpack_two(&keys[start..end]),
+            };
+            let word = |word: usize| {
+                let from = &words[word * LANES..];
+                places.iter().map(|place| from[*place as usize]).collect()
+            };
+            leaving.push(self.partial(keys, word, end - start)?);
         }
         Ok(())
     }
@@ -198,23 +269,34 @@ impl PackedGroups {
 
     /// All groups, whole, in the order of their keys.
     pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
-        let order: Vec<u32> = match &self.table {
+        match &self.table {
             Table::Short(slots) => {
                 let mut pairs = slots.pairs::<i64>();
                 sort(&mut pairs, |key, digit| (((key ^ i64::MIN) as u64) >> (8 * digit)) as u8);
-                pairs.into_iter().map(|pair| pair.1).collect()
+                self.whole(&pairs, |pairs| self.packing.unpack_one(pairs.iter().map(|pair| pair.0).collect()))
             }
             Table::Long(slots) => {
                 let mut pairs = slots.pairs::<u128>();
                 sort(&mut pairs, |key, digit| (key >> (8 * digit)) as u8);
-                pairs.into_iter().map(|pair| pair.1).collect()
+                self.whole(&pairs, |pairs| {
+                    self.packing.unpack_two(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
+                })
             }
-        };
+        }
+    }
+
+    /// Groups of these keys and places, whole.
+    fn whole<T>(
+        &self,
+        pairs: &[(T, u32)],
+        keys: impl Fn(&[(T, u32)]) -> Vec<ArrayRef>,
+    ) -> Result<Vec<RecordBatch>, Stopped> {
         let mut batches = Vec::new();
-        for places in order.chunks(LEAVING_GROUPS_MAX) {
-            let mut columns = self.keys_at(places);
+        for pairs in pairs.chunks(LEAVING_GROUPS_MAX) {
+            let mut columns = keys(pairs);
+            let places: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
             let order: Vec<u32> = (0..places.len() as u32).collect();
-            for accumulator in self.tally.restored(|word| self.table.accumulators(places, word)) {
+            for accumulator in self.tally.restored(|word| self.table.accumulators(&places, word)) {
                 columns.push(accumulator.whole(&order)?);
             }
             batches.push(batch_of(columns, places.len())?);
@@ -243,8 +325,15 @@ impl PackedGroups {
 impl Table {
     fn new(packing: &Packing, tally: &Tally, room: Room, seed: u64) -> Table {
         match packing.is_long() {
-            false => Table::Short(Slots::new(tally.initial(), room, seed)),
-            true => Table::Long(Slots::new(tally.initial(), room, seed)),
+            false => Table::Short(Box::new(Slots::new(tally.initial(), room, seed))),
+            true => Table::Long(Box::new(Slots::new(tally.initial(), room, seed))),
+        }
+    }
+
+    fn is_bounded(&self) -> bool {
+        match self {
+            Table::Short(slots) => slots.is_bounded(),
+            Table::Long(slots) => slots.is_bounded(),
         }
     }
 
@@ -272,8 +361,9 @@ fn blocks<const K: usize, T: Key<K>>(
     start: usize,
     words: &mut Vec<u64>,
 ) -> Result<usize, Stopped> {
-    let mut places = [0; BLOCK_ROWS];
+    let (mut places, mut buffer) = ([0; BLOCK_ROWS], [0; BLOCK_ROWS]);
     let mut start = start;
+    let all = keys;
     for keys in keys[start..].chunks(BLOCK_ROWS) {
         if tally.exceeds(inputs, start, keys.len()) {
             return Ok(start);
@@ -281,8 +371,13 @@ fn blocks<const K: usize, T: Key<K>>(
         if slots.is_full() {
             bounded("groups", (slots.held() + BLOCK_ROWS) as u64, slots.held_max() as u64)?;
         }
-        slots.find(keys, &mut places);
-        tally.add(slots.tallies(), inputs, start, &places[..keys.len()])?;
+        let next = start + keys.len();
+        let ahead = &all[next..(next + BLOCK_ROWS).min(all.len())];
+        let sum = tally.only_sum(inputs, start, keys.len(), &mut buffer);
+        if !sum.is_some_and(|values| slots.find_and_add(keys, ahead, values)) {
+            slots.find(keys, ahead, &mut places);
+            tally.add(slots.tallies(), inputs, start, &places[..keys.len()])?;
+        }
         slots.leave_spares(words);
         start += keys.len();
     }
@@ -293,8 +388,11 @@ fn blocks<const K: usize, T: Key<K>>(
 mod tests {
     use super::super::group::Groups;
     use super::super::grouping::Grouping;
+    use super::super::hash::fold;
     use super::*;
     use crate::program::Function;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Decimal128Type, Int64Type};
     use arrow_array::{Float64Array, Int16Array, Int32Array, Int64Array, UInt64Array};
     use proptest::prelude::*;
     use proptest::sample::select;
@@ -375,6 +473,89 @@ mod tests {
             general.iter().try_for_each(|batch| merge.merge(batch.columns())).unwrap();
             partial.iter().try_for_each(|batch| other.merge(batch.columns())).unwrap();
             prop_assert_eq!(merge.finish().unwrap(), other.finish().unwrap());
+        }
+    }
+
+    /// Keys as tables have them, or as who wants to slow a run down would choose them.
+    fn drawn_keys(pattern: &str, rows: usize) -> Vec<i64> {
+        let drawn = |row: usize| fold(row as u64, 0x1234_5678_9abc_def1);
+        let key = |row: usize| match pattern {
+            "equal" => 7,
+            "two" => (drawn(row) % 2) as i64,
+            "sequence" => row as i64,
+            "sorted" => (row / 50) as i64 - 100,
+            // The nth comes half as often as all before it.
+            "skewed" => (drawn(row) % 100_000 / (1 + drawn(row + rows) % 100_000)) as i64,
+            "high bits" => ((drawn(row) % 5_000) << 51) as i64,
+            "low bits clear" => (row as i64) << 32,
+            "mirrored" => (row as u64).reverse_bits() as i64,
+            _ => (drawn(row) % 3_000) as i64,
+        };
+        (0..rows).map(key).collect()
+    }
+
+    #[test]
+    fn keys_of_every_kind_give_the_groups_of_a_map() {
+        let patterns = [
+            "equal",
+            "two",
+            "sequence",
+            "sorted",
+            "skewed",
+            "high bits",
+            "low bits clear",
+            "mirrored",
+            "few",
+        ];
+        for pattern in patterns {
+            let keys = drawn_keys(pattern, 40_000);
+            let values: Vec<i64> =
+                (0..keys.len()).map(|row| fold(row as u64, 99) as i64 >> (row % 3 * 20)).collect();
+            let mut wanted = std::collections::BTreeMap::new();
+            for (key, value) in keys.iter().zip(&values) {
+                let (sum, rows) = wanted.entry(*key).or_insert((0i128, 0i64));
+                (*sum, *rows) = (*sum + i128::from(*value), *rows + 1);
+            }
+            for (functions, groups_max) in [(1, 1 << 20), (1, 300), (2, 1 << 20), (2, 50), (0, 1_000), (1, 1)]
+            {
+                let all = [(Function::Sum, Some(1)), (Function::Count, None)];
+                let of =
+                    |(function, column): &(Function, _)| Aggregate { function: *function, column: *column };
+                let aggregates: Vec<Aggregate> = all[..functions].iter().map(of).collect();
+                let types = [Type::Int64; 2];
+                let room = Room { groups_max, bytes_max: 16 << 20, holds_all: false };
+                let mut run = PackedGroups::new(&[0], &aggregates, &types, room, 5).unwrap();
+                let mut merge = Grouping::merging(vec![0], &aggregates, &types, 6).unwrap();
+                let mut steps = Steps::new(u64::MAX);
+                let mut partial = Vec::new();
+                for (keys, values) in keys.chunks(7_000).zip(values.chunks(7_000)) {
+                    let columns: Vec<ArrayRef> = vec![
+                        Arc::new(Int64Array::from(keys.to_vec())),
+                        Arc::new(Int64Array::from(values.to_vec())),
+                    ];
+                    let rows = Rows { columns, count: keys.len(), positions: None };
+                    run.push(&rows, &mut steps, &mut partial).unwrap();
+                }
+                run.leave(&mut partial).unwrap();
+                partial.iter().try_for_each(|batch| merge.merge(batch.columns())).unwrap();
+                let mut found = Vec::new();
+                for batch in merge.finish().unwrap() {
+                    let keys = batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+                    for (row, key) in keys.into_iter().enumerate() {
+                        let sum = |_| batch.column(1).as_primitive::<Decimal128Type>().value(row);
+                        let count = |_| batch.column(2).as_primitive::<Int64Type>().value(row);
+                        found.push((
+                            key,
+                            (functions > 0).then_some(()).map(sum),
+                            (functions > 1).then_some(()).map(count),
+                        ));
+                    }
+                }
+                let wanted = wanted.iter().map(|(key, (sum, rows))| {
+                    (*key, (functions > 0).then_some(*sum), (functions > 1).then_some(*rows))
+                });
+                assert!(found.into_iter().eq(wanted), "{pattern}, {functions} aggregates, {groups_max} held");
+            }
         }
     }
 }

@@ -9,12 +9,11 @@
 //! the place of a group that is held: a key that is frequent soon stays, and keys that occur once do not displace it.
 
 use super::hash::{fold, mixed};
+/// Rows of a block, what they touch stays in the nearest cache until they are added up; and slots of a bucket.
+pub(super) use farpool_kernels::{BLOCK_ROWS, LANES};
+use farpool_kernels::{COPIES, Hasher, Shape, Sums, Table, find_and_add, zeroed};
 use std::hint::black_box;
 
-/// Rows of a block: what they touch stays in the nearest cache until they are added up.
-pub(super) const BLOCK_ROWS: usize = 256;
-/// Slots of a bucket.
-pub(super) const LANES: usize = 4;
 /// Buckets that a probe looks at. At half load the keys of one bucket are within 16 in all but one of billions.
 const PROBES_MAX: usize = 16;
 /// Slots at first.
@@ -30,6 +29,12 @@ const LOOSE_BYTES: usize = 8 << 20;
 const BOUNDED_BYTES: usize = 1 << 20;
 /// Bytes of tables that are read ahead of the rows that need them.
 const NEAR_BYTES: usize = 8 << 20;
+/// Bytes of tables of which accumulators have copies: few groups, whose rows would wait for each other.
+const COPIED_BYTES: usize = 16 << 10;
+/// Words between copies: the CPU tells stores apart by the lowest bits of where they go.
+const APART_WORDS: usize = 24;
+/// Bytes of tables that the second cache holds; of larger ones, buckets are asked for a block ahead.
+const NEAREST_BYTES: usize = 1 << 20;
 /// Slots of a cache line begin on one.
 const LINE_BYTES: usize = 64;
 
@@ -39,6 +44,8 @@ pub(super) trait Key<const K: usize>: Copy + Ord {
     fn words(self) -> [u64; K];
     /// The way back.
     fn from_words(words: [u64; K]) -> Self;
+    /// Keys of a word, as kernels look them up.
+    fn short(keys: &[Self]) -> Option<&[i64]>;
 }
 
 impl Key<1> for i64 {
@@ -51,6 +58,11 @@ impl Key<1> for i64 {
     fn from_words([word]: [u64; 1]) -> i64 {
         word as i64
     }
+
+    #[inline(always)]
+    fn short(keys: &[i64]) -> Option<&[i64]> {
+        Some(keys)
+    }
 }
 
 impl Key<2> for u128 {
@@ -62,6 +74,11 @@ impl Key<2> for u128 {
     #[inline(always)]
     fn from_words([low, high]: [u64; 2]) -> u128 {
         u128::from(low) | u128::from(high) << 64
+    }
+
+    #[inline(always)]
+    fn short(_: &[u128]) -> Option<&[i64]> {
+        None
     }
 }
 
@@ -95,10 +112,15 @@ pub(super) struct Slots<const K: usize> {
     /// Keys are held with these over them: all zero is then the key of a slot that is free.
     masks: [u64; K],
     multiplier: u64,
+    /// Of keys of one word.
+    hasher: Hasher,
     seed: u64,
     held: usize,
     held_max: usize,
     room: Room,
+    /// What was added beside the table: nothing behind [`Slots::add_copies`].
+    copies: Vec<u64>,
+    has_copies: bool,
     spares: usize,
     without_place: usize,
     hand: usize,
@@ -143,16 +165,19 @@ impl<const K: usize> Slots<K> {
             initial,
             masks: [0; K],
             multiplier: 0,
+            hasher: Hasher::new([0; 6]),
             seed,
             held: 0,
             held_max: 0,
             room,
+            copies: Vec::new(),
+            has_copies: false,
             spares: 0,
             without_place: 0,
             hand: 0,
         };
-        slots.bound();
         slots.reseed();
+        slots.bound();
         slots.lay_out((SLOTS_MIN / LANES).min(slots.buckets_max));
         slots
     }
@@ -196,12 +221,18 @@ impl<const K: usize> Slots<K> {
             *mask = state;
         }
         self.multiplier = mixed(state) | 1;
+        let mut secret = [self.masks[0], 0, self.multiplier, 0, 0, 0];
+        for word in [1, 3, 4, 5] {
+            state = mixed(state ^ self.multiplier);
+            secret[word] = state;
+        }
+        self.hasher = Hasher::new(secret);
     }
 
     /// An empty table of so many buckets.
     fn lay_out(&mut self, buckets: usize) {
         let length = (buckets + BLOCK_ROWS / LANES) * self.stride;
-        self.words = vec![0; length + LINE_BYTES / 8];
+        self.words = zeroed(length + LINE_BYTES / 8);
         self.before = match self.words.as_ptr().align_offset(LINE_BYTES) {
             before if before < LINE_BYTES / 8 => before,
             _ => 0,
@@ -221,16 +252,20 @@ impl<const K: usize> Slots<K> {
     /// The first bucket of a masked key, and its lane there.
     #[inline(always)]
     fn home(&self, masked: [u64; K]) -> (usize, usize) {
-        let hash = hash(masked, self.multiplier);
+        let hash = match K {
+            1 => self.hasher.hash(masked[0]),
+            _ => hash(masked, self.multiplier),
+        };
         ((hash as usize >> self.stride.trailing_zeros()) & (self.buckets - 1), hash as usize % LANES)
     }
 
     /// Finds or makes the places of up to [`BLOCK_ROWS`] keys. None moves before the next block.
-    pub(super) fn find<T: Key<K>>(&mut self, keys: &[T], places: &mut Places) {
+    /// Those `ahead` are likely to be next.
+    pub(super) fn find<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], places: &mut Places) {
         if self.held > self.used_max(self.buckets) && self.buckets < self.buckets_max {
             self.grow();
         }
-        while let Err(again) = self.try_find(keys, places) {
+        while let Err(again) = self.try_find(keys, ahead, places) {
             // What was placed is of rows of this block, and found again.
             self.spares = 0;
             match again {
@@ -241,10 +276,75 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    fn try_find<T: Key<K>>(&mut self, keys: &[T], places: &mut Places) -> Result<(), Again> {
+    /// Finds or makes the places of keys as [`Slots::find`] does, and adds these values to the only accumulator of their
+    /// groups, which is a sum. False if that is nothing for a kernel, and nothing has been done. [`Slots::add_copies`]
+    /// has to come before anything else is done with the table.
+    pub(super) fn find_and_add<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], values: &[i64]) -> bool {
+        let (Some(short), Some(ahead), true) = (T::short(keys), T::short(ahead), self.hasher.is_aes()) else {
+            return false;
+        };
+        if self.initial != [0] || keys.len() != values.len() {
+            return false;
+        }
+        if self.held > self.used_max(self.buckets) && self.buckets < self.buckets_max {
+            self.add_copies();
+            self.grow();
+        }
+        let bytes = self.buckets * self.stride * 8;
+        let length = self.buckets * self.stride;
+        self.has_copies = bytes <= COPIED_BYTES;
+        self.copies.resize(if self.has_copies { COPIES * (length + APART_WORDS) } else { 0 }, 0);
+        let (mut places, mut others) = ([0; BLOCK_ROWS], [0; BLOCK_ROWS]);
+        let count = find_and_add(
+            &mut self.words[self.before..],
+            Shape { buckets: self.buckets, stride: self.stride, hasher: &self.hasher },
+            short,
+            if bytes > NEAREST_BYTES { ahead } else { &[] },
+            Sums { values, copies: &mut self.copies },
+            &mut places,
+            &mut others,
+        );
+        if count > 0 {
+            self.add_copies();
+            let (mut rest, mut rest_places) = ([keys[0]; BLOCK_ROWS], [0; BLOCK_ROWS]);
+            let others = &others[..count];
+            rest.iter_mut().zip(others).for_each(|(key, row)| *key = keys[usize::from(*row)]);
+            self.find(&rest[..count], &[], &mut rest_places);
+            let words = self.tallies();
+            for (row, place) in others.iter().zip(rest_places) {
+                let word = &mut words[place as usize];
+                *word = word.wrapping_add(values[usize::from(*row)] as u64);
+            }
+        }
+        true
+    }
+
+    /// Adds to the table what lies beside it.
+    pub(super) fn add_copies(&mut self) {
+        if !std::mem::take(&mut self.has_copies) {
+            return;
+        }
+        let length = self.buckets * self.stride;
+        let table = &mut self.words[self.before..][..length];
+        for copy in self.copies.chunks_exact_mut(length + APART_WORDS) {
+            for (word, copied) in table.iter_mut().zip(copy) {
+                *word = word.wrapping_add(std::mem::take(copied));
+            }
+        }
+    }
+
+    fn try_find<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], places: &mut Places) -> Result<(), Again> {
         let mut others = [0u8; BLOCK_ROWS];
         // Where nearly all rows are found at once and memory is near, a branch costs less than going without.
-        let count = match self.buckets * self.stride * 8 <= SPARSE_BYTES {
+        let bytes = self.buckets * self.stride * 8;
+        let count = match bytes <= SPARSE_BYTES {
+            _ if let (Some(keys), Some(ahead), true) =
+                (T::short(keys), T::short(ahead), self.hasher.is_aes()) =>
+            {
+                let table = Table::new(&self.words[self.before..], self.buckets, self.stride, &self.hasher);
+                let ahead = if bytes > NEAREST_BYTES { ahead } else { &[] };
+                farpool_kernels::find(&table, keys, ahead, places, &mut others)
+            }
             true => self.look::<T, true>(keys, places, &mut others),
             false => self.look::<T, false>(keys, places, &mut others),
         };
@@ -426,6 +526,11 @@ impl<const K: usize> Slots<K> {
         self.room.holds_all && self.held + BLOCK_ROWS > self.held_max
     }
 
+    /// Whether nothing more is held, and what comes has to leave.
+    pub(super) fn is_bounded(&self) -> bool {
+        !self.room.holds_all && self.held >= self.held_max
+    }
+
     /// How much it may hold, in groups.
     pub(super) fn held_max(&self) -> usize {
         self.held_max
@@ -571,7 +676,7 @@ impl<const K: usize> Slots<K> {
         let (mut places, mut old, mut new) = ([0; BLOCK_ROWS], vec![0; from.width - L], self.initial.clone());
         for block in from.places().chunks(BLOCK_ROWS) {
             let keys: Vec<T> = block.iter().map(|place| key(from.key(*place))).collect();
-            self.find(&keys, &mut places);
+            self.find(&keys, &[], &mut places);
             for (from_place, place) in block.iter().zip(&places) {
                 let slot = &from.words[from.before + *from_place as usize + L * LANES..];
                 old.iter_mut().enumerate().for_each(|(word, value)| *value = slot[word * LANES]);
@@ -590,94 +695,4 @@ impl<const K: usize> Slots<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slots(groups_max: usize, holds_all: bool) -> Slots<1> {
-        Slots::new(vec![0], Room { groups_max, bytes_max: 1 << 20, holds_all }, 7)
-    }
-
-    /// Looks keys up, counts one for each row, and gives what leaves.
-    fn count(slots: &mut Slots<1>, keys: &[i64]) -> Vec<(i64, u64)> {
-        let (mut places, mut leaving) = ([0; BLOCK_ROWS], Vec::new());
-        for keys in keys.chunks(BLOCK_ROWS) {
-            slots.find(keys, &mut places);
-            places[..keys.len()].iter().for_each(|place| slots.tallies()[*place as usize] += 1);
-            slots.leave_spares(&mut leaving);
-        }
-        leaving.chunks(2).map(|slot| (slot[0] as i64, slot[1])).collect()
-    }
-
-    fn held(slots: &Slots<1>) -> Vec<(i64, u64)> {
-        let places = slots.places();
-        assert_eq!(places.len(), slots.held());
-        let keys = places.iter().map(|place| slots.key(*place));
-        let mut held: Vec<(i64, u64)> = keys.zip(slots.accumulators(&places, 0)).collect();
-        held.sort_unstable();
-        held
-    }
-
-    /// Keys that meet in one bucket, as who knows the seed could choose them.
-    fn meeting(slots: &Slots<1>, count: usize) -> Vec<i64> {
-        (0..).filter(|key| slots.home(mask(*key, slots.masks)).0 == 5).take(count).collect()
-    }
-
-    #[test]
-    fn key_that_is_as_free_slots_are_leaves_a_run_and_is_held_by_a_merge() {
-        let mut merge = slots(100, true);
-        let hidden = merge.masks[0] as i64;
-        let keys = [3, hidden, 3, hidden, hidden];
-        assert_eq!(count(&mut merge, &keys), []);
-        let mut wanted = [(3, 2), (hidden, 3)];
-        wanted.sort_unstable();
-        assert_eq!(held(&merge), wanted);
-        let mut run = slots(100, false);
-        assert_eq!(count(&mut run, &keys), [(hidden, 1); 3]);
-        assert_eq!(held(&run), [(3, 2)]);
-    }
-
-    #[test]
-    fn keys_that_meet_leave_a_run_and_are_held_by_a_merge() {
-        let mut run = slots(10_000, false);
-        let keys = meeting(&run, 200);
-        let left = count(&mut run, &[&keys[..], &keys[..]].concat());
-        assert!(left.len() >= 200 - PROBES_MAX * LANES);
-        let rows: u64 = left.iter().chain(&held(&run)).map(|(_, rows)| rows).sum();
-        assert_eq!(rows, 400);
-        let mut merge = slots(10_000, true);
-        let keys = meeting(&merge, 200);
-        assert_eq!(count(&mut merge, &[&keys[..], &keys[..]].concat()), []);
-        assert_eq!(held(&merge), keys.iter().map(|key| (*key, 2)).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn no_more_is_held_than_there_is_room_for_and_frequent_keys_stay() {
-        let mut slots = slots(100, false);
-        let keys: Vec<i64> =
-            (0..100_000).map(|row| if row % 4 == 0 { row / 4 % 16 } else { row << 20 }).collect();
-        let mut left = Vec::new();
-        for keys in keys.chunks(1_000) {
-            left.extend(count(&mut slots, keys));
-            assert!(slots.held() <= 100 && slots.words.len() * 8 <= 1 << 20);
-        }
-        let rows: u64 = left.iter().chain(&held(&slots)).map(|(_, rows)| rows).sum();
-        assert_eq!(rows, 100_000);
-        // A quarter of the rows is of 16 keys.
-        let frequent = left.iter().filter(|(key, _)| *key < 16).count();
-        assert!(frequent < 10_000, "{frequent}");
-    }
-
-    #[test]
-    fn tables_are_within_their_bytes_and_hold_at_least_one_group() {
-        for bytes_max in [0, 1, 100, 5_000, 70_000, 1 << 20] {
-            for groups_max in [1, 3, 1_000, 1 << 20] {
-                let slots: Slots<1> =
-                    Slots::new(vec![0; 2], Room { groups_max, bytes_max, holds_all: false }, 1);
-                let bytes = slots.buckets_max * slots.stride * 8;
-                assert!(bytes <= bytes_max.max(2 * slots.stride * 8), "{bytes} of {bytes_max}");
-                assert!((1..=groups_max).contains(&slots.held_max));
-                assert!(slots.held_max * 2 <= slots.buckets_max * LANES);
-            }
-        }
-    }
-}
+mod tests;

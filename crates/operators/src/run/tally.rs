@@ -8,7 +8,7 @@ use super::batch::*;
 use super::bounds::Stopped;
 use super::hold::{Accumulator, add_decimal, add_float};
 use super::pack::Numbers;
-use super::slots::LANES;
+use super::slots::{BLOCK_ROWS, LANES};
 use crate::program::{Aggregate, Function};
 use crate::types::{Arithmetic, Type};
 use arrow_array::cast::AsArray;
@@ -16,6 +16,7 @@ use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
+use farpool_kernels::update;
 
 /// How aggregates lie in words.
 #[derive(Debug)]
@@ -222,7 +223,7 @@ impl Tally {
                     let values = &numbers.all()[start..start + rows];
                     match is_unsigned {
                         true => values.iter().fold(0, |ones, value| ones | *value as u64),
-                        false => values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 63)) as u64),
+                        false => farpool_kernels::ones(values),
                     }
                 }
                 Values::Wide(values) => {
@@ -239,6 +240,30 @@ impl Tally {
             }
         }
         exceeds
+    }
+
+    /// What each row of a block adds, if the only aggregate is a sum of a word.
+    pub(super) fn only_sum<'v>(
+        &self,
+        inputs: &'v [Input],
+        start: usize,
+        rows: usize,
+        buffer: &'v mut [i64; BLOCK_ROWS],
+    ) -> Option<&'v [i64]> {
+        let ([Item { kind: Kind::Sum { .. }, .. }], [input], false) = (&*self.items, inputs, self.is_wide)
+        else {
+            return None;
+        };
+        match &input.values {
+            Values::Whole(values) => values.all().get(start..start + rows),
+            Values::Wide(values) => {
+                let (values, buffer) = (values.get(start..start + rows)?, buffer.get_mut(..rows)?);
+                // `exceeds` has seen that no magnitude is beyond a word.
+                buffer.iter_mut().zip(values).for_each(|(word, value)| *word = *value as i64);
+                Some(buffer)
+            }
+            _ => None,
+        }
     }
 
     /// Adds a block of rows from `start` on to the groups at these places.
@@ -264,6 +289,10 @@ impl Tally {
             }
             let words = &mut tallies[item.word * LANES..];
             let is_done = match (item.kind, &input.values) {
+                (Kind::Count, Values::Rows) if nulls.is_none() => {
+                    update(words, places, |_, word| word.wrapping_add(1));
+                    Some(())
+                }
                 (Kind::Count, Values::Rows) => each(nulls, start, places, |_, place| {
                     words[place] = words[place].wrapping_add(1);
                     Some(())
@@ -276,17 +305,12 @@ impl Tally {
                     })
                 }
                 (Kind::Sum { .. }, Values::Whole(values)) if !self.is_wide => {
-                    for (value, place) in values.all()[start..end].iter().zip(places) {
-                        let word = &mut words[*place as usize];
-                        *word = word.wrapping_add(*value as u64);
-                    }
+                    farpool_kernels::add(words, places, &values.all()[start..end]);
                     Some(())
                 }
                 (Kind::Sum { .. }, Values::Wide(values)) if !self.is_wide => {
-                    for (value, place) in values[start..end].iter().zip(places) {
-                        let word = &mut words[*place as usize];
-                        *word = word.wrapping_add(*value as u64);
-                    }
+                    let values = &values[start..end];
+                    update(words, places, |row, word| word.wrapping_add(values[row] as u64));
                     Some(())
                 }
                 (Kind::Sum { is_unsigned }, Values::Whole(values)) => {
@@ -309,11 +333,22 @@ impl Tally {
                 }
                 (Kind::Best { is_max }, Values::Whole(values)) => {
                     let values = &values.all()[start..end];
-                    each(nulls, start, places, |row, place| {
-                        let (held, value) = (words[place] as i64, values[row]);
-                        words[place] = if is_max { held.max(value) } else { held.min(value) } as u64;
-                        Some(())
-                    })
+                    match (nulls, is_max) {
+                        (None, true) => {
+                            update(words, places, |row, word| (word as i64).max(values[row]) as u64);
+                        }
+                        (None, false) => {
+                            update(words, places, |row, word| (word as i64).min(values[row]) as u64);
+                        }
+                        _ => {
+                            each(nulls, start, places, |row, place| {
+                                let (held, value) = (words[place] as i64, values[row]);
+                                words[place] = if is_max { held.max(value) } else { held.min(value) } as u64;
+                                Some(())
+                            });
+                        }
+                    }
+                    Some(())
                 }
                 (Kind::WideBest { is_max }, Values::Wide(values)) => {
                     let values = &values[start..end];

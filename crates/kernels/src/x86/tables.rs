@@ -1,0 +1,344 @@
+//! Tables of buckets with AVX-512 and the AES instructions of vectors.
+
+use super::{AHEAD_BYTES, has_avx512};
+use crate::{BLOCK_ROWS, COPIES, Hasher, LANES, Sums, Table};
+use std::arch::x86_64::*;
+
+/// Rows that are looked up together: keys of a vector.
+const ROWS: usize = 8;
+
+/// Whether the CPU has what looking up uses.
+pub(crate) fn has_aes() -> bool {
+    has_avx512() && is_x86_feature_detected!("aes") && is_x86_feature_detected!("vaes")
+}
+
+/// See [`Hasher::hash`], of one that is made of AES.
+#[inline]
+pub(crate) fn hash(hasher: &Hasher, masked: u64) -> u64 {
+    debug_assert!(hasher.is_aes);
+    // SAFETY: a hasher of AES is made where the CPU has the instructions only.
+    unsafe { hash_one(hasher, masked) }
+}
+
+#[target_feature(enable = "aes")]
+fn hash_one(hasher: &Hasher, masked: u64) -> u64 {
+    let round = |number: usize| {
+        let [low, high] = hasher.rounds[number];
+        _mm_set_epi64x(high as i64, low as i64)
+    };
+    let state = _mm_set_epi64x(hasher.beside as i64, masked as i64);
+    _mm_cvtsi128_si64(_mm_aesenc_si128(_mm_aesenc_si128(state, round(0)), round(1))) as u64
+}
+
+/// What hashing keeps in registers.
+#[derive(Clone, Copy)]
+struct Secret {
+    mask: __m512i,
+    beside: __m512i,
+    rounds: [__m512i; 2],
+    starts: __m256i,
+}
+
+impl Secret {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    fn new(hasher: &Hasher, starts: u32) -> Secret {
+        let round = |[low, high]: [u64; 2]| _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
+        Secret {
+            mask: _mm512_set1_epi64(hasher.mask as i64),
+            beside: _mm512_set1_epi64(hasher.beside as i64),
+            rounds: [round(hasher.rounds[0]), round(hasher.rounds[1])],
+            starts: _mm256_set1_epi32(starts as i32),
+        }
+    }
+
+    /// Masks keys, finds where their buckets begin, and says whether one of them looks as free places do.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512vl,vaes")]
+    fn prepare(&self, keys: &[i64], masked: &mut [u64; BLOCK_ROWS], starts: &mut [u32]) -> bool {
+        let mut hidden = 0;
+        let (vectors, rest) = keys.as_chunks::<ROWS>();
+        let (to, rest_to) =
+            masked.as_chunks_mut::<ROWS>().0.split_at_mut(vectors.len().min(BLOCK_ROWS / ROWS));
+        let (starts, rest_starts) = starts.as_chunks_mut::<ROWS>();
+        for ((keys, masked), starts) in vectors.iter().zip(to).zip(starts) {
+            // SAFETY: eight numbers each, of 8, 8 and 4 bytes.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(keys.as_ptr().cast::<i8>().wrapping_add(AHEAD_BYTES));
+                let words = _mm512_xor_si512(_mm512_loadu_si512(keys.as_ptr().cast()), self.mask);
+                hidden |= _mm512_testn_epi64_mask(words, words);
+                _mm512_storeu_si512(masked.as_mut_ptr().cast(), words);
+                _mm256_storeu_si256(starts.as_mut_ptr().cast(), self.starts(words));
+            }
+        }
+        if let Some(masked) = rest_to.first_mut() {
+            let mut last = [0; ROWS];
+            last[..rest.len()].copy_from_slice(rest);
+            let mut found = [0u32; ROWS];
+            // SAFETY: eight numbers each, of 8, 8 and 4 bytes.
+            unsafe {
+                let words = _mm512_xor_si512(_mm512_loadu_si512(last.as_ptr().cast()), self.mask);
+                hidden |= _mm512_testn_epi64_mask(words, words) & ((1u16 << rest.len()) - 1) as u8;
+                _mm512_storeu_si512(masked.as_mut_ptr().cast(), words);
+                _mm256_storeu_si256(found.as_mut_ptr().cast(), self.starts(words));
+            }
+            rest_starts.copy_from_slice(&found[..rest_starts.len()]);
+        }
+        hidden != 0
+    }
+
+    /// Where the buckets of eight masked keys begin.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl,vaes")]
+    fn starts(&self, masked: __m512i) -> __m256i {
+        let twice = |state: __m512i| {
+            _mm512_aesenc_epi128(_mm512_aesenc_epi128(state, self.rounds[0]), self.rounds[1])
+        };
+        // Keys of even and of odd number, each beside the secret word; and back in order.
+        let even = twice(_mm512_unpacklo_epi64(masked, self.beside));
+        let odd = twice(_mm512_unpackhi_epi64(masked, self.beside));
+        let hashes = _mm512_unpacklo_epi64(even, odd);
+        _mm256_and_si256(_mm512_cvtepi64_epi32(hashes), self.starts)
+    }
+}
+
+/// See [`crate::find`], for a table whose hasher is made of AES.
+pub(crate) fn find(
+    table: &Table<'_>,
+    keys: &[i64],
+    ahead: &[i64],
+    places: &mut [u32],
+    others: &mut [u8; BLOCK_ROWS],
+) -> usize {
+    let mut masked = [0; BLOCK_ROWS];
+    let places = &mut places[..keys.len()];
+    // SAFETY: a hasher of AES is made where the CPU has the instructions only. Nothing is added, so nothing is written;
+    // `Table::new` has checked that there are as many words as the buckets that starts speak of.
+    unsafe {
+        let secret = Secret::new(table.hasher, looked_for_first(table.starts));
+        if secret.prepare(keys, &mut masked, places) {
+            return crate::portable::find(table, keys, ahead, places, others);
+        }
+        let sums = Sums { values: &[], copies: &mut [] };
+        let words = table.words.as_ptr().cast_mut();
+        match (is_small(table.starts), ahead.is_empty()) {
+            (true, _) => block::<true, false, 0>(words, &secret, &masked, &[], sums, places, others),
+            (false, true) => block::<false, false, 0>(words, &secret, &masked, &[], sums, places, others),
+            (false, false) => block::<false, true, 0>(words, &secret, &masked, ahead, sums, places, others),
+        }
+    }
+}
+
+/// See [`crate::find_and_add`], for a hasher made of AES.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn find_and_add(
+    words: &mut [u64],
+    starts: u32,
+    hasher: &Hasher,
+    keys: &[i64],
+    ahead: &[i64],
+    sums: Sums<'_>,
+    places: &mut [u32],
+    others: &mut [u8; BLOCK_ROWS],
+) -> usize {
+    let mut masked = [0; BLOCK_ROWS];
+    let places = &mut places[..keys.len()];
+    // SAFETY: a hasher of AES is made where the CPU has the instructions only. The caller has checked that there are as
+    // many words as the buckets that starts speak of, eight words or more in each, and as many values and copies.
+    unsafe {
+        let secret = Secret::new(hasher, looked_for_first(starts));
+        if secret.prepare(keys, &mut masked, places) {
+            let table = Table { words, hasher, starts };
+            let count = crate::portable::find(&table, keys, ahead, places, others);
+            crate::portable::add_found(words, sums, places, &others[..count]);
+            return count;
+        }
+        let words = words.as_mut_ptr();
+        match (is_small(starts), sums.copies.is_empty(), ahead.is_empty()) {
+            (true, true, _) => block::<true, false, 1>(words, &secret, &masked, &[], sums, places, others),
+            (true, false, _) => {
+                block::<true, false, COPIES>(words, &secret, &masked, &[], sums, places, others)
+            }
+            (false, false, _) => {
+                block::<false, false, COPIES>(words, &secret, &masked, &[], sums, places, others)
+            }
+            (false, true, true) => {
+                block::<false, false, 1>(words, &secret, &masked, &[], sums, places, others)
+            }
+            (false, true, false) => {
+                block::<false, true, 1>(words, &secret, &masked, ahead, sums, places, others)
+            }
+        }
+    }
+}
+
+/// Tables up to so many words are sparse, and most keys where they are looked for first.
+const SMALL_WORDS: u32 = 1 << 15;
+
+fn is_small(starts: u32) -> bool {
+    starts < SMALL_WORDS
+}
+
+/// What of a hash is where a key is looked for first: in small tables the place of a key, in others that of a bucket.
+fn looked_for_first(starts: u32) -> u32 {
+    if is_small(starts) { starts | (LANES as u32 - 1) } else { starts }
+}
+
+/// Looks masked keys up in buckets that begin at `places`, and adds to the table (`ADD` is 1), to copies in turn, or
+/// nothing (0), which sets places instead. `FIRST`: places are such that a key is most likely there.
+///
+/// # Safety
+/// Places are not more than the masked keys, and lie where a bucket of these words begins or, if `FIRST`, are one of its
+/// keys; so does what `secret` makes of keys. If `ADD` is not 0, a bucket has two words for each key or more, there are as many
+/// values as places, and if it is more than 1, so many copies of equal length, which are
+/// as long as all buckets.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,aes,vaes,bmi1,bmi2")]
+unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
+    words: *mut u64,
+    secret: &Secret,
+    masked: &[u64; BLOCK_ROWS],
+    ahead: &[i64],
+    sums: Sums<'_>,
+    places: &mut [u32],
+    others: &mut [u8; BLOCK_ROWS],
+) -> usize {
+    let rows = places.len();
+    let mut ahead_starts = [0u32; BLOCK_ROWS];
+    if AHEAD {
+        let ahead = &ahead[..ahead.len().min(rows)];
+        secret.prepare(ahead, &mut [0; BLOCK_ROWS], &mut ahead_starts[..ahead.len()]);
+    }
+    let length = sums.copies.len() / ADD.max(1);
+    let (starts, masked, values) = (places.as_mut_ptr(), masked.as_ptr(), sums.values.as_ptr());
+    let to = if ADD > 1 { sums.copies.as_mut_ptr() } else { words };
+    let mut count = 0usize;
+    let ahead_starts = ahead_starts.as_ptr();
+    let mut step = |row: usize, copy: usize| {
+        // SAFETY: the caller's. A row is below the number of places, and a lane below that of a bucket.
+        unsafe {
+            if AHEAD {
+                _mm_prefetch::<_MM_HINT_T0>(words.wrapping_add(*ahead_starts.add(row) as usize).cast());
+            }
+            let key = *masked.add(row);
+            let mut place = *starts.add(row) as usize;
+            if !FIRST || *words.add(place) != key {
+                let start = if FIRST { place & !(LANES - 1) } else { place };
+                let bucket = _mm256_loadu_si256(words.add(start).cast());
+                let equal = _mm256_cmpeq_epi64_mask(bucket, _mm256_set1_epi64x(key as i64));
+                if equal == 0 {
+                    *starts.add(row) = start as u32;
+                    others[count & (BLOCK_ROWS - 1)] = row as u8;
+                    count = count.wrapping_add(1);
+                    return;
+                }
+                place = start.wrapping_add(equal.trailing_zeros() as usize);
+            }
+            if ADD == 0 {
+                *starts.add(row) = place as u32;
+            } else {
+                let word = to.add(copy.wrapping_mul(length).wrapping_add(place).wrapping_add(LANES));
+                *word = (*word).wrapping_add(*values.add(row) as u64);
+            }
+        }
+    };
+    // An instruction for each copy: the CPU learns of an instruction whether it has to wait for a store before it.
+    let mut row = 0;
+    while row < rows & !(COPIES - 1) {
+        (0..COPIES).for_each(|copy| step(row.wrapping_add(copy), if ADD > 1 { copy } else { 0 }));
+        row = row.wrapping_add(COPIES);
+    }
+    (row..rows).for_each(|row| step(row, if ADD > 1 { row % COPIES } else { 0 }));
+    count
+}
+
+/// Whether no place is beyond so many words.
+#[inline]
+fn are_within(places: &[u32], words: usize) -> bool {
+    if !has_avx512() {
+        return places.iter().all(|place| (*place as usize) < words);
+    }
+    // SAFETY: the CPU has the instructions.
+    let most = unsafe { most(places) };
+    places.is_empty() || (most as usize) < words
+}
+
+#[target_feature(enable = "avx512f")]
+fn most(places: &[u32]) -> u32 {
+    let mut most = _mm512_setzero_si512();
+    let (vectors, rest) = places.as_chunks::<16>();
+    for vector in vectors {
+        // SAFETY: sixteen numbers.
+        most = _mm512_max_epu32(most, unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) });
+    }
+    rest.iter().fold(_mm512_reduce_max_epu32(most), |most, place| most.max(*place))
+}
+
+/// See [`crate::update`].
+#[inline(always)]
+pub(crate) fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
+    assert!(are_within(places, words.len()), "places beyond {} words", words.len());
+    for (row, place) in places.iter().enumerate() {
+        // SAFETY: no place is beyond the words.
+        let word = unsafe { words.get_unchecked_mut(*place as usize) };
+        *word = with(row, *word);
+    }
+}
+
+/// See [`crate::add`]; false if the CPU cannot, and nothing has been done.
+pub(crate) fn add(words: &mut [u64], places: &[u32], values: &[i64]) -> bool {
+    if !has_avx512() {
+        return false;
+    }
+    assert!(are_within(places, words.len()), "places beyond {} words", words.len());
+    // SAFETY: the CPU has the instructions, and no place is beyond the words.
+    unsafe { add_block(words, places, values) };
+    true
+}
+
+/// # Safety
+/// No place is beyond the words.
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+unsafe fn add_block(words: &mut [u64], places: &[u32], values: &[i64]) {
+    let ((places, rest), (values, rest_values)) = (places.as_chunks::<ROWS>(), values.as_chunks::<ROWS>());
+    for (places, values) in places.iter().zip(values) {
+        // SAFETY: eight numbers of 4 bytes; the caller's of the places.
+        unsafe {
+            let vector = _mm256_loadu_si256(places.as_ptr().cast());
+            if _mm256_cmpeq_epi32_mask(vector, _mm256_set1_epi32(places[0] as i32)) == u8::MAX {
+                // Rows of one group in a row would each wait for the one before.
+                let sum = _mm512_reduce_add_epi64(_mm512_loadu_si512(values.as_ptr().cast()));
+                let word = words.get_unchecked_mut(places[0] as usize);
+                *word = word.wrapping_add(sum as u64);
+                continue;
+            }
+            for lane in 0..ROWS {
+                let word = words.get_unchecked_mut(places[lane] as usize);
+                *word = word.wrapping_add(values[lane] as u64);
+            }
+        }
+    }
+    for (place, value) in rest.iter().zip(rest_values) {
+        // SAFETY: the caller's.
+        let word = unsafe { words.get_unchecked_mut(*place as usize) };
+        *word = word.wrapping_add(*value as u64);
+    }
+}
+
+/// See [`crate::ones`]; nothing if the CPU cannot.
+pub(crate) fn ones(values: &[i64]) -> Option<u64> {
+    // SAFETY: the CPU has the instructions.
+    has_avx512().then(|| unsafe { ones_of(values) })
+}
+
+#[target_feature(enable = "avx512f")]
+fn ones_of(values: &[i64]) -> u64 {
+    let (vectors, rest) = values.as_chunks::<ROWS>();
+    let mut ones = _mm512_setzero_si512();
+    for vector in vectors {
+        _mm_prefetch::<_MM_HINT_T1>(vector.as_ptr().cast::<i8>().wrapping_add(AHEAD_BYTES));
+        // SAFETY: eight numbers of 8 bytes.
+        let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
+        ones = _mm512_or_si512(ones, _mm512_xor_si512(vector, _mm512_srai_epi64::<63>(vector)));
+    }
+    _mm512_reduce_or_epi64(ones) as u64 | crate::portable::ones(rest)
+}
