@@ -32,6 +32,8 @@ pub(super) struct Pace {
     /// Of these, how long the node waited for us, weighted towards the last chunks.
     waited_ns: f64,
     recent_ns: f64,
+    /// Bytes of results that came.
+    result_bytes: u64,
     /// While nothing was being fetched, and while something was.
     alone: Done,
     beside: Done,
@@ -75,8 +77,25 @@ pub(super) struct Fetching {
     pub(super) each_ns: Option<u64>,
     /// Since the scan was opened.
     pub(super) elapsed_ns: u64,
+    /// Bytes of the columns of a row group, on average.
+    pub(super) group_bytes: u64,
     /// Whether results and columns come over one link.
     pub(super) is_shared: bool,
+}
+
+/// What a chunk tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// Row groups done in all.
+    pub(super) done: u32,
+    /// How long the scan has been open.
+    pub(super) elapsed_ns: u64,
+    /// How long the node waited for us since the last chunk.
+    pub(super) waited_ns: u64,
+    /// Bytes of results in it.
+    pub(super) bytes: u64,
+    /// Whether something was being fetched.
+    pub(super) is_fetching: bool,
 }
 
 impl Pace {
@@ -84,9 +103,10 @@ impl Pace {
         Pace { groups: groups as u32, ..Pace::default() }
     }
 
-    /// Notes a chunk: row groups done in all, how long the scan has been open, how long the node waited since the last
-    /// chunk, and whether something was being fetched.
-    pub(super) fn note(&mut self, done: u32, elapsed_ns: u64, waited_ns: u64, is_fetching: bool) {
+    /// Notes a chunk.
+    pub(super) fn note(&mut self, heard: Heard) {
+        let Heard { done, elapsed_ns, waited_ns, bytes, is_fetching } = heard;
+        self.result_bytes += bytes;
         let passed_ns = elapsed_ns.saturating_sub(self.elapsed_ns);
         let passed = passed_ns as f64;
         let kept = (-passed / HALF_LIFE_NS * std::f64::consts::LN_2).exp();
@@ -101,7 +121,7 @@ impl Pace {
 
     /// Whether to claim a row group.
     pub(super) fn claim(&self, fetching: Fetching) -> Claim {
-        let Fetching { claimed, ahead, each_ns, elapsed_ns, is_shared } = fetching;
+        let Fetching { claimed, ahead, each_ns, elapsed_ns, group_bytes, is_shared } = fetching;
         let left = self.groups.saturating_sub(self.done).saturating_sub(claimed);
         if left == 0 {
             return Claim::Never;
@@ -119,7 +139,9 @@ impl Pace {
             return Claim::All;
         }
         if is_shared && self.waited_ns > self.recent_ns * WAITED_MAX {
-            return Claim::Later;
+            // What comes of a row group may take more than its columns do.
+            let is_more = self.result_bytes > group_bytes.saturating_mul(self.done.max(SEEN_MIN).into());
+            return if is_more { Claim::All } else { Claim::Later };
         }
         let Some(alone_ns) = self.alone.each_ns() else { return Claim::Later };
         if let Some(beside_ns) = self.beside.each_ns()
@@ -140,12 +162,17 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn note(pace: &mut Pace, done: u32, at_ms: u64, waited: f64, is_fetching: bool) {
+        let (elapsed_ns, waited_ns) = (at_ms * MS, (waited * MS as f64) as u64);
+        pace.note(Heard { done, elapsed_ns, waited_ns, bytes: 10, is_fetching });
+    }
+
     /// A node that has done `done` of 100 in so many ms, always waiting for this share of its time.
     fn seen(done: u32, ms: u64, waited: f64) -> Pace {
         let mut pace = Pace::new(100);
         for step in 1..=ms {
             let of_all = u64::from(done) * step / ms;
-            pace.note(of_all as u32, step * MS, (waited * MS as f64) as u64, false);
+            note(&mut pace, of_all as u32, step, waited, false);
         }
         pace
     }
@@ -153,7 +180,7 @@ mod tests {
     /// Whether to claim after one came that took so long.
     fn claim(pace: &Pace, ahead: u32, fetch_ms: u64, is_shared: bool) -> Claim {
         let (elapsed_ns, each_ns) = (pace.elapsed_ns, Some(fetch_ms * MS));
-        pace.claim(Fetching { claimed: 1, ahead, each_ns, elapsed_ns, is_shared })
+        pace.claim(Fetching { claimed: 1, ahead, each_ns, elapsed_ns, group_bytes: 100, is_shared })
     }
 
     #[test]
@@ -164,9 +191,16 @@ mod tests {
     }
 
     #[test]
+    fn row_groups_whose_results_take_more_than_their_columns_are_fetched_where_the_link_is_full() {
+        let mut pace = seen(10, 10, 0.5);
+        pace.result_bytes = 1_001;
+        assert_eq!(claim(&pace, 0, 1, true), Claim::All);
+    }
+
+    #[test]
     fn node_that_stops_waiting_is_helped_from_then_on() {
         let mut pace = seen(10, 10, 0.9);
-        (11..40).for_each(|step| pace.note(step as u32, step * MS, 0, false));
+        (11..40).for_each(|step| note(&mut pace, step as u32, step, 0.0, false));
         assert_eq!(claim(&pace, 0, 1, true), Claim::Now);
     }
 
@@ -188,7 +222,7 @@ mod tests {
     fn fetching_that_takes_from_the_node_what_it_gives_is_not_gone_on_with() {
         let beside = |ms: u64| {
             let mut pace = seen(10, 10, 0.0);
-            (1..=4).for_each(|step| pace.note(10 + step as u32, (10 + ms * step) * MS, 0, true));
+            (1..=4).for_each(|step| note(&mut pace, 10 + step as u32, 10 + ms * step, 0.0, true));
             claim(&pace, 0, 4, true)
         };
         // A quarter more by fetching: worth it at the same pace, not if the node falls to half of it.
@@ -201,10 +235,11 @@ mod tests {
         let mut pace = Pace::new(100);
         let of = |pace: &Pace, elapsed_ms: u64| {
             let (elapsed_ns, each_ns) = (elapsed_ms * MS, Some(2 * MS));
-            pace.claim(Fetching { claimed: 1, ahead: 0, each_ns, elapsed_ns, is_shared: true })
+            let group_bytes = 100;
+            pace.claim(Fetching { claimed: 1, ahead: 0, each_ns, elapsed_ns, group_bytes, is_shared: true })
         };
         assert_eq!((of(&pace, 8), of(&pace, 9)), (Claim::Later, Claim::All), "it has done none yet");
-        pace.note(0, 9 * MS, 0, false);
+        note(&mut pace, 0, 9, 0.0, false);
         assert_eq!(of(&pace, 9), Claim::All, "nor does an empty chunk help");
     }
 
@@ -212,12 +247,12 @@ mod tests {
     fn first_row_group_is_fetched_to_see_how_long_it_takes() {
         let first = |pace: &Pace, ahead| {
             let (claimed, each_ns, elapsed_ns) = (ahead, None, pace.elapsed_ns);
-            pace.claim(Fetching { claimed, ahead, each_ns, elapsed_ns, is_shared: true })
+            pace.claim(Fetching { claimed, ahead, each_ns, elapsed_ns, group_bytes: 100, is_shared: true })
         };
         assert_eq!((first(&Pace::new(100), 0), first(&Pace::new(100), 1)), (Claim::Now, Claim::Later));
         let mut few = Pace::new(4);
         assert_eq!(first(&few, 0), Claim::Later);
-        few.note(1, MS, 0, false);
+        note(&mut few, 1, 1, 0.0, false);
         assert_eq!(first(&few, 0), Claim::Now);
     }
 }

@@ -234,6 +234,12 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
+    /// Bytes of the columns of a row group that are read.
+    fn column_bytes(&self, group: usize) -> u64 {
+        let chunks = self.columns.iter().map(|column| &self.table.row_groups()[group].columns[*column]);
+        chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes)).sum()
+    }
+
     /// Fetches row groups and runs the program over them.
     fn fetch(&mut self, groups: Vec<usize>) -> Result<(), Error> {
         if groups.is_empty() {
@@ -256,9 +262,7 @@ impl<'t> Work<'t> {
             let busy = self.table.file.inner.session.host.now().0.saturating_sub(begun.0);
             self.report.client_time += Duration::from_nanos(busy);
             self.report.fetched += 1;
-            let chunks = self.columns.iter().map(|column| &self.table.row_groups()[group].columns[*column]);
-            let bytes = chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes));
-            self.report.fetched_bytes += bytes.sum::<u64>();
+            self.report.fetched_bytes += self.column_bytes(group);
             if self.local.run.is_done() {
                 break;
             }
@@ -273,6 +277,8 @@ impl<'t> Work<'t> {
         let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
         let mut ahead: VecDeque<Ahead> = VecDeque::new();
         let mut fetch_ns = None;
+        let bytes: u64 = self.groups.iter().map(|group| self.column_bytes(*group)).sum();
+        let group_bytes = bytes / self.groups.len().max(1) as u64;
         loop {
             let heard = shipping.changed.heard();
             // Each share in its turn, as their nodes and links are different ones.
@@ -291,6 +297,7 @@ impl<'t> Work<'t> {
                     ahead: ahead.len() as u32,
                     each_ns: fetch_ns,
                     elapsed_ns: session.host.now().0.saturating_sub(since.0),
+                    group_bytes,
                     is_shared: !shipping.shares[share].node.is_shared(),
                 };
                 let groups = match pace.claim(fetching) {

@@ -6,7 +6,7 @@
 
 use super::FarTable;
 use super::footer::RowGroup;
-use super::pacing::Pace;
+use super::pacing::{Heard, Pace};
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::ReadPlan;
@@ -219,7 +219,13 @@ impl Shipping {
     fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
         if let Some(Progress::Open(_, begun, pace)) = locked(&self.progress).get_mut(share) {
             let is_fetching = self.is_fetching.load(Ordering::Relaxed);
-            pace.note(chunk.done, now.0.saturating_sub(begun.0), chunk.waited_ns, is_fetching);
+            pace.note(Heard {
+                done: chunk.done,
+                elapsed_ns: now.0.saturating_sub(begun.0),
+                waited_ns: chunk.waited_ns,
+                bytes: chunk.batches.len() as u64,
+                is_fetching,
+            });
         }
         self.changed.ring();
     }
