@@ -175,7 +175,7 @@ proptest! {
         let (encoding, sizes) = sizes(&of, rows, has_nulls, 40, distinct);
         let buffers: Vec<Buffer> = sizes.iter().enumerate()
             .map(|(index, size)| bytes.iter().copied().cycle().skip(index * 7).take(*size).collect()).collect();
-        if let Ok(column) = column_of(&of, encoding, rows, usize::from(has_nulls), buffers) {
+        if let Ok(column) = column_of(&of, encoding, rows, usize::from(has_nulls), buffers, 1 << 20) {
             prop_assert_eq!(column.len(), rows);
             column.to_data().validate_full().expect("a checked column is whole");
         }
@@ -213,7 +213,7 @@ proptest! {
                 };
                 let buffers = chunk.buffers.iter().map(buffer).collect();
                 let (rows, nulls) = (group.rows as usize, chunk.null_count as usize);
-                column_of(schema.field(index).data_type(), chunk.encoding, rows, nulls, buffers).expect("a column")
+                column_of(schema.field(index).data_type(), chunk.encoding, rows, nulls, buffers, usize::MAX).expect("a column")
             };
             let (numbers, texts) = (column(0), column(1));
             for at in 0..group.rows as usize {

@@ -45,6 +45,8 @@ const HELD_BYTES_MAX: usize = 32 << 20;
 const GROUP_STEPS_MAX: u64 = 1 << 28;
 /// Bytes of a chunk: what leaves is packed, sent and unpacked while it is in the cache.
 const CHUNK_BYTES: usize = 256 << 10;
+/// A step goes on with no other row group once it has taken so long: others wait for its turn to end.
+const STEP_NS: u64 = 5_000_000;
 /// A step that has read so much and has nothing to send yet says so, for the client to know that it lives.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -101,9 +103,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Table {
     /// Ends scans that nobody uses.
-    fn tidy(&mut self, now: MonoNs) {
-        self.open.retain(|_, scan| now < locked(&scan.cursor).used.plus_ms(IDLE_MS));
+    fn tidy(&mut self, now: MonoNs) -> Vec<Arc<Scan>> {
         self.quarantined.retain(|(_, until)| now < *until);
+        self.take(|scan| now >= locked(&scan.cursor).used.plus_ms(IDLE_MS))
+    }
+
+    /// Takes scans out, for which it is true.
+    fn take(&mut self, is_over: impl Fn(&Scan) -> bool) -> Vec<Arc<Scan>> {
+        self.open.extract_if(.., |_, scan| is_over(scan)).map(|(_, scan)| scan).collect()
     }
 
     fn quarantine(&mut self, program: &[u8], now: MonoNs) {
@@ -178,6 +185,11 @@ impl<M: Memory> NodeService<M> {
         let regions = asked.regions.into_vec();
         let groups = asked.groups.into_vec();
         self.admit_regions(&regions)?;
+        self.tidy_scans();
+        // Before patterns are compiled for it.
+        if locked(&self.scans.table).open.len() >= SCANS_MAX {
+            return Err(Refusal::new(Code::LimitReached, SCANS_MAX as u64));
+        }
         let bytes = asked.program.into_vec();
         let (prepared, is_known) = self.prepared(&bytes)?;
         let input = prepared.program().input();
@@ -201,7 +213,6 @@ impl<M: Memory> NodeService<M> {
         let id = self.fresh_handle()?;
         let scan = Scan { connection, program: bytes, schema, regions, groups, cursor, work };
         let mut table = locked(&self.scans.table);
-        table.tidy(now);
         if table.open.len() >= SCANS_MAX {
             return Err(Refusal::new(Code::LimitReached, SCANS_MAX as u64));
         }
@@ -232,10 +243,23 @@ impl<M: Memory> NodeService<M> {
     }
 
     fn scan(&self, id: Handle) -> Result<Arc<Scan>, Refusal> {
-        let scan = locked(&self.scans.table).open.get(&id.0).cloned();
-        let scan = scan.ok_or(Refusal::new(Code::NoSuchScan, 0))?;
-        locked(&scan.cursor).used = self.host.now();
+        let now = self.host.now();
+        let none = Refusal::new(Code::NoSuchScan, 0);
+        let scan = locked(&self.scans.table).open.get(&id.0).cloned().ok_or(none)?;
+        let mut cursor = locked(&scan.cursor);
+        if now >= cursor.used.plus_ms(IDLE_MS) {
+            return Err(none);
+        }
+        cursor.used = now;
+        drop(cursor);
         Ok(scan)
+    }
+
+    /// Ends scans that nobody uses.
+    pub(crate) fn tidy_scans(&self) {
+        let over = locked(&self.scans.table).tidy(self.host.now());
+        // Without the lock: what they hold takes a while to go.
+        drop(over);
     }
 
     pub(crate) fn claim_groups(&self, asked: &ClaimGroups) -> Result<Reply, Refusal> {
@@ -253,12 +277,16 @@ impl<M: Memory> NodeService<M> {
 
     /// Ends the scans of a connection.
     pub(crate) fn end_scans(&self, connection: u64) {
-        locked(&self.scans.table).open.retain(|_, scan| scan.connection != connection);
+        let over = locked(&self.scans.table).take(|scan| scan.connection == connection);
+        drop(over);
     }
 
-    /// One step of a scan.
-    pub(crate) fn next_chunk(&self, id: Handle) -> Result<Reply, Refusal> {
+    /// One step of a scan, over the connection that opened it: others would only wait for one another.
+    pub(crate) fn next_chunk(&self, connection: u64, id: Handle) -> Result<Reply, Refusal> {
         let scan = self.scan(id)?;
+        if scan.connection != connection {
+            return Err(Refusal::new(Code::NoSuchScan, 0));
+        }
         let begun = self.host.now();
         let mut work = locked(&scan.work);
         // What a program does wrong ends it, not the node.
@@ -296,7 +324,8 @@ impl<M: Memory> NodeService<M> {
     }
 
     fn end_with(&self, id: Handle, refusal: Refusal) -> Result<Reply, Refusal> {
-        locked(&self.scans.table).open.remove(&id.0);
+        let over = locked(&self.scans.table).open.remove(&id.0);
+        drop(over);
         Err(refusal)
     }
 
@@ -310,7 +339,11 @@ impl<M: Memory> NodeService<M> {
     /// and what leaves.
     fn step(&self, scan: &Scan, work: &mut Work) -> Result<(u64, Vec<u8>), End> {
         let mut read_bytes = 0;
-        while work.packer.is_empty() && read_bytes < STEP_BYTES {
+        let until = self.host.now().0.saturating_add(STEP_NS);
+        while work.packer.is_empty()
+            && read_bytes < STEP_BYTES
+            && (read_bytes == 0 || self.host.now().0 < until)
+        {
             let Some(run) = &mut work.run else { break };
             let Some(index) = (if run.is_done() { None } else { scan.take_front() }) else {
                 let Some(run) = work.run.take() else { break };
@@ -322,7 +355,8 @@ impl<M: Memory> NodeService<M> {
             };
             let Some(group) = scan.groups.get(index as usize) else { break };
             let batch = self.columns(scan, index, group, &mut work.spare)?;
-            read_bytes += group_bytes(group);
+            // At least one, as a program that reads nothing takes time as well.
+            read_bytes += group_bytes(group).max(1);
             run.refill();
             for leaving in run.push(&batch, group.position)? {
                 work.packer.push(index, &leaving).map_err(|_| End::too_large())?;
@@ -358,9 +392,11 @@ impl<M: Memory> NodeService<M> {
     ) -> Result<RecordBatch, End> {
         let bad = Refusal::new(Code::BadColumns, index.into());
         let mut copies = Vec::new();
+        let mut bytes = 0;
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(group.columns.len());
         let mut unused = std::mem::take(spare).into_iter();
         for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
+            let column_layout = column.layout;
             let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
             let mut buffers = Vec::with_capacity(column.buffers.len());
             for (place, at) in column.buffers.iter().enumerate() {
@@ -372,6 +408,8 @@ impl<M: Memory> NodeService<M> {
                     true => self.arena.sealed(span.region, span.offset, at.bytes as usize),
                     false => None,
                 };
+                // Again: what is there now may be another's.
+                admit(&span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
                 buffers.push(match sealed {
                     Some(sealed) => Buffer::from(bytes::Bytes::from_owner(sealed)),
                     None => {
@@ -384,8 +422,14 @@ impl<M: Memory> NodeService<M> {
                 });
             }
             let (rows, nulls) = (group.rows as usize, column.null_count as usize);
-            let column = column_of(field.data_type(), column.layout, rows, nulls, buffers);
-            columns.push(column.map_err(|_| bad)?);
+            let left = (GROUP_BYTES_MAX as usize).saturating_sub(bytes);
+            let column = column_of(field.data_type(), column.layout, rows, nulls, buffers, left);
+            let column = column.map_err(|_| bad)?;
+            // Dictionaries take more than they took in their region.
+            if column_layout == ColumnLayout::Dictionary {
+                bytes += column.get_buffer_memory_size();
+            }
+            columns.push(column);
         }
         *spare = copies;
         let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
@@ -406,7 +450,8 @@ fn group_bytes(group: &ScanGroup) -> u64 {
 /// Room for so many bytes, in a copy that nobody uses any more if there is one: fresh memory costs as much as copying.
 fn room(unused: Option<Buffer>, bytes: usize) -> MutableBuffer {
     match unused.map(Buffer::into_mutable) {
-        Some(Ok(mut room)) => {
+        // One that is far too large is let go, or they would all become as large as the largest.
+        Some(Ok(mut room)) if room.capacity() <= bytes.saturating_mul(2).max(4_096) => {
             room.resize(bytes, 0);
             room
         }

@@ -547,7 +547,7 @@ impl<M: Memory> Service for NodeService<M> {
         }
         match request {
             Request::OpenScan(open) => self.open_scan(peer.connection, open),
-            Request::NextChunk(next) => self.next_chunk(next.scan),
+            Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
             Request::ClaimGroups(claim) => self.claim_groups(&claim),
             Request::CloseScan(close) => self.close_scan(close.scan),
             other => self.control(tenant_of(peer).as_ref(), other),

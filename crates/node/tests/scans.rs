@@ -332,6 +332,8 @@ fn scans_end_with_their_connection_or_when_nobody_asks() {
     let node = Node::start();
     let scans: Vec<Handle> = (0..64).map(|_| node.open(asked(&sum())).expect("opened")).collect();
     assert_eq!(node.open(asked(&sum())), Err(Refusal::new(Code::LimitReached, 64)));
+    let of_another = node.ask(2, Request::NextChunk(ScanId { scan: scans[0] }));
+    assert_eq!(of_another, Err(Refusal::new(Code::NoSuchScan, 0)), "steps are asked for by who opened it");
     node.service.ended(&Peer { connection: 1, ..Peer::default() });
     assert_eq!(node.next(scans[0]), Err(Refusal::new(Code::NoSuchScan, 0)));
     let idle = node.open(asked(&sum())).expect("opened");

@@ -10,14 +10,17 @@ use farpool_wire::control::ColumnLayout;
 /// The rows of a column of a row group. `buffers` are in the order in which `spec/table.md` lists them, and best
 /// aligned to 64 bytes: others are copied.
 ///
+/// `bytes_max` bounds what a dictionary is expanded to.
+///
 /// # Errors
-/// What does not fit the description, or is no value of the type.
+/// What does not fit the description or the bound, or is no value of the type.
 pub fn column_of(
     of: &DataType,
     layout: ColumnLayout,
     rows: usize,
     null_count: usize,
     buffers: Vec<Buffer>,
+    bytes_max: usize,
 ) -> Result<ArrayRef, String> {
     let mut buffers = buffers.into_iter();
     let validity = if null_count > 0 { buffers.next() } else { None };
@@ -48,7 +51,7 @@ pub fn column_of(
     }
     let array = match layout {
         ColumnLayout::Plain => plain(of, rows, validity, rest),
-        ColumnLayout::Dictionary => expand(of, rows, validity, rest)?,
+        ColumnLayout::Dictionary => expand(of, rows, validity, rest, bytes_max)?,
     };
     let array = array.map_err(|error| error.to_string())?;
     if array.null_count() != null_count {
@@ -88,6 +91,7 @@ fn expand(
     rows: usize,
     validity: Option<Buffer>,
     buffers: Vec<Buffer>,
+    bytes_max: usize,
 ) -> Result<Result<ArrayRef, ArrowError>, String> {
     let Ok([keys, offsets, values]) = <[Buffer; 3]>::try_from(buffers) else {
         return Err("a dictionary has three buffers".to_owned());
@@ -121,8 +125,9 @@ fn expand(
         bytes += place.len();
         places.push(place);
     }
-    if i32::try_from(bytes).is_err() {
-        return Err(format!("{bytes} bytes in one column of a row group; up to {} are permitted", i32::MAX));
+    let bytes_max = bytes_max.min(i32::MAX as usize);
+    if bytes > bytes_max {
+        return Err(format!("{bytes} bytes in one column of a row group; up to {bytes_max} are permitted"));
     }
     let mut expanded = Vec::with_capacity(bytes);
     let mut ends: Vec<i32> = Vec::with_capacity(rows + 1);

@@ -264,7 +264,7 @@ fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize
             at += bytes;
         }
         let of = data_type(of);
-        let column = column_of(&of, ColumnLayout::Plain, rows as usize, null_count as usize, buffers)
+        let column = column_of(&of, ColumnLayout::Plain, rows as usize, null_count as usize, buffers, 0)
             .map_err(|_| WireError::Value { what: "a column of a batch", found: index as u64 })?;
         fields.push(ArrowField::new(index.to_string(), of, true));
         columns.push(column);

@@ -398,7 +398,7 @@ impl Fetch {
                 return Err(damaged("the checksum of its bytes does not match".to_owned()));
             }
             let (rows, nulls) = (group.rows as usize, chunk.null_count as usize);
-            let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk);
+            let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
             arrays.push(column.map_err(damaged)?);
         }
         // Of no columns, the rows are still counted.

@@ -6,7 +6,7 @@
 
 use super::pacing::{Claim, Fetching};
 use super::report::{Mode, Report};
-use super::shipping::{Shipping, shares};
+use super::shipping::{Shipped, Shipping, shares};
 use super::{FarTable, TableReader};
 use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -343,8 +343,9 @@ impl<'t> Work<'t> {
         for (index, share) in shipping.shares.iter().enumerate() {
             let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
             match shipping.take_over(index) {
-                // A limit may have been reached before.
-                Some(Ok(shipped)) if shipped.groups == unclaimed().count() || self.is_limited() => {
+                Some(Ok(shipped))
+                    if shipped.groups == unclaimed().count() || self.reaches_limit(&shipped) =>
+                {
                     self.report.shipped += shipped.groups;
                     self.report.node_bytes += shipped.read_bytes;
                     self.report.result_bytes += shipped.chunk_bytes;
@@ -363,8 +364,10 @@ impl<'t> Work<'t> {
         self.fetch(undone)
     }
 
-    fn is_limited(&self) -> bool {
-        matches!(self.program.operators().last(), Some(farpool_operators::Operator::Limit(_)))
+    /// Whether a node has stopped because the program's limit was reached, and has sent as many rows.
+    fn reaches_limit(&self, shipped: &Shipped) -> bool {
+        let rows: u64 = shipped.batches.iter().map(|(_, batch)| batch.num_rows() as u64).sum();
+        matches!(self.program.operators().last(), Some(farpool_operators::Operator::Limit(limit)) if rows >= *limit)
     }
 
     /// Merges all of it, once.

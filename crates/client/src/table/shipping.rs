@@ -19,7 +19,7 @@ use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
-use farpool_wire::{Bytes, Code, Handle, List, MonoNs, Reply, Request, WireError};
+use farpool_wire::{Bytes, Handle, List, MonoNs, Reply, Request, WireError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -280,7 +280,7 @@ impl Shipping {
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host.now(), pace));
             let note = |chunk: &Chunk| self.note(index, session.host.now(), chunk);
-            let mut shipped = receive(session, link, scan, note)?;
+            let mut shipped = receive(session, link, scan, share.groups.len(), note)?;
             shipped.batches.iter_mut().try_for_each(|(group, _)| match share.groups.get(*group) {
                 Some(of_table) => {
                     *group = *of_table;
@@ -305,6 +305,7 @@ fn receive(
     session: &Session,
     link: &mut dyn Link,
     scan: Handle,
+    groups: usize,
     note: impl Fn(&Chunk),
 ) -> Result<Shipped, LinkError> {
     let next = Request::NextChunk(ScanId { scan });
@@ -329,6 +330,13 @@ fn receive(
                 return Err(error);
             }
         };
+        let done = chunk.done as usize;
+        // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep us.
+        let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
+        if done < shipped.groups || done > groups || !gets_on {
+            let found = u64::from(chunk.done);
+            return Err(LinkError::Protocol(WireError::Value { what: "row groups done in a scan", found }));
+        }
         note(&chunk);
         shipped.groups = chunk.done as usize;
         shipped.read_bytes += chunk.read_bytes;
@@ -358,8 +366,7 @@ fn settle(
 ) -> Result<(), LinkError> {
     for _ in 0..asked {
         match link.take_call(next, deadline()) {
-            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::NoSuchScan => {}
-            Ok(_) => {}
+            Ok(_) | Err(LinkError::Refused { .. }) => {}
             Err(error) => return Err(error),
         }
     }

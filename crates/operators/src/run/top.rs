@@ -8,11 +8,10 @@ use super::batch::*;
 use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
 use crate::program::SortKey;
 use crate::types::Type;
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use arrow_buffer::BooleanBuffer;
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::SortOptions;
-use arrow_select::filter::FilterBuilder;
 use std::sync::Arc;
 
 /// The first rows so far.
@@ -69,12 +68,11 @@ impl Top {
             Some(last) => keys.row(row).data() < &**last,
             None => true,
         });
-        // Rows are copied rather than kept with the whole batch that they came in.
-        let ahead = FilterBuilder::new(&BooleanArray::new(is_ahead.clone(), None)).optimize().build();
-        let columns: Vec<ArrayRef> = columns
-            .iter()
-            .map(|column| ahead.filter(column).map_err(unexpected))
-            .collect::<Result<_, _>>()?;
+        // Rows are copied rather than kept with the whole batch that they came in: taken, for a filter that keeps all
+        // would keep the batch.
+        let ahead = UInt32Array::from_iter_values(is_ahead.set_indices().map(|row| row as u32));
+        let copied = |column: &ArrayRef| arrow_select::take::take(column, &ahead, None).map_err(unexpected);
+        let columns: Vec<ArrayRef> = columns.iter().map(copied).collect::<Result<_, _>>()?;
         let batch = self.batches.len();
         for (index, row) in is_ahead.set_indices().enumerate() {
             self.candidates.push((keys.row(row).data().into(), batch, index));
