@@ -111,6 +111,22 @@ prop_compose! {
     }
 }
 
+/// A node makes columns of what any client says is one.
+#[test]
+fn dictionary_that_would_take_more_than_permitted_is_refused_before_it_is_expanded() {
+    let buffers = || {
+        let offsets: Vec<u8> = [0i32, 1_000].iter().flat_map(|offset| offset.to_le_bytes()).collect();
+        vec![Buffer::from(vec![0u8; 200]), Buffer::from(offsets), Buffer::from(vec![b'x'; 1_000])]
+    };
+    let column = |bytes_max| {
+        column_of(&DataType::Utf8, Encoding::Dictionary, 100, 0, buffers(), bytes_max)
+            .map(|column| column.len())
+    };
+    assert_eq!(column(100_000), Ok(100));
+    let refused = column(99_999).expect_err("too large");
+    assert!(refused.contains("100000 bytes") && refused.contains("99999"), "{refused}");
+}
+
 proptest! {
     #[test]
     fn footer_comes_back_and_no_shorter_or_longer_one_does((footer, offset) in footer(), cut in any::<prop::sample::Index>()) {
