@@ -271,8 +271,14 @@ impl<M: Memory> NodeService<M> {
     }
 
     pub(crate) fn close_scan(&self, id: Handle) -> Result<Reply, Refusal> {
-        locked(&self.scans.table).open.remove(&id.0);
+        self.forget(id);
         Ok(Reply::CloseScan(Done {}))
+    }
+
+    fn forget(&self, id: Handle) {
+        let over = locked(&self.scans.table).open.remove(&id.0);
+        // Without the lock: what it holds takes a while to go.
+        drop(over);
     }
 
     /// Ends the scans of a connection.
@@ -295,12 +301,10 @@ impl<M: Memory> NodeService<M> {
             Ok(Ok((read_bytes, batches))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
-                {
-                    // How long it waited is known to the connection.
-                    let done = work.done;
-                    let chunk = |batches| Chunk { is_last, done, read_bytes, busy_ns, waited_ns: 0, batches };
-                    Bytes::new(batches).map(chunk)
-                }
+                // How long it waited is known to the connection.
+                let (done, waited_ns) = (work.done, 0);
+                let chunk = |batches| Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
+                Bytes::new(batches).map(chunk)
             }
             Ok(Err(End::Refused(refusal))) => return self.end_with(id, refusal),
             Ok(Err(End::Stopped(why))) => {
@@ -318,14 +322,13 @@ impl<M: Memory> NodeService<M> {
             return self.end_with(id, Refusal::new(Code::ProgramStopped, work.done.into()));
         };
         if chunk.is_last {
-            locked(&self.scans.table).open.remove(&id.0);
+            self.forget(id);
         }
         Ok(Reply::NextChunk(chunk))
     }
 
     fn end_with(&self, id: Handle, refusal: Refusal) -> Result<Reply, Refusal> {
-        let over = locked(&self.scans.table).open.remove(&id.0);
-        drop(over);
+        self.forget(id);
         Err(refusal)
     }
 
