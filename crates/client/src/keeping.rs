@@ -66,7 +66,7 @@ impl Session {
             }
         }
         self.release_idle(share_ms);
-        farpool_transport::landing::age();
+        self.landing.age();
         self.mend();
         true
     }

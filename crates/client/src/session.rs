@@ -8,6 +8,7 @@ use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
+use farpool_transport::landing::Keeper;
 use farpool_transport::{Bell, Dial, ForkMark, Host, Link, LinkError, Turn};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     pub(crate) rebuilders: Mutex<Vec<Rebuilder>>,
     /// Of several that need a lost file, one builds it anew.
     pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
+    /// What has been received is to be received into again.
+    pub(crate) landing: Keeper,
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Rings when the session ends.
@@ -115,6 +118,7 @@ impl Session {
             unheard: Mutex::default(),
             rebuilders: Mutex::default(),
             rebuilding: Mutex::default(),
+            landing: Keeper::new(),
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,

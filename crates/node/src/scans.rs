@@ -11,6 +11,7 @@
 use crate::dispatch::{Intent, admit};
 use crate::memory::{Inside, Memory};
 use crate::service::NodeService;
+use crate::turnstile::Key;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -18,6 +19,7 @@ use farpool_operators::columns::column_of;
 use farpool_operators::packed::Packer;
 use farpool_operators::run::data_type;
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped, Type};
+use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::{Bytes, Code, Handle, MonoNs, Refusal, Reply};
@@ -25,10 +27,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Scans that are open at a time.
+/// Scans that are open at a time, of all clients and of one.
 const SCANS_MAX: usize = 64;
-/// Programs that are kept ready.
+const CLIENT_SCANS_MAX: usize = 16;
+/// Programs that are kept ready, and the bytes that they take together.
 const PROGRAMS_MAX: usize = 64;
+const PROGRAM_BYTES_MAX: usize = 128 << 20;
+/// Bytes of the programs of open scans.
+const OPEN_PROGRAM_BYTES_MAX: usize = 256 << 20;
 /// Programs that are known to have been stopped.
 const QUARANTINED_MAX: usize = 256;
 /// A stopped program is not run again for this long.
@@ -70,6 +76,8 @@ struct Table {
 
 struct Scan {
     connection: u64,
+    client: Key,
+    prepared: Arc<Prepared>,
     program: Vec<u8>,
     schema: SchemaRef,
     regions: Vec<ScanRegion>,
@@ -121,19 +129,45 @@ impl Table {
         self.quarantined.push_back((program.to_vec(), now.plus_ms(QUARANTINE_MS)));
     }
 
-    /// A program that is kept ready.
+    /// A program that is kept ready, or that an open scan runs.
     fn ready(&mut self, program: &Program) -> Option<Arc<Prepared>> {
-        let at = self.ready.iter().position(|ready| **ready.program() == *program)?;
+        let is_it = |ready: &Arc<Prepared>| **ready.program() == *program;
+        let Some(at) = self.ready.iter().position(is_it) else {
+            return self.open.values().map(|scan| &scan.prepared).find(|prepared| is_it(prepared)).cloned();
+        };
         let ready = self.ready.remove(at)?;
         self.ready.push_back(Arc::clone(&ready));
         Some(ready)
     }
 
     fn keep_ready(&mut self, prepared: Arc<Prepared>) {
-        if self.ready.len() == PROGRAMS_MAX {
+        self.ready.push_back(prepared);
+        let held = |ready: &VecDeque<Arc<Prepared>>| ready.iter().map(|one| one.held_bytes()).sum::<usize>();
+        while self.ready.len() > PROGRAMS_MAX || held(&self.ready) > PROGRAM_BYTES_MAX {
             self.ready.pop_front();
         }
-        self.ready.push_back(prepared);
+    }
+
+    /// Whether one more scan of this client may be opened.
+    fn has_room(&self, client: &Key) -> Result<(), Refusal> {
+        let limited = |limit: usize| Refusal::new(Code::LimitReached, limit as u64);
+        if self.open.len() >= SCANS_MAX {
+            return Err(limited(SCANS_MAX));
+        }
+        let of_client = self.open.values().filter(|scan| scan.client == *client).count();
+        if of_client >= CLIENT_SCANS_MAX { Err(limited(CLIENT_SCANS_MAX)) } else { Ok(()) }
+    }
+
+    /// Whether a scan may run this program beside those of the open ones.
+    fn has_room_for(&self, prepared: &Arc<Prepared>) -> Result<(), Refusal> {
+        // Scans of one program share it.
+        let programs = self.open.values().map(|scan| &scan.prepared).chain([prepared]);
+        let programs: BTreeMap<*const Prepared, usize> =
+            programs.map(|one| (Arc::as_ptr(one), one.held_bytes())).collect();
+        match programs.values().sum::<usize>() <= OPEN_PROGRAM_BYTES_MAX {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::LimitReached, OPEN_PROGRAM_BYTES_MAX as u64)),
+        }
     }
 }
 
@@ -180,16 +214,15 @@ fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
 }
 
 impl<M: Memory> NodeService<M> {
-    pub(crate) fn open_scan(&self, connection: u64, asked: OpenScan) -> Result<Reply, Refusal> {
+    pub(crate) fn open_scan(&self, peer: &Peer, asked: OpenScan) -> Result<Reply, Refusal> {
         let now = self.host.now();
         let regions = asked.regions.into_vec();
         let groups = asked.groups.into_vec();
         self.admit_regions(&regions)?;
         self.tidy_scans();
+        let client = Key::of(peer);
         // Before patterns are compiled for it.
-        if locked(&self.scans.table).open.len() >= SCANS_MAX {
-            return Err(Refusal::new(Code::LimitReached, SCANS_MAX as u64));
-        }
+        locked(&self.scans.table).has_room(&client)?;
         let bytes = asked.program.into_vec();
         let (prepared, is_known) = self.prepared(&bytes)?;
         let input = prepared.program().input();
@@ -211,11 +244,12 @@ impl<M: Memory> NodeService<M> {
         let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
         let id = self.fresh_handle()?;
-        let scan = Scan { connection, program: bytes, schema, regions, groups, cursor, work };
+        let connection = peer.connection;
+        let program = bytes;
+        let scan = Scan { connection, client, prepared, program, schema, regions, groups, cursor, work };
         let mut table = locked(&self.scans.table);
-        if table.open.len() >= SCANS_MAX {
-            return Err(Refusal::new(Code::LimitReached, SCANS_MAX as u64));
-        }
+        table.has_room(&scan.client)?;
+        table.has_room_for(&scan.prepared)?;
         table.open.insert(id.0, Arc::new(scan));
         Ok(Reply::OpenScan(ScanOpened { scan: id, is_known }))
     }

@@ -546,7 +546,7 @@ impl<M: Memory> Service for NodeService<M> {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
         match request {
-            Request::OpenScan(open) => self.open_scan(peer.connection, open),
+            Request::OpenScan(open) => self.open_scan(peer, open),
             Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
             Request::ClaimGroups(claim) => self.claim_groups(&claim),
             Request::CloseScan(close) => self.close_scan(close.scan),

@@ -33,9 +33,19 @@ const INSIDE: u64 = WAITING - 1;
 
 /// Whose connections count as one client: those of one identity that name the same client, or one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+pub(crate) enum Key {
     Named(Option<Identity>, ClientId),
     Connection(u64),
+}
+
+impl Key {
+    /// Whom a peer's work is charged to.
+    pub(crate) fn of(peer: &Peer) -> Key {
+        match peer.client {
+            ClientId(0) => Key::Connection(peer.connection),
+            client => Key::Named(peer.identity.clone(), client),
+        }
+    }
 }
 
 /// Where a waiting thread finds its grant.
@@ -100,10 +110,7 @@ impl Turnstile {
 
     /// A connection's way through.
     pub fn passage(self: &Arc<Turnstile>, peer: &Peer) -> TurnstilePassage {
-        let key = match peer.client {
-            ClientId(0) => Key::Connection(peer.connection),
-            client => Key::Named(peer.identity.clone(), client),
-        };
+        let key = Key::of(peer);
         let mut queue = self.queue();
         let Queue { members, rounds, .. } = &mut *queue;
         let (member, connections) = members.entry(key.clone()).or_insert_with(|| (rounds.join(), 0));

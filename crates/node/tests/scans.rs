@@ -330,8 +330,7 @@ fn scan_whose_region_is_taken_back_gives_nothing_more() {
 #[test]
 fn scans_end_with_their_connection_or_when_nobody_asks() {
     let node = Node::start();
-    let scans: Vec<Handle> = (0..64).map(|_| node.open(asked(&sum())).expect("opened")).collect();
-    assert_eq!(node.open(asked(&sum())), Err(Refusal::new(Code::LimitReached, 64)));
+    let scans: Vec<Handle> = (0..3).map(|_| node.open(asked(&sum())).expect("opened")).collect();
     let of_another = node.ask(2, Request::NextChunk(ScanId { scan: scans[0] }));
     assert_eq!(of_another, Err(Refusal::new(Code::NoSuchScan, 0)), "steps are asked for by who opened it");
     node.service.ended(&Peer { connection: 1, ..Peer::default() });
@@ -341,6 +340,41 @@ fn scans_end_with_their_connection_or_when_nobody_asks() {
     let used = node.open(asked(&sum())).expect("opened");
     assert_eq!(node.next(idle), Err(Refusal::new(Code::NoSuchScan, 0)));
     assert!(node.next(used).is_ok());
+    node.check();
+}
+
+#[test]
+fn scans_are_limited_for_each_client_and_for_all() {
+    let node = Node::start();
+    let open = |connection| node.ask(connection, Request::OpenScan(asked(&sum()))).map(|_| ());
+    for client in 1..=4 {
+        for _ in 0..16 {
+            assert_eq!(open(client), Ok(()));
+        }
+        assert_eq!(open(client), Err(Refusal::new(Code::LimitReached, if client < 4 { 16 } else { 64 })));
+    }
+    assert_eq!(open(5), Err(Refusal::new(Code::LimitReached, 64)));
+    node.service.ended(&Peer { connection: 1, ..Peer::default() });
+    assert_eq!(open(5), Ok(()));
+    node.check();
+}
+
+#[test]
+fn programs_of_open_scans_take_no_more_memory_than_is_permitted() {
+    let node = Node::start();
+    let patterns = |first: usize| {
+        let matches = |pattern| vec![Instruction::Column(0), Instruction::Matches { pattern }];
+        let columns = (first..first + 32).map(|at| matches(format!("a{at}b")));
+        let project = Operator::Project(columns.collect());
+        let program = Program::check(vec![Type::Text], vec![project]).expect("a program");
+        asked_of(program.encode().expect("encoded"), vec![])
+    };
+    // 32 patterns take 16 MiB at least, for what searches remember of them.
+    let opened = (0..16).map(|scan| node.open(patterns(32 * scan)));
+    let refused = opened.filter_map(Result::err).next();
+    assert_eq!(refused, Some(Refusal::new(Code::LimitReached, 256 << 20)));
+    assert!(node.open(patterns(0)).is_ok(), "one that is open already takes no more");
+    node.service.ended(&Peer { connection: 1, ..Peer::default() });
     node.check();
 }
 

@@ -6,6 +6,7 @@
 use crate::expression::{Expression, Flaw, Instruction, limited};
 use crate::limits::*;
 use crate::types::{Arithmetic, Type};
+use std::collections::BTreeSet;
 
 /// What is computed over the rows of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,6 +248,14 @@ pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, St
     }
 }
 
+/// A key twice says nothing more, and would be held twice.
+fn each_once(keys: impl Iterator<Item = u16>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let twice =
+        |key: u16| if seen.insert(key) { Ok(()) } else { Err(format!("column {key} twice among the keys")) };
+    keys.into_iter().try_for_each(twice)
+}
+
 fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
     let of = |column: u16| {
         let found = columns.get(usize::from(column)).copied();
@@ -288,6 +297,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
             if !(1..=GROUPS_MAX).contains(groups) {
                 return Err(format!("{groups} groups at a time: 1 to {GROUPS_MAX} are permitted"));
             }
+            each_once(keys.iter().copied())?;
             let mut output = keys.iter().map(|key| of(*key)).collect::<Result<Vec<_>, _>>()?;
             for Aggregate { function, column } in aggregates {
                 output.push(partial_type(*function, column.map(of).transpose()?)?);
@@ -302,6 +312,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
                     keys.len()
                 ));
             }
+            each_once(keys.iter().map(|key| key.column))?;
             keys.iter().try_for_each(|key| of(key.column).map(|_| ()))?;
             same(Vec::new())
         }

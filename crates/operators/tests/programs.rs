@@ -247,6 +247,19 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
         (one(Type::Text), Operator::Top { keys: vec![], rows: 1 }, "a top of 1 rows by 0 keys"),
         (
             one(Type::Text),
+            Operator::Top {
+                keys: vec![SortKey { column: 0, is_descending: false, nulls_first: false }; 2],
+                rows: 1,
+            },
+            "column 0 twice",
+        ),
+        (
+            one(Type::Text),
+            Operator::Group { keys: vec![0, 0], aggregates: vec![], groups: 1 },
+            "column 0 twice",
+        ),
+        (
+            one(Type::Text),
             Operator::SemiJoin { keys: vec![0], lookup: Lookup::Bloom, number: 0, is_anti: true },
             "would lose rows",
         ),

@@ -1,8 +1,8 @@
 //! Memory that received bytes land in, used again.
 //!
 //! The idea: fresh memory costs a page fault for every 4 KiB and is zeroed by the kernel, together more than receiving
-//! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them. What
-//! has not been asked for again for a while goes back to the system: sessions call [`age`] now and then.
+//! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them, as long
+//! as there is a [`Keeper`]. What has not been asked for again for a while goes back to the system.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ struct Spare {
     buffers: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
     bytes: usize,
     age: u64,
+    keepers: usize,
 }
 
 impl Spare {
@@ -36,10 +37,16 @@ impl Spare {
 
     fn give(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        if capacity >= KEPT_BYTES_MIN && self.bytes + capacity <= KEPT_BYTES_MAX {
+        if self.keepers > 0 && capacity >= KEPT_BYTES_MIN && self.bytes + capacity <= KEPT_BYTES_MAX {
             self.bytes += capacity;
             self.buffers.entry(capacity).or_default().push((self.age, buffer));
         }
+    }
+
+    /// All of them.
+    fn empty(&mut self) -> BTreeMap<usize, Vec<(u64, Vec<u8>)>> {
+        self.bytes = 0;
+        std::mem::take(&mut self.buffers)
     }
 
     /// Those that came before the last time this was called.
@@ -58,7 +65,7 @@ impl Spare {
 }
 
 /// Of this process: memory knows no sessions.
-static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes: 0, age: 0 });
+static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes: 0, age: 0, keepers: 0 });
 
 fn spare() -> MutexGuard<'static, Spare> {
     SPARE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,11 +119,34 @@ impl Drop for Landing {
     }
 }
 
-/// Returns what has not been used since this was called the last time but one.
-pub fn age() {
-    let old = spare().age();
-    // Without the lock: unmapping takes a while.
-    drop(old);
+/// Whoever will want memory to land in again. When the last one goes, all that is kept goes back to the system.
+#[derive(Debug)]
+pub struct Keeper(());
+
+impl Keeper {
+    /// One more.
+    #[expect(clippy::new_without_default, reason = "it is counted")]
+    pub fn new() -> Keeper {
+        spare().keepers += 1;
+        Keeper(())
+    }
+
+    /// Returns what nobody has used since this was called the last time but one.
+    pub fn age(&self) {
+        let old = spare().age();
+        // Without the lock: unmapping takes a while.
+        drop(old);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let mut spare = spare();
+        spare.keepers -= 1;
+        let kept = if spare.keepers == 0 { spare.empty() } else { BTreeMap::new() };
+        drop(spare);
+        drop(kept);
+    }
 }
 
 #[cfg(test)]
@@ -125,7 +155,7 @@ mod tests {
 
     #[test]
     fn buffers_come_back_to_whoever_wants_as_much_and_go_when_nobody_does() {
-        let mut spare = Spare::default();
+        let mut spare = Spare { keepers: 1, ..Spare::default() };
         let large = vec![7; 4 * KEPT_BYTES_MIN];
         let address = large.as_ptr();
         spare.give(large);
@@ -142,10 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_much_is_kept() {
+    fn nothing_is_kept_for_nobody_and_no_more_than_so_much_otherwise() {
         let mut spare = Spare::default();
+        spare.give(vec![7; KEPT_BYTES_MIN]);
+        assert_eq!(spare.bytes, 0);
+        spare.keepers = 1;
         let count = KEPT_BYTES_MAX / (8 << 20);
         (0..count + 3).for_each(|_| spare.give(Vec::with_capacity(8 << 20)));
         assert_eq!(spare.bytes, KEPT_BYTES_MAX);
+        assert_eq!((spare.empty().len(), spare.bytes), (1, 0));
     }
 }

@@ -6,13 +6,13 @@
 
 use super::pacing::{Claim, Fetching};
 use super::report::{Mode, Report};
-use super::shipping::{Shipped, Shipping, shares};
+use super::shipping::{Shipping, shares};
 use super::{FarTable, TableReader};
 use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
-use farpool_operators::{Plan, Program, Query};
+use farpool_operators::{Operator, Plan, Program, Query};
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -199,7 +199,11 @@ impl<'t> Work<'t> {
             return self.fetch(groups);
         };
         let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
-        let shipping = Arc::new(Shipping::new(program, shares));
+        let rows_wanted = match self.program.operators().last() {
+            Some(Operator::Limit(rows)) => Some(*rows),
+            _ => None,
+        };
+        let shipping = Arc::new(Shipping::new(program, shares, rows_wanted));
         let session = Arc::clone(&self.table.file.inner.session);
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
@@ -214,10 +218,13 @@ impl<'t> Work<'t> {
         if let Some(node) = nodes.first().filter(|_| is_free) {
             shipping.run_at(&session, node);
         }
-        let mut result = self.fetch(rest);
+        let mut result = if shipping.is_stopped() { Ok(()) } else { self.fetch(rest) };
         let mut claimed = BTreeSet::new();
         if result.is_ok() && mode == Mode::Split {
             result = self.fetch_from_back(&shipping, &mut claimed);
+        }
+        if result.is_err() || self.local.run.is_done() {
+            shipping.stop(&session);
         }
         tasks.into_iter().for_each(farpool_transport::Task::join);
         result?;
@@ -283,7 +290,10 @@ impl<'t> Work<'t> {
             let heard = shipping.changed.heard();
             // Each share in its turn, as their nodes and links are different ones.
             let mut looked_at = 0;
-            while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() && !self.local.run.is_done() {
+            if shipping.is_stopped() || self.local.run.is_done() {
+                return Ok(());
+            }
+            while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() {
                 let Some(share) = open.pop_front() else { break };
                 looked_at += 1;
                 let Some((scan, since, pace)) = shipping.open_scan(share) else {
@@ -329,7 +339,7 @@ impl<'t> Work<'t> {
                     fetch_ns = Some(session.host.now().0.saturating_sub(begun.0) / count.max(1));
                     shipping.is_fetching.store(!ahead.is_empty(), Ordering::Relaxed);
                 }
-                None if !open.is_empty() && !self.local.run.is_done() => {
+                None if !open.is_empty() => {
                     session.host.wait(&shipping.changed, heard, session.deadline(LOOK_MS));
                 }
                 None => return Ok(()),
@@ -337,15 +347,14 @@ impl<'t> Work<'t> {
         }
     }
 
-    /// Takes what shares have left, each as a whole; what they did not do is fetched.
+    /// Takes what shares have left, each as a whole; what they did not do is fetched, unless there is enough.
     fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
+        let is_enough = shipping.is_stopped();
         let mut undone = Vec::new();
         for (index, share) in shipping.shares.iter().enumerate() {
             let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
             match shipping.take_over(index) {
-                Some(Ok(shipped))
-                    if shipped.groups == unclaimed().count() || self.reaches_limit(&shipped) =>
-                {
+                Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
                     self.report.shipped += shipped.groups;
                     self.report.node_bytes += shipped.read_bytes;
                     self.report.result_bytes += shipped.chunk_bytes;
@@ -361,13 +370,7 @@ impl<'t> Work<'t> {
             }
         }
         undone.sort_unstable();
-        self.fetch(undone)
-    }
-
-    /// Whether a node has stopped because the program's limit was reached, and has sent as many rows.
-    fn reaches_limit(&self, shipped: &Shipped) -> bool {
-        let rows: u64 = shipped.batches.iter().map(|(_, batch)| batch.num_rows() as u64).sum();
-        matches!(self.program.operators().last(), Some(farpool_operators::Operator::Limit(limit)) if rows >= *limit)
+        if is_enough { Ok(()) } else { self.fetch(undone) }
     }
 
     /// Merges all of it, once.

@@ -2,7 +2,8 @@
 //!
 //! The idea: the row groups of one node are a share. A node runs its shares one after another, each as a scan, whose
 //! chunks are asked for ahead of their coming. What a share leaves counts only once all of it is here: one that broke
-//! off is done again by other means, and nothing of it is used.
+//! off is done again by other means, and nothing of it is used. The exception is a query that wants any rows, up to a
+//! limit: as soon as so many are here, all shares end where they are.
 
 use super::FarTable;
 use super::footer::RowGroup;
@@ -20,7 +21,7 @@ use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Reply, Request, WireError};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Chunks of a scan that are asked for ahead.
@@ -73,6 +74,11 @@ pub(super) struct Shipping {
     pub(super) changed: Bell,
     /// Whether row groups are being fetched meanwhile.
     pub(super) is_fetching: AtomicBool,
+    /// Any so many rows are all that is wanted.
+    rows_wanted: Option<u64>,
+    rows: AtomicU64,
+    /// Whether nothing more is wanted.
+    is_stopped: AtomicBool,
 }
 
 /// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
@@ -173,15 +179,51 @@ impl Share {
 }
 
 impl Shipping {
-    pub(super) fn new(program: Vec<u8>, shares: Vec<Share>) -> Shipping {
+    /// Of a program that leaves rows, `rows_wanted` of which are enough, whichever they are.
+    pub(super) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
-        Shipping { program, shares, progress, changed: Bell::default(), is_fetching: AtomicBool::new(false) }
+        let (is_fetching, rows, is_stopped) = Default::default();
+        let changed = Bell::default();
+        Shipping { program, shares, progress, changed, is_fetching, rows_wanted, rows, is_stopped }
+    }
+
+    /// Whether nothing more is wanted of any share.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends all shares where they are: somebody has what the query wants, or it failed.
+    pub(super) fn stop(&self, session: &Session) {
+        self.is_stopped.store(true, Ordering::Release);
+        for (index, share) in self.shares.iter().enumerate() {
+            if let Some((scan, ..)) = self.open_scan(index) {
+                self.close(session, share, scan);
+            }
+        }
+        self.changed.ring();
+    }
+
+    /// Ends a scan over another link than its own, on which steps are asked for ahead.
+    fn close(&self, session: &Session, share: &Share, scan: Handle) {
+        let deadline = session.deadline(session.options.request_timeout_ms);
+        let close = Request::CloseScan(ScanId { scan });
+        // A node that does not hear it ends the scan by itself, in time.
+        let _ = share.node.converse(deadline, Repeat::Harmful, |link| link.call(&close, deadline));
+    }
+
+    /// Counts rows that came.
+    fn count(&self, session: &Session, rows: u64) {
+        let Some(wanted) = self.rows_wanted else { return };
+        let before = self.rows.fetch_add(rows, Ordering::Relaxed);
+        if before < wanted && before + rows >= wanted {
+            self.stop(session);
+        }
     }
 
     /// Runs all shares of one node, one after another.
     pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
         for (index, share) in self.shares.iter().enumerate() {
-            if Arc::ptr_eq(&share.node, node) {
+            if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
                 let shipped = self.run(session, index, share);
                 self.set(index, Progress::Over(shipped));
             }
@@ -272,27 +314,25 @@ impl Shipping {
         let refused = |error: WireError| Error::new(crate::ErrorKind::Invalid, error.to_string());
         let open = share.request(&self.program).map_err(refused)?;
         let deadline = session.deadline(session.options.request_timeout_ms);
-        share.node.converse(deadline, Repeat::Harmful, |link| {
+        let mut shipped = Shipped::default();
+        let received = share.node.converse(deadline, Repeat::Harmful, |link| {
             let scan = match link.call(&open, deadline)? {
                 Reply::OpenScan(opened) => opened.scan,
                 other => return Err(unexpected(&other)),
             };
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host.now(), pace));
+            if self.is_stopped() {
+                // Meanwhile, so nobody else knew of this one.
+                self.close(session, share, scan);
+            }
             let note = |chunk: &Chunk| self.note(index, session.host.now(), chunk);
-            let mut shipped = receive(session, link, scan, share.groups.len(), note)?;
-            shipped.batches.iter_mut().try_for_each(|(group, _)| match share.groups.get(*group) {
-                Some(of_table) => {
-                    *group = *of_table;
-                    Ok(())
-                }
-                None => Err(LinkError::Protocol(WireError::Value {
-                    what: "the row group of a batch",
-                    found: *group as u64,
-                })),
-            })?;
-            Ok(shipped)
-        })
+            receive(session, link, scan, share, note, &mut shipped, |rows| self.count(session, rows))
+        });
+        match received {
+            Err(_) if self.is_stopped() => Ok(shipped),
+            received => received.map(|()| shipped),
+        }
     }
 }
 
@@ -300,18 +340,20 @@ fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
 }
 
-/// Takes all chunks of a scan.
+/// Takes all chunks of a scan. What has come is in `shipped` even if it breaks off.
 fn receive(
     session: &Session,
     link: &mut dyn Link,
     scan: Handle,
-    groups: usize,
+    share: &Share,
     note: impl Fn(&Chunk),
-) -> Result<Shipped, LinkError> {
+    shipped: &mut Shipped,
+    count: impl Fn(u64),
+) -> Result<(), LinkError> {
+    let groups = share.groups.len();
     let next = Request::NextChunk(ScanId { scan });
     // Its own for each: the node answers every step, and one step takes no longer than any other request may.
     let deadline = || session.deadline(session.options.request_timeout_ms);
-    let mut shipped = Shipped::default();
     let mut asked = 0;
     while asked < CREDITS {
         link.post_call(&next, deadline())?;
@@ -350,9 +392,18 @@ fn receive(
         }
         let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
         let batches = packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)?;
-        shipped.batches.extend(batches.into_iter().map(|(group, batch)| (group as usize, batch)));
+        let mut rows = 0;
+        for (group, batch) in batches {
+            let of_table = share
+                .groups
+                .get(group as usize)
+                .ok_or(WireError::Value { what: "the row group of a batch", found: group.into() });
+            rows += batch.num_rows() as u64;
+            shipped.batches.push((*of_table.map_err(LinkError::Protocol)?, batch));
+        }
+        count(rows);
         if chunk.is_last {
-            return Ok(shipped);
+            return Ok(());
         }
     }
 }

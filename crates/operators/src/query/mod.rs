@@ -181,11 +181,14 @@ impl Query {
     pub fn top(self, by: impl IntoIterator<Item = By>, rows: u32) -> Query {
         let by: Vec<_> = by.into_iter().collect();
         self.step("top", |query| {
-            let key = |by: By| {
-                let column = query.position(&by.column)?;
-                Ok(SortKey { column, is_descending: by.is_descending, nulls_first: by.nulls_first })
-            };
-            let keys = by.into_iter().map(key).collect::<Result<Vec<_>, String>>()?;
+            let mut keys: Vec<SortKey> = Vec::new();
+            for By { column, is_descending, nulls_first } in by {
+                let column = query.position(&column)?;
+                // Rows that a column leaves in a tie are not told apart by the same column.
+                if keys.iter().all(|known| known.column != column) {
+                    keys.push(SortKey { column, is_descending, nulls_first });
+                }
+            }
             query.push(Operator::Top { keys, rows });
             query.end();
             Ok(())

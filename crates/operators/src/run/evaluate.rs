@@ -85,6 +85,13 @@ impl Compiled {
         Ok(Compiled { actions, of: expression.of() })
     }
 
+    /// Bytes that its patterns take.
+    pub(super) fn held_bytes(&self) -> usize {
+        let of =
+            |action: &Action| if let Action::Pattern(pattern) = action { pattern.held_bytes() } else { 0 };
+        self.actions.iter().map(of).sum()
+    }
+
     /// The column it leaves for these rows.
     pub(super) fn run(&self, rows: &Rows, limits: &mut Limits<'_>) -> Result<ArrayRef, Stopped> {
         // Without rows nothing is computed, not even between literals.

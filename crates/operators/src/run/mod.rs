@@ -48,7 +48,7 @@ use keep::kept;
 use std::sync::Arc;
 use top::Top;
 
-/// Patterns of one program: each takes up to 1 MiB.
+/// Patterns of one program: each takes up to some 1 MiB.
 const PATTERNS_MAX: usize = 32;
 
 /// A program that is ready to run, with what its semi-joins look up in.
@@ -92,6 +92,11 @@ impl Prepared {
     /// What it is of.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    /// Bytes it takes, at most some 33 MiB: its patterns, and what searches remember of them on one thread.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<Prepared>() + self.steps.iter().flatten().map(Compiled::held_bytes).sum::<usize>()
     }
 }
 

@@ -1,17 +1,17 @@
 //! Patterns, compiled once for a program: LIKE and regular expressions alike end as an automaton of linear time.
 //!
-//! The idea: two engines that agree. `regex` costs some 40 ns for each text, and in long ones skips ahead to what
+//! The idea: two engines that agree. That of the crate `regex` costs some 40 ns for each text, and in long ones skips ahead to what
 //! must occur; our small automata cost little to begin and the same for each byte. So they take all short texts, and
 //! skip ahead in long ones to where the pattern may begin. What else `regex` can skip ahead to is left to it.
 
 use super::automaton::automaton;
 use arrow_array::{Array, StringArray};
 use arrow_buffer::{BooleanBuffer, Buffer};
-use farpool_kernels::{Automaton, Followed};
-use regex::{Regex, RegexBuilder};
+use farpool_kernels::{Automaton, Followed, STATES_MAX};
+use regex_automata::meta::{self, Regex};
 use regex_automata::util::prefilter::Prefilter;
 use regex_automata::util::syntax;
-use regex_automata::{MatchKind, Span, meta};
+use regex_automata::{MatchKind, Span};
 use regex_syntax::hir::Hir;
 
 /// Bytes of one compiled pattern, and of the states that a search may remember of it.
@@ -42,6 +42,12 @@ enum Ahead {
 }
 
 impl Pattern {
+    /// Bytes it takes, with what a search remembers of it.
+    pub(super) fn held_bytes(&self) -> usize {
+        let automaton = self.automaton.as_ref().map_or(0, |_| size_of::<[[u8; 256]; 2 * STATES_MAX]>());
+        self.regex.memory_usage() + PATTERN_STATES_BYTES_MAX + automaton
+    }
+
     /// A bit for each text: whether the pattern is found in it. Nothing is known of those that are NULL.
     pub(super) fn search(&self, texts: &StringArray) -> BooleanBuffer {
         let by_regex = |row: usize| texts.is_valid(row) && self.regex.is_match(texts.value(row));
@@ -103,28 +109,24 @@ pub(super) fn regular(pattern: &str) -> Result<Pattern, String> {
 }
 
 fn build(pattern: &str, dot_is_any: bool, ignores_case: bool) -> Result<Pattern, String> {
-    let mut builder = RegexBuilder::new(pattern);
-    builder
-        .size_limit(PATTERN_STATES_BYTES_MAX)
-        .dfa_size_limit(PATTERN_STATES_BYTES_MAX)
-        .nest_limit(NEST_MAX);
-    builder.dot_matches_new_line(dot_is_any).case_insensitive(ignores_case);
-    let regex = builder.build().map_err(|error| format!("a pattern that cannot be used: {error}"))?;
-    let config = syntax::Config::new()
+    let syntax = syntax::Config::new()
         .nest_limit(NEST_MAX)
         .dot_matches_new_line(dot_is_any)
         .case_insensitive(ignores_case);
-    let parsed = syntax::parse_with(pattern, &config).ok();
-    let automaton = parsed.as_ref().and_then(automaton);
-    // The same that `regex` is made of; its own interface does not tell.
-    let skips_ahead = || {
-        let limits = meta::Config::new().nfa_size_limit(Some(PATTERN_STATES_BYTES_MAX));
-        let meta = meta::Builder::new().configure(limits).syntax(config).build(pattern);
-        meta.is_ok_and(|meta| meta.is_accelerated())
-    };
-    let ahead = match parsed.filter(|_| automaton.is_some() && skips_ahead()) {
-        Some(parsed) => beginning(&parsed).map_or(Ahead::ByRegex, Ahead::Beginning),
-        None => Ahead::Nothing,
+    let limits = meta::Config::new()
+        .nfa_size_limit(Some(PATTERN_STATES_BYTES_MAX))
+        .hybrid_cache_capacity(PATTERN_STATES_BYTES_MAX);
+    let unusable = |why: String| format!("a pattern that cannot be used: {why}");
+    let parsed = syntax::parse_with(pattern, &syntax).map_err(|error| unusable(error.to_string()))?;
+    let regex = meta::Builder::new().configure(limits).build_from_hir(&parsed);
+    let regex = regex.map_err(|error| match error.size_limit() {
+        Some(limit) => unusable(format!("it takes more than {limit} bytes once compiled")),
+        None => unusable(error.to_string()),
+    })?;
+    let automaton = automaton(&parsed);
+    let ahead = match automaton.is_some() && regex.is_accelerated() {
+        true => beginning(&parsed).map_or(Ahead::ByRegex, Ahead::Beginning),
+        false => Ahead::Nothing,
     };
     Ok(Pattern { regex, automaton, ahead })
 }
@@ -151,11 +153,11 @@ pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> R
                 let Some(ordinary) = characters.next() else {
                     return Err(format!("a pattern {pattern:?} that ends in its escape character"));
                 };
-                Some(regex::escape(ordinary.encode_utf8(&mut buffer)))
+                Some(regex_syntax::escape(ordinary.encode_utf8(&mut buffer)))
             }
             '%' => None,
             '_' => Some(".".to_owned()),
-            _ => Some(regex::escape(character.encode_utf8(&mut buffer))),
+            _ => Some(regex_syntax::escape(character.encode_utf8(&mut buffer))),
         });
     }
     parts.dedup_by(|next, previous| next.is_none() && previous.is_none());

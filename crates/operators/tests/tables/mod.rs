@@ -13,6 +13,7 @@ use farpool_operators::{
 };
 use proptest::prelude::*;
 use proptest::sample::select;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const TYPES: [Type; 19] = [
@@ -349,6 +350,12 @@ fn expressions(columns: Vec<Type>, of: Type, depth: u32) -> BoxedStrategy<Vec<In
     }
 }
 
+/// Leaves the first key of each column.
+fn once<K>(keys: &mut Vec<K>, column: impl Fn(&K) -> u16) {
+    let mut seen = BTreeSet::new();
+    keys.retain(|key| seen.insert(column(key)));
+}
+
 /// The last operator of a program.
 fn ends(columns: Vec<Type>) -> impl Strategy<Value = Vec<Operator>> {
     let count = columns.len() as u16;
@@ -367,12 +374,16 @@ fn ends(columns: Vec<Type>) -> impl Strategy<Value = Vec<Operator>> {
         prop::collection::vec(one, 1..5)
     };
     let group = (prop::collection::vec(0..count, 0..4), aggregates, select(vec![1u32, 3, 1_000]));
-    let group =
-        group.prop_map(|(keys, aggregates, groups)| vec![Operator::Group { keys, aggregates, groups }]);
+    let group = group.prop_map(|(mut keys, aggregates, groups)| {
+        once(&mut keys, |key| *key);
+        vec![Operator::Group { keys, aggregates, groups }]
+    });
     let key = (0..count, any::<bool>(), any::<bool>())
         .prop_map(|(column, is_descending, nulls_first)| SortKey { column, is_descending, nulls_first });
-    let top = (prop::collection::vec(key, 1..3), 1..30u32)
-        .prop_map(|(keys, rows)| vec![Operator::Top { keys, rows }]);
+    let top = (prop::collection::vec(key, 1..3), 1..30u32).prop_map(|(mut keys, rows)| {
+        once(&mut keys, |key| key.column);
+        vec![Operator::Top { keys, rows }]
+    });
     let limit = (0..20u64).prop_map(|rows| vec![Operator::Limit(rows)]);
     prop_oneof![5 => group, 3 => top, 1 => limit, 2 => Just(Vec::new())]
 }
