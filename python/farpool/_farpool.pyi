@@ -285,11 +285,16 @@ class Pool:
         self,
         name: str,
         data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
+        *,
+        layout: Literal["columns", "rows"] = "columns",
     ) -> None:
         """Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
         readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
         .arrow, .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is
         there.
+
+        With `layout="rows"` its rows lie one behind the other, each of the same width, as in row stores: no text, no
+        nulls. A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
 
         Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be
         read), ExhaustedError.

@@ -5,6 +5,7 @@ use crate::scan::PyScan;
 use crate::table::PyTable;
 use crate::{arrow, certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
+use farpool::table::{PutOptions, TableLayout};
 use farpool::{CreateOptions, EmbeddedOptions, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
@@ -354,11 +355,23 @@ impl PyPool {
     /// of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv, .arrow,
     /// .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is there.
     ///
+    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls.
+    ///
     /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read),
     /// ExhaustedError.
-    fn put_table(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (name, data, *, layout="columns"))]
+    fn put_table(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, layout: &str) -> PyResult<()> {
+        let layout = match layout {
+            "columns" => TableLayout::Columns,
+            "rows" => TableLayout::Rows,
+            other => {
+                let text = format!("layout is {other:?}: \"columns\" and \"rows\" are permitted");
+                return Err(errors::invalid(py, text));
+            }
+        };
         let batches = arrow::stream_of(data)?;
-        self.run(py, |pool| pool.try_put_table(name, batches.schema(), batches))
+        let options = PutOptions { layout };
+        self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
 
     /// Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name).

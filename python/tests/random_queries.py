@@ -90,6 +90,18 @@ COLUMNS: dict[str, tuple[str, pa.DataType, Any]] = {
 }
 
 
+def fits_rows(values: pa.Array) -> bool:
+    """Whether a column may be in a table of rows."""
+    is_text = pa.types.is_string(values.type) or pa.types.is_binary(values.type) or pa.types.is_boolean(values.type)
+    return values.null_count == 0 and not is_text
+
+
+def layout(seed: int, table: pa.Table) -> str:
+    """How the table of this number lies."""
+    can_be_rows = all(fits_rows(column) for column in table.columns)
+    return "rows" if can_be_rows and seed % 3 > 0 else "columns"
+
+
 def table(seed: int) -> pa.Table:
     """A table with a number for each row, and some columns, of which some are sorted or have no nulls."""
     rng = random.Random(f"table {seed}")
@@ -103,6 +115,8 @@ def table(seed: int) -> pa.Table:
             values.sort()
         nulls = rng.choice([0, 0, 0.1, 0.5, 1.0])
         columns[name] = pa.array([None if rng.random() < nulls else one for one in values], of)
+    if rng.random() < 0.2:
+        return pa.table({name: values for name, values in columns.items() if fits_rows(values)})
     if rng.random() < 0.5:
         # So wide that a small table has several row groups in regions of 1 MiB.
         columns["pad"] = pa.array([f"{row:08}" * 400 for row in range(rows)], pa.string())

@@ -2,11 +2,15 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float64Type, Int64Type};
-use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{
+    Array, ArrayRef, Date32Array, Decimal128Array, FixedSizeBinaryArray, Float64Array, Int8Array, Int16Array,
+    Int64Array, RecordBatch, StringArray,
+};
 use farpool::operators::{Agg, By, Query, col, lit};
-use farpool::table::Mode;
+use farpool::table::{Mode, PutOptions, TableLayout};
 use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TransportChoice};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 const ROWS: i64 = 150_000;
@@ -38,6 +42,111 @@ fn tables() -> Vec<(Pool, FarTable)> {
         (pool, table)
     };
     [TransportChoice::Tcp, TransportChoice::Shm].map(put).into()
+}
+
+/// Columns of each width that rows may have, and of times and decimals.
+fn fixed() -> RecordBatch {
+    let number = |row: i64| row * 7_919 % 1_000;
+    let rows = 0..ROWS;
+    RecordBatch::try_from_iter([
+        (
+            "one",
+            Arc::new(Int8Array::from_iter_values(rows.clone().map(|row| (number(row) % 100) as i8))) as _,
+        ),
+        (
+            "three",
+            Arc::new(
+                FixedSizeBinaryArray::try_from_iter(rows.clone().map(|row| [row as u8, 1, 2]))
+                    .expect("equal"),
+            ) as ArrayRef,
+        ),
+        ("two", Arc::new(Int16Array::from_iter_values(rows.clone().map(|row| number(row) as i16)))),
+        ("item", Arc::new(Int64Array::from_iter_values(rows.clone().map(number)))),
+        ("price", Arc::new(Float64Array::from_iter_values(rows.clone().map(|row| (row % 250) as f64 / 4.0)))),
+        ("day", Arc::new(Date32Array::from_iter_values(rows.clone().map(|row| row as i32 % 400)))),
+        (
+            "exact",
+            Arc::new(
+                Decimal128Array::from_iter_values(rows.map(i128::from))
+                    .with_precision_and_scale(20, 2)
+                    .expect("fits"),
+            ),
+        ),
+    ])
+    .expect("a batch")
+}
+
+#[test]
+fn tables_of_rows_answer_what_tables_of_columns_answer() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let mut options = EmbeddedOptions::new(128 << 20);
+        options.node_count = 2;
+        options.pool.transport = transport;
+        let pool = Pool::embedded(options).expect("an embedded pool");
+        let batch = fixed();
+        let put = |name, layout| {
+            let batches = [Ok::<_, Infallible>(batch.clone())];
+            pool.put_table_with(name, batch.schema(), batches, &PutOptions { layout }).expect("put");
+            let table = pool.table(name).expect("a table");
+            assert_eq!(table.layout(), layout);
+            table
+        };
+        let (columns, rows) = (put("columns", TableLayout::Columns), put("rows", TableLayout::Rows));
+        assert!(rows.bytes() >= ROWS as u64 * 48, "rows of 1 + 3 + 2 + 8 + 8 + 4 + 16 bytes take 48");
+        assert_eq!(rows.row_groups()[0].columns[3].statistics, columns.row_groups()[0].columns[3].statistics);
+        let read = |table: &FarTable, columns| {
+            table.read(columns, None).expect("a reader").collect::<Result<Vec<_>, _>>()
+        };
+        assert_eq!(read(&rows, None).expect("rows"), read(&columns, None).expect("rows"));
+        assert_eq!(read(&rows, Some(&[5, 1])).expect("rows"), read(&columns, Some(&[5, 1])).expect("rows"));
+        let queries: [fn(Query) -> Query; 3] = [
+            |query| query.filter(col("item").lt(20)).select([named("day"), named("three"), named("exact")]),
+            |query| {
+                query.group_by(
+                    [named("one")],
+                    [("sum".to_owned(), Agg::Sum(col("price"))), ("most".to_owned(), Agg::Max(col("exact")))],
+                )
+            },
+            |query| {
+                query
+                    .filter(col("two").eq(col("item")))
+                    .top([By::descending("day"), By::ascending("item")], 50)
+            },
+        ];
+        for query in queries {
+            let plan = query(columns.query().expect("known types")).plan().expect("a plan");
+            let answer = |table: &FarTable, mode| table.run(&plan, mode).expect("a result");
+            let expected = answer(&columns, Mode::Fetch);
+            assert!(expected.batches.iter().any(|batch| batch.num_rows() > 0));
+            for mode in Mode::ALL {
+                let found = answer(&rows, mode);
+                assert_eq!(found.batches, expected.batches, "{}", found.report);
+                assert!(
+                    mode != Mode::Ship || found.report.shipped == rows.row_groups().len(),
+                    "{}",
+                    found.report
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_have_no_texts_and_no_nulls() {
+    let pool = Pool::embedded(EmbeddedOptions::new(32 << 20)).expect("an embedded pool");
+    let put = |batch: &RecordBatch| {
+        let options = PutOptions { layout: TableLayout::Rows };
+        let refused =
+            pool.put_table_with("t", batch.schema(), [Ok::<_, Infallible>(batch.clone())], &options);
+        let error = refused.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        error.to_string()
+    };
+    let text = put(&sales());
+    assert!(text.contains("\"shop\" is of type Utf8"), "{text}");
+    let nulls = put(&sales().project(&[1, 2]).expect("two columns"));
+    assert!(nulls.contains("\"price\"") && nulls.contains("no nulls"), "{nulls}");
+    assert_eq!(pool.tables().expect("a list"), []);
 }
 
 fn run(table: &FarTable, query: impl FnOnce(Query) -> Query) -> RecordBatch {

@@ -87,15 +87,17 @@ class Far:
         self.url = self._cluster.url
         self.pools = {name: farpool.connect(self.url, transport=name) for name in transports}
 
-    def put(self, name: str, table: pa.Table) -> None:
-        next(iter(self.pools.values())).put_table(name, table)
+    def put(self, name: str, table: pa.Table, layout: str = "columns") -> None:
+        next(iter(self.pools.values())).put_table(name, table, layout=layout)
 
-    def contenders(self, name: str, query: Query, modes: tuple[str, ...] = MODES) -> dict[str, Contender]:
+    def contenders(
+        self, name: str, query: Query, modes: tuple[str, ...] = MODES, label: str = "FV"
+    ) -> dict[str, Contender]:
         found = {}
         for mode in modes:
             for transport, pool in self.pools.items():
                 scan = query.far(pool.scan(name))
-                found[f"FV {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
+                found[f"{label} {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
         return found
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ MIB = 1 << 20
 # Regions, other tables, and what a table needs beside its bytes.
 NODE_SPARE_BYTES = 512 * MIB
 SHIPPED = "FV ship, shm"
+# Tables whose rows lie one behind the other, as in the paper.
+ROWS = "FV rows"
 # For series that every figure has: times of these over those of shipping through shared memory.
 RATIOS = tuple((SHIPPED, name) for name in ("LCPU DuckDB", "LCPU best", "RCPU", "FV fetch, shm")) + tuple(
     ("FV ship, tcp", name) for name in ("RCPU", "FV fetch, tcp")
@@ -50,13 +52,17 @@ def sizes_of(settings: Settings) -> list[int]:
 class Queried:
     """Tables of several sizes with everybody who is asked about them."""
 
-    def __init__(self, settings: Settings, sizes: list[int]):
+    def __init__(self, settings: Settings, sizes: list[int], has_rows: bool = False):
         self._settings = settings
         settings.progress("making tables")
         self._whole = tables.table(max(sizes) // tables.ROW_BYTES)
-        self._far = Far(2 * sum(sizes) + NODE_SPARE_BYTES, settings.transports)
+        self._has_rows = has_rows
+        self._far = Far((3 if has_rows else 2) * sum(sizes) + NODE_SPARE_BYTES, settings.transports)
         for size in sizes:
-            self._far.put(f"t{size}", self._whole.slice(0, size // tables.ROW_BYTES).combine_chunks())
+            table = self._whole.slice(0, size // tables.ROW_BYTES).combine_chunks()
+            self._far.put(f"t{size}", table)
+            if has_rows:
+                self._far.put(f"rows{size}", table, "rows")
         self._rcpu = RemoteCpu(tables.rows_of(self._whole))
 
     def measure(self, size: int, queries: list[tuple[Panel, float, Query]]) -> None:
@@ -66,6 +72,8 @@ class Queried:
         for panel, x, query in queries:
             self._settings.progress(f"{query}, {size_text(size)}")
             contenders = self._far.contenders(f"t{size}", query) | engines.contenders(query)
+            if self._has_rows:
+                contenders |= self._far.contenders(f"rows{size}", query, ("ship", "fetch"), ROWS)
             measure(panel, x, query, contenders, self._rcpu, rows, self._settings)
         engines.close()
 
@@ -185,7 +193,11 @@ def fig7(settings: Settings) -> Figure:
         f"three columns out of {size_text(size)}",
         "row width",
         "bytes",
-        ratios=(("rows, smart addressing", "rows, read whole"), (SHIPPED, "rows, smart addressing")),
+        ratios=(
+            ("rows, smart addressing", "rows, read whole"),
+            (f"{ROWS} ship, shm", f"{ROWS} fetch, shm"),
+            (SHIPPED, f"{ROWS} ship, shm"),
+        ),
     )
     figure.panels.append(panel)
     settings.progress("farpool bench operators")
@@ -206,18 +218,21 @@ def fig7(settings: Settings) -> Figure:
         settings.progress(f"columns of rows of {width} bytes")
         rows = size // width
         table = tables.wide(width, rows)
-        far = Far(2 * size + NODE_SPARE_BYTES, settings.transports)
+        far = Far(3 * size + NODE_SPARE_BYTES, settings.transports)
         far.put("wide", table)
+        far.put("rows", table, "rows")
         engines = Engines(table, ("DuckDB",))
         query = Project()
         contenders = far.contenders("wide", query, ("ship", "fetch")) | engines.contenders(query)
+        contenders |= far.contenders("rows", query, ("ship", "fetch"), ROWS)
         expected = [table[name].to_numpy() for name in query.result]
         checked = lambda name, answer: check(name, query, answer, expected)  # noqa: B023, E731
         panel.add(width, in_turns(contenders, settings.rounds, settings.quiet, checked))
         far.close()
     figure.notes.append(
-        "Rows: the kernels of `farpool bench operators` over memory of one process, without any transport, as far "
-        "tables have columns and no rows. Columns: whole far queries, whose three columns have arrived."
+        "Read whole and smart addressing: the kernels of `farpool bench operators` over memory of one process, without "
+        f"any transport. FV: whole far queries, whose three columns have arrived; {ROWS}: of tables of rows, shipped with "
+        "smart addressing, fetched whole."
     )
     return figure
 
@@ -232,7 +247,7 @@ def fig8(settings: Settings) -> Figure:
     percents = (100, 50, 25, 10, 1)
     figure.panels = [Panel(f"{percent} % kept", "table", "bytes", ratios=RATIOS) for percent in percents]
     sizes = sizes_of(settings)
-    queried = Queried(settings, sizes)
+    queried = Queried(settings, sizes, has_rows=True)
     for size in sizes:
         pairs = zip(figure.panels, percents, strict=True)
         queried.measure(size, [(panel, size, Select(percent)) for panel, percent in pairs])

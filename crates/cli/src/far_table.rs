@@ -2,9 +2,10 @@
 
 use crate::units::show_bytes;
 use crate::{Outcome, reach, table};
+use farpool::operators::columns::value_bytes;
 use farpool::operators::run::type_of;
 use farpool::operators::{Scalar, Value};
-use farpool::table::{ColumnChunk, Statistics};
+use farpool::table::{ColumnChunk, Statistics, TableLayout};
 use farpool::{FarTable, Pool, PoolOptions};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -124,11 +125,16 @@ fn describe(args: &OneArgs) -> Outcome {
         *nodes.entry(node).or_default() += 1;
     }
     let groups = table.row_groups().len();
+    let layout = match table.layout() {
+        TableLayout::Columns => "columns",
+        TableLayout::Rows => "rows",
+    };
     let json = json!({
         "name": table.name(),
         "rows": table.rows(),
         "row_groups": groups,
         "bytes": table.bytes(),
+        "layout": layout,
         "nodes": nodes.iter().map(|(node, groups)| json!({ "node": node, "row_groups": groups })).collect::<Vec<_>>(),
         "columns": columns.iter().map(|column| json!({
             "name": column.name, "type": column.of, "nulls": column.nulls, "bytes": column.bytes,
@@ -136,8 +142,10 @@ fn describe(args: &OneArgs) -> Outcome {
         })).collect::<Vec<_>>(),
     });
     let (rows, size) = (table.rows(), show_bytes(table.bytes()));
-    let mut text =
-        vec![format!("{} | {rows} rows | {groups} row groups | {size}", table.name()), String::new()];
+    let mut text = vec![
+        format!("{} | {rows} rows | {groups} row groups of {layout} | {size}", table.name()),
+        String::new(),
+    ];
     let cells = columns.iter().map(|column| {
         let (min, max) = column.bounds.clone().unwrap_or_default();
         let (nulls, bytes) = (column.nulls.to_string(), show_bytes(column.bytes));
@@ -159,6 +167,11 @@ fn column(table: &FarTable, place: usize) -> Column {
     let of = type_of(field.data_type());
     let chunks = || table.row_groups().iter().map(|group| &group.columns[place]);
     let bytes = |chunk: &ColumnChunk| chunk.buffers.iter().map(|buffer| u64::from(buffer.bytes)).sum::<u64>();
+    let width = value_bytes(field.data_type()).unwrap_or(0) as u64;
+    let bytes = match table.layout() {
+        TableLayout::Columns => chunks().map(bytes).sum(),
+        TableLayout::Rows => table.rows() * width,
+    };
     let known: Vec<&Statistics> = chunks().filter_map(|chunk| chunk.statistics.as_ref()).collect();
     // What was cut off is not the value; NaN and nulls are between no bounds.
     let is_cut = known.iter().any(|known| known.is_min_cut || known.is_max_cut);
@@ -183,7 +196,7 @@ fn column(table: &FarTable, place: usize) -> Column {
         name: field.name().clone(),
         of: of.map_or(field.data_type().to_string(), |of| of.to_string()),
         nulls: chunks().map(|chunk| u64::from(chunk.null_count)).sum(),
-        bytes: chunks().map(bytes).sum(),
+        bytes,
         bounds: bounds.and_then(|(least, greatest)| Some((words(least)?, words(greatest)?))),
     }
 }

@@ -5,7 +5,7 @@ use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::Value;
-use farpool::operators::columns::column_of;
+use farpool::operators::columns::{column_of, columns_of_rows, value_bytes};
 use farpool::table::*;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -76,16 +76,19 @@ fn sizes(
 prop_compose! {
     fn footer()(
         fields in proptest::collection::vec(("[a-zé]{0,9}", column_type()), 1..6),
+        may_be_rows in any::<bool>(),
         groups in proptest::collection::vec(
             (1..=GROUP_ROWS_MAX, any::<u16>(), any::<bool>(), 0..9_000usize, 0..300usize, any::<i64>(), "[a-zé]{0,20}"), 0..5),
     ) -> (Footer, u64) {
         let schema = Schema::new(
             fields.iter().map(|(name, of)| Field::new(name, of.clone(), true)).collect::<Vec<_>>());
+        let widths: Option<Vec<usize>> = schema.fields().iter().map(|field| value_bytes(field.data_type())).collect();
+        let row_bytes = widths.filter(|_| may_be_rows).map(|widths| widths.iter().sum::<usize>().next_multiple_of(8));
         let mut offset = 0u64;
         let mut all = Vec::new();
         for (rows, nulls, has_statistics, text_bytes, distinct, number, text) in groups {
             let mut end = 0;
-            let null_count = u32::from(nulls).min(rows as u32);
+            let null_count = if row_bytes.is_some() { 0 } else { u32::from(nulls).min(rows as u32) };
             let columns = schema.fields().iter().map(|field| {
                 let (encoding, sizes) = sizes(field.data_type(), rows, null_count > 0, text_bytes, distinct);
                 let buffers = sizes.into_iter().map(|bytes| {
@@ -93,7 +96,13 @@ prop_compose! {
                     end = offset + bytes;
                     BufferAt { offset: offset as u32, bytes: bytes as u32, crc: number as u32 }
                 });
-                let buffers = buffers.collect();
+                let (encoding, buffers) = match row_bytes {
+                    Some(row_bytes) => {
+                        end = rows * row_bytes;
+                        (Encoding::Rows, vec![BufferAt { offset: 0, bytes: end as u32, crc: number as u32 }])
+                    }
+                    None => (encoding, buffers.collect()),
+                };
                 let statistics = has_statistics.then(|| Statistics {
                     min: value(field.data_type(), number, &text),
                     max: value(field.data_type(), number / 2, &text),
@@ -194,6 +203,23 @@ proptest! {
         if let Ok(column) = column_of(&of, encoding, rows, usize::from(has_nulls), buffers, 1 << 20) {
             prop_assert_eq!(column.len(), rows);
             column.to_data().validate_full().expect("a checked column is whole");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_columns_of_rows_or_an_error(
+        types in proptest::collection::vec((column_type(), 0..40usize), 1..5), row_bytes in 0..40usize, rows in 0..50usize,
+        bytes in proptest::collection::vec(any::<u8>(), 0..2_000), is_theirs in any::<bool>(),
+    ) {
+        let bytes = if is_theirs { bytes.iter().copied().cycle().take(rows * row_bytes).collect() } else { bytes };
+        let columns: Vec<_> = types.iter().map(|(of, start)| (of, *start)).collect();
+        if let Ok(found) = columns_of_rows(&columns, row_bytes, rows, &bytes, 1_000) {
+            prop_assert!(found.iter().map(|column| column.get_buffer_memory_size()).sum::<usize>() <= 1_000 + 64 * found.len());
+            for ((of, start), column) in columns.iter().zip(found) {
+                prop_assert_eq!(column.len(), rows);
+                prop_assert!(start + value_bytes(of).expect("a width") <= row_bytes);
+                column.to_data().validate_full().expect("a checked column is whole");
+            }
         }
     }
 

@@ -22,7 +22,7 @@ pub use automaton::{Automaton, Followed, STATES_MAX};
 pub use compare::{Comparison, Ordered, compare};
 pub use gather::{Kept, Value, gather, gather_bits};
 pub use pages::zeroed;
-pub use rows::{Ranges, Row, project_rows, select_rows};
+pub use rows::{Ranges, Row, project_rows, select_rows, split_rows};
 pub use tables::{
     BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, update,
 };

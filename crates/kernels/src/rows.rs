@@ -50,24 +50,66 @@ pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut
         "bytes {columns:?} of rows of {width} bytes, of which there are {} bytes",
         rows.len()
     );
-    into.reserve(rows.len() / width * columns.len());
+    let filled = into.len();
+    into.resize(filled + rows.len() / width * columns.len(), 0);
+    project_into(rows, width, columns, &mut into[filled..]);
+}
+
+/// Writes each column of rows of `width` bytes where its values are to lie one behind the other: which bytes of a row
+/// it is, and where to. No cache lines are read but those of the columns.
+///
+/// # Panics
+/// If a column does not lie in a row, the rows are not whole ones, or there is not exactly room for a column.
+pub fn split_rows(rows: &[u8], width: usize, columns: &mut [(Range<usize>, &mut [u8])]) {
+    assert!(width > 0 && rows.len().is_multiple_of(width), "{} bytes in rows of {width}", rows.len());
+    for (column, into) in &*columns {
+        assert!(
+            column.start <= column.end
+                && column.end <= width
+                && into.len() == rows.len() / width * column.len(),
+            "bytes {column:?} of rows of {width} bytes, of which there are {} bytes, into {} bytes",
+            rows.len(),
+            into.len()
+        );
+    }
+    // Of a block, what one column has brought into the cache the next ones find there.
+    let block_rows = (BLOCK_BYTES / width).max(BLOCK_ROWS_MIN);
+    for (index, block) in rows.chunks(block_rows * width).enumerate() {
+        for (column, into) in &mut *columns {
+            let from = index * block_rows * column.len();
+            let to = from + block.len() / width * column.len();
+            project_into(block, width, column.clone(), &mut into[from..to]);
+        }
+    }
+}
+
+/// Bytes and rows of which one column is taken before the next.
+const BLOCK_BYTES: usize = 16 << 10;
+const BLOCK_ROWS_MIN: usize = 64;
+
+fn project_into(rows: &[u8], width: usize, columns: Range<usize>, to: &mut [u8]) {
     // The width is known to the compiler for a few columns: one or two moves instead of a call for each row.
     match columns.len() {
-        8 => project_exactly::<8>(rows, width, columns.start, into),
-        16 => project_exactly::<16>(rows, width, columns.start, into),
-        24 => project_exactly::<24>(rows, width, columns.start, into),
-        32 => project_exactly::<32>(rows, width, columns.start, into),
-        _ => portable::project_rows(rows, width, columns, into),
+        0 => {}
+        1 => project_exactly::<1>(rows, width, columns.start, to),
+        2 => project_exactly::<2>(rows, width, columns.start, to),
+        4 => project_exactly::<4>(rows, width, columns.start, to),
+        8 => project_exactly::<8>(rows, width, columns.start, to),
+        16 => project_exactly::<16>(rows, width, columns.start, to),
+        24 => project_exactly::<24>(rows, width, columns.start, to),
+        32 => project_exactly::<32>(rows, width, columns.start, to),
+        bytes => {
+            let to = to.chunks_exact_mut(bytes);
+            rows.chunks_exact(width).zip(to).for_each(|(row, to)| to.copy_from_slice(&row[columns.clone()]));
+        }
     }
 }
 
 /// Rows between what is copied and what is asked for from memory meanwhile.
 const AHEAD_ROWS: usize = 64;
 
-fn project_exactly<const BYTES: usize>(rows: &[u8], width: usize, start: usize, into: &mut Vec<u8>) {
-    let filled = into.len();
-    into.resize(filled + rows.len() / width * BYTES, 0);
-    let (to, _) = into[filled..].as_chunks_mut::<BYTES>();
+fn project_exactly<const BYTES: usize>(rows: &[u8], width: usize, start: usize, to: &mut [u8]) {
+    let (to, _) = to.as_chunks_mut::<BYTES>();
     for (row, (from, to)) in rows.chunks_exact(width).zip(to).enumerate() {
         #[cfg(target_arch = "x86_64")]
         crate::x86::prefetch(rows, (row + AHEAD_ROWS) * width + start);

@@ -1,6 +1,6 @@
 //! Kernels over rows of fixed width against their portable twins, and those against a definition in one line.
 
-use farpool_kernels::{Ranges, Row, portable, project_rows, select_rows};
+use farpool_kernels::{Ranges, Row, portable, project_rows, select_rows, split_rows};
 use proptest::prelude::*;
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
@@ -45,6 +45,24 @@ proptest! {
             project_rows(rows, width, columns.clone(), &mut found);
             portable::project_rows(rows, width, columns, &mut plain);
             prop_assert_eq!(found, plain);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn split_rows_are_their_columns_one_by_one(
+        bytes in prop::collection::vec(any::<u8>(), 0..40_000), width in 1..300usize, ends in prop::collection::vec(0..300usize, 2..6),
+    ) {
+        let rows = &bytes[..bytes.len() / width * width];
+        let columns = || ends.windows(2).map(|ends| ends[0].min(ends[1]).min(width)..ends[0].max(ends[1]).min(width));
+        let mut found: Vec<Vec<u8>> = columns().map(|column| vec![7; rows.len() / width * column.len()]).collect();
+        let mut into: Vec<_> = columns().zip(found.iter_mut().map(Vec::as_mut_slice)).collect();
+        split_rows(rows, width, &mut into);
+        for (column, found) in columns().zip(&found) {
+            let mut alone = Vec::new();
+            portable::project_rows(rows, width, column, &mut alone);
+            prop_assert_eq!(found, &alone);
         }
     }
 }

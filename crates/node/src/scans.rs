@@ -15,7 +15,7 @@ use crate::turnstile::Key;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use farpool_operators::columns::column_of;
+use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_operators::packed::Packer;
 use farpool_operators::run::data_type;
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped, Type};
@@ -200,17 +200,37 @@ fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
             (ColumnLayout::Plain, false) => 1,
             (ColumnLayout::Plain, true) => 2,
             (ColumnLayout::Dictionary, true) => 3,
-            (ColumnLayout::Dictionary, false) => return false,
+            // All of them, and where in each this column is.
+            (ColumnLayout::Rows, false) => 2,
+            (ColumnLayout::Dictionary, false) | (ColumnLayout::Rows, true) => return false,
         };
         column.null_count <= group.rows && column.buffers.len() == wanted + usize::from(column.null_count > 0)
     };
-    let bytes = group.columns.iter().flat_map(|column| column.buffers.iter());
-    let bytes: u64 = bytes.map(|buffer| u64::from(buffer.bytes)).sum();
     (group.region as usize) < regions
         && (1..=GROUP_ROWS_MAX).contains(&group.rows)
         && group.columns.len() == input.len()
         && group.columns.iter().zip(input).all(buffers)
-        && bytes <= GROUP_BYTES_MAX
+        && are_rows(group).is_some_and(|are_rows| !are_rows || input.iter().all(|of| *of != Type::Boolean))
+        && group_bytes(group) <= GROUP_BYTES_MAX
+}
+
+/// Whether its columns lie in rows: all in the same, or none. Nothing if only some do.
+fn are_rows(group: &ScanGroup) -> Option<bool> {
+    let first = group.columns.first().and_then(rows_of);
+    let is_alike = |column: &ScanColumn| {
+        (column.layout == ColumnLayout::Rows) == first.is_some() && rows_of(column) == first
+    };
+    group.columns.iter().all(is_alike).then_some(first.is_some())
+}
+
+/// The rows that a column lies in, and the bytes of each.
+fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
+    match &column.buffers[..] {
+        [rows, place] if column.layout == ColumnLayout::Rows && column.null_count == 0 => {
+            Some((rows, place.bytes))
+        }
+        _ => None,
+    }
 }
 
 impl<M: Memory> NodeService<M> {
@@ -428,50 +448,95 @@ impl<M: Memory> NodeService<M> {
         spare: &mut Vec<Buffer>,
     ) -> Result<RecordBatch, End> {
         let bad = Refusal::new(Code::BadColumns, index.into());
-        let mut copies = Vec::new();
-        let mut bytes = 0;
-        let mut columns: Vec<ArrayRef> = Vec::with_capacity(group.columns.len());
-        let mut unused = std::mem::take(spare).into_iter();
-        for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
-            let column_layout = column.layout;
-            let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
-            let mut buffers = Vec::with_capacity(column.buffers.len());
-            for (place, at) in column.buffers.iter().enumerate() {
-                let span = scan.span(group, at).ok_or(bad)?;
-                // Looked at before anything is made for it.
-                admit(&span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
-                let is_values = is_fixed && place + 1 == column.buffers.len();
-                let sealed = match is_values {
-                    true => self.arena.sealed(span.region, span.offset, at.bytes as usize),
-                    false => None,
-                };
-                // Again: what is there now may be another's.
-                admit(&span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
-                buffers.push(match sealed {
-                    Some(sealed) => Buffer::from(bytes::Bytes::from_owner(sealed)),
-                    None => {
-                        let mut copy = room(unused.next(), at.bytes as usize);
-                        self.copy_out(&span, copy.as_slice_mut())?;
-                        let copy = Buffer::from(copy);
-                        copies.push(copy.clone());
-                        copy
-                    }
-                });
-            }
-            let (rows, nulls) = (group.rows as usize, column.null_count as usize);
-            let left = (GROUP_BYTES_MAX as usize).saturating_sub(bytes);
-            let column = column_of(field.data_type(), column.layout, rows, nulls, buffers, left);
-            let column = column.map_err(|_| bad)?;
-            // Dictionaries take more than they took in their region.
-            if column_layout == ColumnLayout::Dictionary {
-                bytes += column.get_buffer_memory_size();
-            }
-            columns.push(column);
-        }
-        *spare = copies;
+        let mut copies = Copies { made: Vec::new(), unused: std::mem::take(spare).into_iter() };
+        let columns = match are_rows(group) {
+            Some(true) => self.columns_of_rows(scan, bad, group, &mut copies)?,
+            _ => self.columns_by_themselves(scan, bad, group, &mut copies)?,
+        };
+        *spare = copies.made;
         let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
         RecordBatch::try_new_with_options(Arc::clone(&scan.schema), columns, &options).map_err(|_| bad.into())
     }
+
+    fn columns_by_themselves(
+        &self,
+        scan: &Scan,
+        bad: Refusal,
+        group: &ScanGroup,
+        copies: &mut Copies,
+    ) -> Result<Vec<ArrayRef>, End> {
+        let mut bytes = 0;
+        let mut columns = Vec::with_capacity(group.columns.len());
+        for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
+            let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
+            let mut buffers = Vec::with_capacity(column.buffers.len());
+            for (place, at) in column.buffers.iter().enumerate() {
+                let is_values = is_fixed && place + 1 == column.buffers.len();
+                let span = scan.span(group, at).ok_or(bad)?;
+                buffers.push(self.buffer(&span, is_values, copies)?);
+            }
+            let (rows, nulls) = (group.rows as usize, column.null_count as usize);
+            let left = (GROUP_BYTES_MAX as usize).saturating_sub(bytes);
+            let array = column_of(field.data_type(), column.layout, rows, nulls, buffers, left);
+            let array = array.map_err(|_| bad)?;
+            // Dictionaries take more than they took in their region.
+            if column.layout == ColumnLayout::Dictionary {
+                bytes += array.get_buffer_memory_size();
+            }
+            columns.push(array);
+        }
+        Ok(columns)
+    }
+
+    /// Columns out of the rows that they lie in, of which no cache lines are read but theirs if the rows need no copy.
+    fn columns_of_rows(
+        &self,
+        scan: &Scan,
+        bad: Refusal,
+        group: &ScanGroup,
+        copies: &mut Copies,
+    ) -> Result<Vec<ArrayRef>, End> {
+        let place = |(column, field): (&ScanColumn, _)| match &column.buffers[..] {
+            [rows, place] => Some((rows.clone(), (field, place.offset as usize), place.bytes as usize)),
+            _ => None,
+        };
+        let fields = scan.schema.fields().iter().map(|field| field.data_type());
+        let places: Option<Vec<_>> = group.columns.iter().zip(fields).map(place).collect();
+        let places = places.ok_or(bad)?;
+        let Some((rows, _, row_bytes)) = places.first().cloned() else { return Err(bad.into()) };
+        let span = scan.span(group, &rows).ok_or(bad)?;
+        let bytes = self.buffer(&span, true, copies)?;
+        let columns: Vec<_> = places.into_iter().map(|(_, column, _)| column).collect();
+        columns_of_rows(&columns, row_bytes, group.rows as usize, &bytes, GROUP_BYTES_MAX as usize)
+            .map_err(|_| bad.into())
+    }
+
+    /// Bytes of a region: where they are, if that is asked for and nobody can change them, or a copy.
+    fn buffer(&self, span: &Span, in_place: bool, copies: &mut Copies) -> Result<Buffer, End> {
+        let bytes = span.bytes as usize;
+        // Looked at before anything is made for it.
+        admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
+        let sealed = if in_place { self.arena.sealed(span.region, span.offset, bytes) } else { None };
+        // Again: what is there now may be another's.
+        admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
+        Ok(match sealed {
+            Some(sealed) => Buffer::from(bytes::Bytes::from_owner(sealed)),
+            None => {
+                let mut copy = room(copies.unused.next(), bytes);
+                self.copy_out(span, copy.as_slice_mut())?;
+                let copy = Buffer::from(copy);
+                copies.made.push(copy.clone());
+                copy
+            }
+        })
+    }
+}
+
+/// Copies of what lies in regions.
+struct Copies {
+    made: Vec<Buffer>,
+    /// Of an earlier row group, to be copied over.
+    unused: std::vec::IntoIter<Buffer>,
 }
 
 /// Whether values are of whole bytes, any of which are a value.
@@ -479,9 +544,16 @@ fn is_fixed(of: &DataType) -> bool {
     of.primitive_width().is_some() || matches!(of, DataType::FixedSizeBinary(_))
 }
 
+/// Bytes of a row group that are read.
 fn group_bytes(group: &ScanGroup) -> u64 {
-    let buffers = group.columns.iter().flat_map(|column| column.buffers.iter());
-    buffers.map(|buffer| u64::from(buffer.bytes)).sum()
+    let of = |column: &ScanColumn| column.buffers.iter().map(|buffer| u64::from(buffer.bytes)).sum::<u64>();
+    match are_rows(group) {
+        // The same ones for all columns.
+        Some(true) => {
+            group.columns.first().and_then(|first| first.buffers.first()).map_or(0, |rows| rows.bytes.into())
+        }
+        _ => group.columns.iter().map(of).sum(),
+    }
 }
 
 /// Room for so many bytes, in a copy that nobody uses any more if there is one: fresh memory costs as much as copying.

@@ -233,6 +233,56 @@ fn row_groups_that_cannot_be_such_columns_are_refused_before_anything_runs() {
     node.check();
 }
 
+/// Rows of 16 bytes, of which both halves are numbers.
+fn in_rows(rows: u32, places: &[(u32, u32)], bytes: u32) -> OpenScan {
+    let column = |(start, row_bytes): &(u32, u32)| ScanColumn {
+        layout: ColumnLayout::Rows,
+        null_count: 0,
+        buffers: buffers(&[(0, bytes), (*start, *row_bytes)]),
+    };
+    let columns = List::new(places.iter().map(column).collect()).expect("few");
+    let total = |column| Aggregate { function: Function::Sum, column: Some(column) };
+    let aggregates = (0..places.len().min(64) as u16).map(total).collect();
+    let sums = vec![Operator::Group { keys: vec![], aggregates, groups: 1 }];
+    let sums = Program::check(vec![Type::Int64; places.len()], sums).expect("a program");
+    asked_of(sums.encode().expect("encoded"), vec![ScanGroup { rows, columns, ..group(0) }])
+}
+
+#[test]
+fn columns_are_taken_out_of_the_rows_that_they_lie_in() {
+    let node = Node::start();
+    let scan = node.open(in_rows(500, &[(8, 16), (0, 16)], 8_000)).expect("opened");
+    let (batches, _) = node.rest(scan).expect("sums");
+    let sum = |column: usize| batches[0].column(column).as_primitive::<Decimal128Type>().value(0);
+    assert_eq!([sum(0), sum(1)], [250_000, 249_500], "the odd numbers below 1,000, and the even ones");
+}
+
+#[test]
+fn columns_that_lie_in_no_rows_are_refused() {
+    let node = Node::start();
+    let bad = |index| Err(Refusal::new(Code::BadColumns, index));
+    let two_sizes = in_rows(500, &[(8, 16), (0, 8)], 8_000);
+    assert_eq!(node.open(two_sizes), bad(0), "rows of two sizes");
+    let mut beside = in_rows(500, &[(8, 16), (0, 16)], 8_000);
+    let mut mixed = beside.groups[0].clone();
+    let plain = ScanColumn { layout: ColumnLayout::Plain, null_count: 0, buffers: buffers(&[(0, 4_000)]) };
+    mixed.columns = List::new(vec![mixed.columns[0].clone(), plain]).expect("two");
+    beside.groups = List::new(vec![mixed]).expect("one");
+    assert_eq!(node.open(beside), bad(0), "a column by itself beside rows");
+    let many: Vec<(u32, u32)> = (0..1_000).map(|_| (0, 8)).collect();
+    for (open, why) in [
+        (in_rows(500, &[(9, 16)], 8_000), "it leaves the row"),
+        (in_rows(500, &[(u32::MAX, 16)], 8_000), "it leaves the row by far"),
+        (in_rows(500, &[(0, 16)], 7_999), "a row is cut off"),
+        (in_rows(500, &[(0, 0)], 0), "rows of nothing"),
+        (in_rows(12_000, &many, 96_000), "more bytes than a row group may have"),
+    ] {
+        let scan = node.open(open).expect("opened");
+        assert_eq!(node.rest(scan).map(|_| ()), bad(0).map(|_: Handle| ()), "{why}");
+    }
+    node.check();
+}
+
 #[test]
 fn row_groups_whose_bytes_are_no_such_columns_end_the_scan() {
     let node = Node::start();

@@ -5,7 +5,9 @@ use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
+use farpool_kernels::split_rows;
 use farpool_wire::control::ColumnLayout;
+use std::ops::Range;
 
 /// The rows of a column of a row group. `buffers` are in the order in which `spec/table.md` lists them, and best
 /// aligned to 64 bytes: others are copied.
@@ -51,6 +53,9 @@ pub fn column_of(
     }
     let array = match layout {
         ColumnLayout::Plain => plain(of, rows, validity, rest),
+        ColumnLayout::Rows => {
+            return Err("one of the columns of rows, where one by itself is wanted".to_owned());
+        }
         ColumnLayout::Dictionary => expand(of, rows, validity, rest, bytes_max)?,
     };
     let array = array.map_err(|error| error.to_string())?;
@@ -58,6 +63,52 @@ pub fn column_of(
         return Err(format!("it has {} nulls where {null_count} are said", array.null_count()));
     }
     Ok(array)
+}
+
+/// Bytes of a value of a type that rows of fixed width may have; nothing for others.
+pub fn value_bytes(of: &DataType) -> Option<usize> {
+    match of {
+        DataType::FixedSizeBinary(bytes) => usize::try_from(*bytes).ok(),
+        other => other.primitive_width(),
+    }
+}
+
+/// Columns of rows of fixed width, `row_bytes` each, that lie one behind the other: of each its type, and which byte of
+/// a row is its first.
+///
+/// `bytes_max` bounds what the columns take together.
+///
+/// # Errors
+/// A column whose values are not of fixed width or leave the row, rows that are not whole ones, or not so many, or more
+/// than the bound.
+pub fn columns_of_rows(
+    columns: &[(&DataType, usize)],
+    row_bytes: usize,
+    rows: usize,
+    bytes: &[u8],
+    bytes_max: usize,
+) -> Result<Vec<ArrayRef>, String> {
+    if row_bytes == 0 || rows.checked_mul(row_bytes) != Some(bytes.len()) {
+        return Err(format!("{} bytes are not {rows} rows of {row_bytes} bytes", bytes.len()));
+    }
+    let place = |(of, start): &(&DataType, usize)| -> Result<Range<usize>, String> {
+        let width = value_bytes(of).ok_or_else(|| format!("{of} in rows of fixed width"))?;
+        let end = start.checked_add(width).filter(|end| *end <= row_bytes);
+        Ok(*start
+            ..end.ok_or_else(|| format!("{width} bytes from {start} on of a row of {row_bytes} bytes"))?)
+    };
+    let places = columns.iter().map(place).collect::<Result<Vec<_>, String>>()?;
+    let all = places.iter().map(|place| rows.saturating_mul(place.len())).fold(0, usize::saturating_add);
+    if all > bytes_max {
+        return Err(format!("{all} bytes in the columns of a row group; up to {bytes_max} are permitted"));
+    }
+    let mut values: Vec<Vec<u8>> = places.iter().map(|place| vec![0; rows * place.len()]).collect();
+    let mut parts: Vec<_> = places.into_iter().zip(values.iter_mut().map(Vec::as_mut_slice)).collect();
+    split_rows(bytes, row_bytes, &mut parts);
+    let array = |((of, _), values): (&(&DataType, usize), Vec<u8>)| {
+        plain(of, rows, None, vec![Buffer::from_vec(values)]).map_err(|error| error.to_string())
+    };
+    columns.iter().zip(values).map(array).collect()
 }
 
 /// Whether these are offsets of 32 bits into so many bytes, that do not fall.

@@ -24,6 +24,8 @@ pub enum ColumnLayout {
     Plain,
     /// Text or bytes: `u16` keys, and the distinct values in Arrow's layout.
     Dictionary,
+    /// Among the other columns, in rows of fixed width that lie one behind the other.
+    Rows,
 }
 
 impl Field for ColumnLayout {
@@ -32,12 +34,14 @@ impl Field for ColumnLayout {
         out.push(match self {
             ColumnLayout::Plain => 0,
             ColumnLayout::Dictionary => 1,
+            ColumnLayout::Rows => 2,
         });
     }
     fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
         match u8::take(from)? {
             0 => Ok(ColumnLayout::Plain),
             1 => Ok(ColumnLayout::Dictionary),
+            2 => Ok(ColumnLayout::Rows),
             found => Err(WireError::Value { what: "the layout of a column", found: found.into() }),
         }
     }
@@ -61,7 +65,8 @@ wire_struct! {
         /// Rows without a value.
         null_count: u32,
         /// Validity bitmap if there are such rows; then keys of a dictionary; then offsets of text and bytes; then
-        /// values.
+        /// values. Of rows: all of them, and behind that which byte of a row is the column's first one, and how many
+        /// bytes a row has.
         buffers: List<ScanBuffer, SCAN_BUFFERS_MAX>,
     }
 }

@@ -4,6 +4,7 @@ use super::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX
 use crate::error::{Error, ErrorKind};
 use arrow_schema::{DataType, Field as ArrowField, Schema, TimeUnit};
 use farpool_operators::Value;
+use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 
@@ -94,12 +95,26 @@ fn code(of: &DataType) -> Option<u8> {
     })
 }
 
-/// Bytes of a value of a type that has values of fixed size; nothing for Booleans, text and binary.
-pub(super) fn width(of: &DataType) -> Option<usize> {
-    match of {
-        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
-        DataType::Boolean | DataType::Utf8 | DataType::Binary => None,
-        other => other.primitive_width(),
+/// How the columns of a table lie in rows of fixed width: one behind the other.
+#[derive(Debug)]
+pub(super) struct RowPlaces {
+    /// Which byte of a row is the first one of each column.
+    pub(super) starts: Vec<usize>,
+    /// Bytes of a row, a multiple of 8.
+    pub(super) row_bytes: usize,
+}
+
+impl RowPlaces {
+    /// Nothing if a value may have any width or be missing.
+    pub(super) fn of(schema: &Schema) -> Option<RowPlaces> {
+        let mut end = 0;
+        let mut start = |field: &ArrowField| {
+            let start = end;
+            end += value_bytes(field.data_type())?;
+            Some(start)
+        };
+        let starts = schema.fields().iter().map(|field| start(field)).collect::<Option<Vec<_>>>()?;
+        Some(RowPlaces { starts, row_bytes: end.next_multiple_of(8) })
     }
 }
 
@@ -186,9 +201,11 @@ pub(super) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Boolean(value) => value.put(out),
         Value::Integer(value) => {
-            out.extend_from_slice(&value.to_le_bytes()[..width(of).unwrap_or(16).min(16)])
+            out.extend_from_slice(&value.to_le_bytes()[..value_bytes(of).unwrap_or(16).min(16)])
         }
-        Value::Float(bits) => out.extend_from_slice(&bits.to_le_bytes()[..width(of).unwrap_or(8).min(8)]),
+        Value::Float(bits) => {
+            out.extend_from_slice(&bits.to_le_bytes()[..value_bytes(of).unwrap_or(8).min(8)])
+        }
         Value::Bytes(bytes) => {
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);

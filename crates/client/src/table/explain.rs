@@ -40,10 +40,8 @@ impl FarTable {
         let all: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
         let kept = self.groups_that_may_pass(&plan.near);
         let groups: Vec<&RowGroup> = kept.iter().map(|group| &self.row_groups()[*group]).collect();
-        let buffers = |group: &&RowGroup| -> u64 {
-            let chunks = places.iter().filter_map(|place| group.columns.get(*place));
-            chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes)).sum()
-        };
+        let buffers =
+            |group: &&RowGroup| -> u64 { group.buffers(&places).map(|buffer| u64::from(buffer.bytes)).sum() };
         let (near, names) = words::lines(&plan.near, &all);
         let (finish, _) = words::lines(&plan.finish, &names);
         Explanation {

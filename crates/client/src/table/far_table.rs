@@ -1,8 +1,9 @@
 //! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
 
 use super::TABLE_PREFIX;
-use super::footer::{Footer, RowGroup, Trailer};
-use super::put::file_name;
+use super::column_type::RowPlaces;
+use super::footer::{BufferAt, Footer, RowGroup, Trailer};
+use super::put::{TableLayout, file_name};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase, ReadRange};
 use crate::node_links::LeasedRegion;
@@ -12,7 +13,7 @@ use crate::session::{answer_of, locked};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
-use farpool_operators::columns::column_of;
+use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_transport::Bell;
 use farpool_transport::landing::Landing;
 use farpool_wire::control::ByName;
@@ -143,6 +144,14 @@ impl FarTable {
     /// Its rows.
     pub fn rows(&self) -> u64 {
         self.footer.rows()
+    }
+
+    /// How its rows lie.
+    pub fn layout(&self) -> TableLayout {
+        match self.footer.groups.first().and_then(RowGroup::rows_buffer) {
+            Some(_) => TableLayout::Rows,
+            None => TableLayout::Columns,
+        }
     }
 
     /// Of each row group, which row of the table its first one is.
@@ -359,8 +368,7 @@ impl Fetch {
             && taken.len() < WAITING_MAX
         {
             let group = &table.footer.groups[*index];
-            let chunks = || self.columns.iter().map(|column| &group.columns[*column]);
-            let sizes = || chunks().flat_map(|chunk| &chunk.buffers).map(|buffer| buffer.bytes as usize);
+            let sizes = || group.buffers(&self.columns).map(|buffer| buffer.bytes as usize);
             bytes += sizes().sum::<usize>() as u64;
             if bytes > FETCH_BYTES && !taken.is_empty() {
                 break;
@@ -370,8 +378,7 @@ impl Fetch {
         }
         let mut ranges = Vec::new();
         for (group, buffers) in &mut taken {
-            let chunks = self.columns.iter().map(|column| &group.columns[*column]);
-            for (at, into) in chunks.flat_map(|chunk| &chunk.buffers).zip(buffers.iter_mut()) {
+            for (at, into) in group.buffers(&self.columns).zip(buffers.iter_mut()) {
                 let offset = group.offset + u64::from(at.offset);
                 ranges.push(ReadRange { offset, into: into.as_mut() });
             }
@@ -382,27 +389,42 @@ impl Fetch {
     }
 
     fn batch(&self, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
-        let table = &self.table;
-        let mut buffers = buffers.into_iter().map(|bytes| Buffer::from(bytes::Bytes::from_owner(bytes)));
+        let damaged = |column: Option<&str>, why: String| {
+            let (name, column) =
+                (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} at ")));
+            let message = format!("far table {name:?}: {column}row group {}: {why}", group.offset);
+            Error::new(ErrorKind::Refused, message)
+        };
+        let is_whole = |buffer: &[u8], at: &BufferAt| crc32c::crc32c(buffer) == at.crc;
+        let crc_differs = || "the checksum of its bytes does not match".to_owned();
+        let fields = self.columns.iter().zip(self.schema.fields());
+        let rows = group.rows as usize;
         let mut arrays = Vec::with_capacity(self.columns.len());
-        for (column, field) in self.columns.iter().zip(self.schema.fields()) {
-            let damaged = |why: String| {
-                let (name, column) = (&table.name, field.name());
-                let message =
-                    format!("far table {name:?}: column {column:?} at row group {}: {why}", group.offset);
-                Error::new(ErrorKind::Refused, message)
-            };
-            let chunk = &group.columns[*column];
-            let of_chunk: Vec<Buffer> = buffers.by_ref().take(chunk.buffers.len()).collect();
-            if of_chunk.iter().zip(&chunk.buffers).any(|(buffer, at)| crc32c::crc32c(buffer) != at.crc) {
-                return Err(damaged("the checksum of its bytes does not match".to_owned()));
+        if let (Some(at), Some(places)) = (group.rows_buffer(), RowPlaces::of(self.table.schema())) {
+            if let Some(bytes) = buffers.first() {
+                if !is_whole(bytes.as_ref(), &at) {
+                    return Err(damaged(None, crc_differs()));
+                }
+                let wanted: Vec<_> =
+                    fields.map(|(column, field)| (field.data_type(), places.starts[*column])).collect();
+                arrays = columns_of_rows(&wanted, places.row_bytes, rows, bytes.as_ref(), usize::MAX)
+                    .map_err(|why| damaged(None, why))?;
             }
-            let (rows, nulls) = (group.rows as usize, chunk.null_count as usize);
-            let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
-            arrays.push(column.map_err(damaged)?);
+        } else {
+            let mut buffers = buffers.into_iter().map(|bytes| Buffer::from(bytes::Bytes::from_owner(bytes)));
+            for (column, field) in fields {
+                let chunk = &group.columns[*column];
+                let of_chunk: Vec<Buffer> = buffers.by_ref().take(chunk.buffers.len()).collect();
+                if !of_chunk.iter().zip(&chunk.buffers).all(|(buffer, at)| is_whole(buffer, at)) {
+                    return Err(damaged(Some(field.name()), crc_differs()));
+                }
+                let nulls = chunk.null_count as usize;
+                let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
+                arrays.push(column.map_err(|why| damaged(Some(field.name()), why))?);
+            }
         }
         // Of no columns, the rows are still counted.
-        let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
             .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
     }

@@ -3,10 +3,11 @@
 //! Invariant I10: the bytes come from nodes, so every count is checked against what is left before anything is
 //! allocated, and every place against where it may be.
 
-use super::column_type::{put_text, put_type, take_text, take_type, width};
+use super::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
 use super::statistics::Statistics;
 use super::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
+use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 pub use farpool_wire::control::ColumnLayout as Encoding;
@@ -49,7 +50,8 @@ pub struct ColumnChunk {
     pub encoding: Encoding,
     /// How many of its rows have no value.
     pub null_count: u32,
-    /// Validity bitmap if there are nulls; then keys of a dictionary; then offsets of text and binary; then values.
+    /// Validity bitmap if there are nulls; then keys of a dictionary; then offsets of text and binary; then values. Of
+    /// rows: all of them, the same for each column.
     pub buffers: Vec<BufferAt>,
     /// Between what its values are; nothing if it has none, or (of floating-point numbers) only NaN.
     pub statistics: Option<Statistics>,
@@ -156,7 +158,7 @@ impl ColumnChunk {
         let values = match (encoding, of) {
             (Encoding::Dictionary, _) => 3,
             (Encoding::Plain, DataType::Utf8 | DataType::Binary) => 2,
-            (Encoding::Plain, _) => 1,
+            (Encoding::Plain | Encoding::Rows, _) => 1,
         };
         values + usize::from(has_nulls)
     }
@@ -165,6 +167,7 @@ impl ColumnChunk {
         out.push(match self.encoding {
             Encoding::Plain => 0,
             Encoding::Dictionary => 1,
+            Encoding::Rows => 2,
         });
         self.null_count.put(out);
         self.buffers.iter().for_each(|buffer| buffer.put(out));
@@ -175,6 +178,7 @@ impl ColumnChunk {
         let encoding = match (u8::take(from)?, of) {
             (0, _) => Encoding::Plain,
             (1, DataType::Utf8 | DataType::Binary) => Encoding::Dictionary,
+            (2, of) if value_bytes(of).is_some() => Encoding::Rows,
             (found, _) => {
                 return Err(WireError::Value { what: "the encoding of a column", found: found.into() });
             }
@@ -225,7 +229,15 @@ impl ColumnChunk {
                 check(Some(bitmap_bytes(rows)))?;
             }
             (Encoding::Plain, of) => {
-                check(Some(rows * width(of).unwrap_or(0)))?;
+                check(Some(rows * value_bytes(of).unwrap_or(0)))?;
+            }
+            // As many as all columns make, which are not known here.
+            (Encoding::Rows, _) if self.null_count == 0 => {
+                check(None)?;
+            }
+            (Encoding::Rows, _) => {
+                let found = self.null_count.into();
+                return Err(WireError::Value { what: "nulls of a column in rows", found });
             }
         }
         Ok(())
@@ -265,13 +277,26 @@ impl RowGroup {
             return Err(WireError::Value { what: "rows of a row group", found: rows.into() });
         }
         check_count("columns of a row group", schema.fields().len(), CHUNK_BYTES_MIN, from)?;
-        let mut columns = Vec::with_capacity(schema.fields().len());
+        let mut columns: Vec<ColumnChunk> = Vec::with_capacity(schema.fields().len());
         let mut end = 0;
         for field in schema.fields() {
             let column = ColumnChunk::take(from, field.data_type(), rows as usize)?;
             if column.null_count > 0 && !field.is_nullable() {
                 let found = column.null_count.into();
                 return Err(WireError::Value { what: "nulls of a column that has none", found });
+            }
+            if let Some(first) = columns.first()
+                && (column.encoding == Encoding::Rows) != (first.encoding == Encoding::Rows)
+            {
+                let found = columns.len() as u64;
+                return Err(WireError::Value { what: "the encoding of a column beside rows", found });
+            }
+            if column.encoding == Encoding::Rows
+                && columns.first().is_some_and(|first: &ColumnChunk| first.buffers == column.buffers)
+            {
+                // The same bytes are all columns.
+                columns.push(column);
+                continue;
             }
             for buffer in &column.buffers {
                 let is_placed = (buffer.offset as usize).is_multiple_of(BUFFER_ALIGN)
@@ -287,7 +312,30 @@ impl RowGroup {
             }
             columns.push(column);
         }
-        Ok(RowGroup { offset, bytes, rows, columns })
+        let group = RowGroup { offset, bytes, rows, columns };
+        match group.rows_buffer() {
+            Some(buffer) => {
+                let row_bytes = RowPlaces::of(schema).map_or(0, |places| places.row_bytes);
+                let is_theirs = (rows as usize).checked_mul(row_bytes) == Some(buffer.bytes as usize);
+                let is_one = group.columns.iter().all(|column| column.buffers == [buffer]);
+                let wrong = WireError::Value { what: "bytes of rows", found: buffer.bytes.into() };
+                if is_theirs && is_one { Ok(group) } else { Err(wrong) }
+            }
+            None => Ok(group),
+        }
+    }
+
+    /// Where its rows are, if they are rows of fixed width that lie one behind the other.
+    pub(super) fn rows_buffer(&self) -> Option<BufferAt> {
+        let first = self.columns.first().filter(|first| first.encoding == Encoding::Rows)?;
+        first.buffers.first().copied()
+    }
+
+    /// The buffers that these columns lie in, each once.
+    pub(super) fn buffers<'g>(&'g self, columns: &'g [usize]) -> impl Iterator<Item = &'g BufferAt> {
+        // Rows are the same buffer for all columns.
+        let columns = if self.rows_buffer().is_some() { &columns[..columns.len().min(1)] } else { columns };
+        columns.iter().filter_map(|column| self.columns.get(*column)).flat_map(|chunk| &chunk.buffers)
     }
 }
 

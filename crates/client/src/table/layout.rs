@@ -1,6 +1,6 @@
 //! `Packer`: makes row groups of record batches of any size.
 
-use super::column_type::{stored_schema, width};
+use super::column_type::{RowPlaces, stored_schema};
 use super::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
 use super::statistics::Statistics;
 use super::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorKind};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::BooleanBufferBuilder;
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, FieldRef, SchemaRef};
+use farpool_operators::columns::value_bytes as fixed_bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct EncodedGroup {
 pub struct Packer {
     given: SchemaRef,
     schema: SchemaRef,
+    /// Where columns lie in rows; nothing if each lies by itself.
+    places: Option<RowPlaces>,
     bytes_max: usize,
     parts: Vec<RecordBatch>,
     rows: usize,
@@ -41,7 +44,26 @@ impl Packer {
         let stored = Arc::new(stored_schema(&schema)?);
         // Offsets of text are `i32`, and so are places within a group.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
-        Ok(Packer { given: schema, schema: stored, bytes_max, parts: Vec::new(), rows: 0 })
+        let (places, parts) = (None, Vec::new());
+        Ok(Packer { given: schema, schema: stored, places, bytes_max, parts, rows: 0 })
+    }
+
+    /// The same, of rows of fixed width that lie one behind the other.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if the values of a column may have any width.
+    pub fn in_rows(mut self) -> Result<Packer, Error> {
+        self.places = RowPlaces::of(&self.schema);
+        let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
+        match self.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
+            None => Ok(self),
+            Some(field) => {
+                let (name, of) = (field.name(), field.data_type());
+                Err(invalid(format!(
+                    "column {name:?} is of type {of}; rows have numbers, dates, times and \
+                    bytes of fixed width"
+                )))
+            }
+        }
     }
 
     /// The columns in their stored types.
@@ -89,8 +111,10 @@ impl Packer {
                     "column {name:?} of a batch is of type {found}; the table's is of {of}"
                 )));
             }
-            if !field.is_nullable() && column.logical_null_count() > 0 {
-                return Err(invalid(format!("column {name:?} is not nullable, and a batch has nulls in it")));
+            let is_nullable = field.is_nullable() && self.places.is_none();
+            if !is_nullable && column.logical_null_count() > 0 {
+                let why = if field.is_nullable() { "rows have no nulls" } else { "it is not nullable" };
+                return Err(invalid(format!("column {name:?}: {why}, and a batch has nulls in it")));
             }
         }
         Ok(())
@@ -107,7 +131,10 @@ impl Packer {
             .map(|index| parts.iter().map(|part| Arc::clone(part.column(index))).collect())
             .collect();
         let sizes = self.schema.fields().iter().zip(&columns);
-        let bytes: usize = sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows)).sum();
+        let bytes: usize = match &self.places {
+            Some(places) => rows.saturating_mul(places.row_bytes),
+            None => sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows)).sum(),
+        };
         if bytes <= self.bytes_max {
             return ready(self.encode_group(&columns, rows, bytes));
         }
@@ -135,8 +162,12 @@ impl Packer {
     fn encode_group(&self, columns: &[Vec<ArrayRef>], rows: usize, bytes: usize) -> EncodedGroup {
         let mut out = Vec::with_capacity(bytes.next_multiple_of(GROUP_ALIGN));
         let fields = self.schema.fields().iter().zip(columns);
-        let columns =
-            fields.map(|(field, parts)| encode_column(field.data_type(), parts, rows, &mut out)).collect();
+        let columns = match &self.places {
+            Some(places) => encode_rows(fields, rows, places, &mut out),
+            None => {
+                fields.map(|(field, parts)| encode_column(field.data_type(), parts, rows, &mut out)).collect()
+            }
+        };
         let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: rows as u32, columns };
         out.resize(out.len().next_multiple_of(GROUP_ALIGN).max(GROUP_ALIGN), 0);
         EncodedGroup { group, bytes: out }
@@ -151,7 +182,7 @@ fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize) -> usize {
     let values = match of {
         DataType::Boolean => aligned(bitmap_bytes(rows)),
         DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(parts)),
-        of => aligned(rows.saturating_mul(width(of).unwrap_or(0))),
+        of => aligned(rows.saturating_mul(fixed_bytes(of).unwrap_or(0))),
     };
     validity + values
 }
@@ -222,18 +253,56 @@ fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Vec<u
             (Encoding::Plain, Statistics::of_fixed(of, parts))
         }
         of => {
-            let width = width(of).unwrap_or(0);
+            let width = fixed_bytes(of).unwrap_or(0);
             buffers.push(put_buffer(out, |out| {
-                for part in parts {
-                    let data = part.to_data();
-                    let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
-                    out.extend_from_slice(&bytes[data.offset() * width..][..data.len() * width]);
-                }
+                parts
+                    .iter()
+                    .for_each(|part| fixed_values(part, width, |values| out.extend_from_slice(values)));
             }));
             (Encoding::Plain, Statistics::of_fixed(of, parts))
         }
     };
     ColumnChunk { encoding, null_count: null_count as u32, buffers, statistics }
+}
+
+/// The values of fixed width of part of a column.
+fn fixed_values(part: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
+    let data = part.to_data();
+    let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
+    take(&bytes[data.offset() * width..][..data.len() * width]);
+}
+
+fn encode_rows<'c>(
+    columns: impl Iterator<Item = (&'c FieldRef, &'c Vec<ArrayRef>)> + Clone,
+    rows: usize,
+    places: &RowPlaces,
+    out: &mut Vec<u8>,
+) -> Vec<ColumnChunk> {
+    let row_bytes = places.row_bytes;
+    let buffer = put_buffer(out, |out| {
+        let start = out.len();
+        out.resize(start + rows * row_bytes, 0);
+        for ((field, parts), place) in columns.clone().zip(&places.starts) {
+            let width = fixed_bytes(field.data_type()).unwrap_or(0);
+            let mut into =
+                out[start..].chunks_exact_mut(row_bytes).map(|row| &mut row[*place..*place + width]);
+            for part in parts {
+                fixed_values(part, width, |values| {
+                    values
+                        .chunks_exact(width)
+                        .zip(&mut into)
+                        .for_each(|(value, into)| into.copy_from_slice(value));
+                });
+            }
+        }
+    });
+    let chunk = |(field, parts): (&FieldRef, &Vec<ArrayRef>)| ColumnChunk {
+        encoding: Encoding::Rows,
+        null_count: 0,
+        buffers: vec![buffer],
+        statistics: Statistics::of_fixed(field.data_type(), parts),
+    };
+    columns.map(chunk).collect()
 }
 
 fn encode_bytes(

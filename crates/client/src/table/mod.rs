@@ -28,6 +28,7 @@ pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, RowGroup, Trailer};
 pub use layout::{EncodedGroup, Packer};
+pub use put::{PutOptions, TableLayout};
 pub use query::Answer;
 pub use report::{Mode, Report};
 pub use skipping::may_pass;

@@ -15,6 +15,24 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
 
+/// How the rows of a table lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableLayout {
+    /// Each column by itself, as Arrow has it: a query reads the columns it needs and no others.
+    #[default]
+    Columns,
+    /// One behind the other, each of the same width, as in row stores and in the paper on Farview: no text, no nulls.
+    /// A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
+    Rows,
+}
+
+/// How a table is put.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// How its rows lie.
+    pub layout: TableLayout,
+}
+
 /// The name of a table's file.
 pub(super) fn file_name(table: &str) -> Result<String, Error> {
     let name = format!("{TABLE_PREFIX}{table}");
@@ -60,6 +78,17 @@ impl Pool {
         schema: SchemaRef,
         batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
     ) -> Result<(), Error> {
+        self.put_table_with(name, schema, batches, &PutOptions::default())
+    }
+
+    /// The same, with options. Rows of fixed width refuse columns of any width and nulls with [`ErrorKind::Invalid`].
+    pub fn put_table_with<E: Display>(
+        &self,
+        name: &str,
+        schema: SchemaRef,
+        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+        options: &PutOptions,
+    ) -> Result<(), Error> {
         let put = || -> Result<(), Error> {
             let file_name = file_name(name)?;
             // Before anybody is asked for memory.
@@ -68,6 +97,9 @@ impl Pool {
             let region_bytes =
                 regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
             let mut packer = Packer::new(schema, region_bytes)?;
+            if options.layout == TableLayout::Rows {
+                packer = packer.in_rows()?;
+            }
             let mut writer = Writer {
                 file: Unpublished(self.unlisted_pinned(file_name)?),
                 groups: Vec::new(),

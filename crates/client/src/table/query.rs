@@ -243,8 +243,8 @@ impl<'t> Work<'t> {
 
     /// Bytes of the columns of a row group that are read.
     fn column_bytes(&self, group: usize) -> u64 {
-        let chunks = self.columns.iter().map(|column| &self.table.row_groups()[group].columns[*column]);
-        chunks.flat_map(|chunk| &chunk.buffers).map(|buffer| u64::from(buffer.bytes)).sum()
+        let buffers = self.table.row_groups()[group].buffers(&self.columns);
+        buffers.map(|buffer| u64::from(buffer.bytes)).sum()
     }
 
     /// Fetches row groups and runs the program over them.

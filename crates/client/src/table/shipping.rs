@@ -6,7 +6,8 @@
 //! limit: as soon as so many are here, all shares end where they are.
 
 use super::FarTable;
-use super::footer::RowGroup;
+use super::column_type::RowPlaces;
+use super::footer::{Encoding, RowGroup};
 use super::pacing::{Heard, Pace};
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
@@ -89,12 +90,14 @@ pub(super) fn shares(
 ) -> (Vec<Share>, Vec<usize>) {
     let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
     let positions = table.positions();
+    let places = RowPlaces::of(table.schema());
     for index in groups {
         let Some(((region, offset), group)) = located(table, index).zip(table.row_groups().get(index)) else {
             rest.push(index);
             continue;
         };
-        let Some(columns) = columns.iter().map(|column| described(group, *column)).collect() else {
+        let described = |column: &usize| described(group, places.as_ref(), *column);
+        let Some(columns) = columns.iter().map(described).collect() else {
             rest.push(index);
             continue;
         };
@@ -144,10 +147,16 @@ fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
     pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
 }
 
-fn described(group: &RowGroup, column: usize) -> Option<ScanColumn> {
+fn described(group: &RowGroup, places: Option<&RowPlaces>, column: usize) -> Option<ScanColumn> {
     let chunk = group.columns.get(column)?;
     let buffer = |at: &super::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
-    let buffers = List::new(chunk.buffers.iter().map(buffer).collect()).ok()?;
+    let mut buffers: Vec<ScanBuffer> = chunk.buffers.iter().map(buffer).collect();
+    if chunk.encoding == Encoding::Rows {
+        let places = places?;
+        let (start, bytes) = (*places.starts.get(column)?, places.row_bytes);
+        buffers.push(ScanBuffer { offset: start as u32, bytes: bytes as u32 });
+    }
+    let buffers = List::new(buffers).ok()?;
     Some(ScanColumn { layout: chunk.encoding, null_count: chunk.null_count, buffers })
 }
 

@@ -156,7 +156,7 @@ strategies! {
     scan_region -> ScanRegion { region: region_index(), epoch: epoch(), handle: handle() }
     scan_buffer -> ScanBuffer { offset: any::<u32>(), bytes: any::<u32>() }
     scan_column -> ScanColumn {
-        layout: prop_oneof![Just(ColumnLayout::Plain), Just(ColumnLayout::Dictionary)],
+        layout: prop_oneof![Just(ColumnLayout::Plain), Just(ColumnLayout::Dictionary), Just(ColumnLayout::Rows)],
         null_count: any::<u32>(),
         buffers: vec(scan_buffer(), 0..=limits::SCAN_BUFFERS_MAX).prop_map(|all| List::new(all).expect("few")),
     }
