@@ -231,8 +231,8 @@ def fig7(settings: Settings) -> Figure:
         far.close()
     figure.notes.append(
         "Read whole and smart addressing: the kernels of `farpool bench operators` over memory of one process, without "
-        f"any transport. FV: whole far queries, whose three columns have arrived; {ROWS}: of tables of rows, shipped with "
-        "smart addressing, fetched whole."
+        f"any transport. FV: whole far queries, whose three columns have arrived; {ROWS}: the same of tables of rows, "
+        "shipped with smart addressing, fetched whole."
     )
     return figure
 
