@@ -46,7 +46,7 @@ const WAITED_MAX: f64 = 0.1;
 /// Fetching that adds less than this share to what the node does by itself is not worth its risk: a row group fetched at
 /// the end keeps the query waiting.
 const GAIN_MIN: f64 = 0.05;
-/// A node that takes this many times as long for a row group as fetching it is left with none.
+/// A node that takes this many times as long for a row group as fetching it from it is left with none.
 const SLOW_MIN: f64 = 4.0;
 /// Row groups that tell how long one takes.
 const SEEN_MIN: u32 = 2;
@@ -135,7 +135,8 @@ impl Pace {
         // If it has not done any, it takes at least as long as it has been at it.
         let so_far = elapsed_ns as f64 / f64::from(self.done.max(1));
         let node_ns = self.beside.each_ns().or(self.alone.each_ns()).unwrap_or(so_far);
-        if node_ns > SLOW_MIN * fetch_ns && elapsed_ns as f64 > SLOW_MIN * fetch_ns {
+        // Where the node sends the columns as well, what it does with the program slows that down. Elsewhere it may go on.
+        if is_shared && node_ns > SLOW_MIN * fetch_ns && elapsed_ns as f64 > SLOW_MIN * fetch_ns {
             return Claim::All;
         }
         if is_shared && self.waited_ns > self.recent_ns * WAITED_MAX {
@@ -230,8 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn node_far_slower_than_fetching_is_left_with_nothing() {
+    fn node_far_slower_than_fetching_is_left_with_nothing_if_it_sends_the_columns_too() {
         assert_eq!(claim(&seen(2, 20, 0.0), 0, 2, true), Claim::All);
+        assert_eq!(claim(&seen(2, 20, 0.0), 0, 2, false), Claim::Now);
         let mut pace = Pace::new(100);
         let of = |pace: &Pace, elapsed_ms: u64| {
             let (elapsed_ns, each_ns) = (elapsed_ms * MS, Some(2 * MS));
