@@ -287,6 +287,7 @@ class Pool:
         data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
         *,
         layout: Literal["columns", "rows"] = "columns",
+        key: bytes | None = None,
     ) -> None:
         """Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
         readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
@@ -296,17 +297,27 @@ class Pool:
         With `layout="rows"` its rows lie one behind the other, each of the same width, as in row stores: no text, no
         nulls. A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
 
+        With a `key` of 16 bytes it is encrypted: only who has the key reads it, and whoever changes it is found out.
+        Names and types of columns, and how many rows and nulls there are, can be read without.
+
         Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be
-        read), ExhaustedError.
+        read, a key of another length), ExhaustedError.
         """
 
-    def table(self, name: str) -> Table:
-        """Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name)."""
+    def table(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Table:
+        """Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read.
+        `seal_answers` has nodes encrypt what queries leave, beside whatever protects the way.
 
-    def scan(self, name: str) -> Scan:
-        """A query over a far table, to be narrowed step by step; nothing of it is read yet.
+        Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or
+        none), RefusedError (it was changed).
+        """
 
-        Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know).
+    def scan(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Scan:
+        """A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers`
+        are those of `table`.
+
+        Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is
+        encrypted and no key is given).
         """
 
     def tables(self) -> builtins.list[TableInfo]:
@@ -333,6 +344,8 @@ class Table:
     def nbytes(self) -> int: ...
     @property
     def column_names(self) -> list[str]: ...
+    @property
+    def encrypted(self) -> bool: ...
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
 

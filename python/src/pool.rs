@@ -6,7 +6,10 @@ use crate::table::PyTable;
 use crate::{arrow, certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
 use farpool::table::{PutOptions, TableLayout};
-use farpool::{CreateOptions, EmbeddedOptions, FileClass, Pool, PoolOptions, Protection, TransportChoice};
+use farpool::{
+    CreateOptions, EmbeddedOptions, FarTable, FileClass, Pool, PoolOptions, Protection, TableKey,
+    TransportChoice,
+};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
@@ -185,6 +188,22 @@ impl PyPool {
     }
 }
 
+/// The key of encrypted tables.
+fn table_key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<TableKey>> {
+    let key = key.map(TableKey::try_from).transpose();
+    key.map_err(|wrong| errors::invalid(py, format!("key is {wrong}")))
+}
+
+fn opened(
+    pool: &Pool,
+    name: &str,
+    key: Option<&TableKey>,
+    seal_answers: bool,
+) -> Result<FarTable, farpool::Error> {
+    let table = key.map_or_else(|| pool.table(name), |key| pool.table_with_key(name, key))?;
+    Ok(table.sealing_answers(seal_answers))
+}
+
 /// Calls what `rebuild_with` was given, with the pool it was given to.
 fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, name: &str) -> PyResult<()> {
     let pool = pool.bind(py).upgrade_as::<PyPool>()?;
@@ -355,12 +374,21 @@ impl PyPool {
     /// of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv, .arrow,
     /// .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is there.
     ///
-    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls.
+    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls. With a `key` of 16
+    /// bytes it is encrypted: only who has the key reads it, and whoever changes it is found out. Names and types of columns,
+    /// and how many rows and nulls there are, can be read without.
     ///
-    /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read),
-    /// ExhaustedError.
-    #[pyo3(signature = (name, data, *, layout="columns"))]
-    fn put_table(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, layout: &str) -> PyResult<()> {
+    /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read, a
+    /// key of another length), ExhaustedError.
+    #[pyo3(signature = (name, data, *, layout="columns", key=None))]
+    fn put_table(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        data: &Bound<'_, PyAny>,
+        layout: &str,
+        key: Option<&[u8]>,
+    ) -> PyResult<()> {
         let layout = match layout {
             "columns" => TableLayout::Columns,
             "rows" => TableLayout::Rows,
@@ -369,21 +397,31 @@ impl PyPool {
                 return Err(errors::invalid(py, text));
             }
         };
+        let options = PutOptions { layout, key: table_key(py, key)? };
         let batches = arrow::stream_of(data)?;
-        let options = PutOptions { layout };
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
 
-    /// Opens a far table. Raises NotFoundError, LostError, InvalidError (a file that is no table has its name).
-    fn table(&self, py: Python<'_>, name: &str) -> PyResult<PyTable> {
-        self.run(py, |pool| pool.table(name)).map(PyTable::new)
+    /// Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read. `seal_answers` has
+    /// nodes encrypt what queries leave, beside whatever protects the way.
+    ///
+    /// Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or none),
+    /// RefusedError (it was changed).
+    #[pyo3(signature = (name, *, key=None, seal_answers=false))]
+    fn table(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyTable> {
+        let key = table_key(py, key)?;
+        self.run(py, |pool| opened(pool, name, key.as_ref(), seal_answers)).map(PyTable::new)
     }
 
-    /// A query over a far table, to be narrowed step by step; nothing of it is read yet.
+    /// A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers` are those
+    /// of `table`.
     ///
-    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know).
-    fn scan(&self, py: Python<'_>, name: &str) -> PyResult<PyScan> {
-        self.run(py, |pool| PyScan::new(pool.table(name)?))
+    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is encrypted and
+    /// no key is given).
+    #[pyo3(signature = (name, *, key=None, seal_answers=false))]
+    fn scan(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyScan> {
+        let key = table_key(py, key)?;
+        self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), seal_answers)?))
     }
 
     /// The far tables of the pool.

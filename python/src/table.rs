@@ -92,6 +92,12 @@ impl PyTable {
         self.table.schema().fields().iter().map(|field| field.name().as_str()).collect()
     }
 
+    /// Whether it can be read only with a key.
+    #[getter]
+    fn encrypted(&self) -> bool {
+        self.table.is_encrypted()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let size = self.usable(py).map_or("closed".to_owned(), |table| units::_size_text(table.bytes()));
         format!("<farpool.Table {:?}, {} rows, {size}>", self.table.name(), self.table.rows())

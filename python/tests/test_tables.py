@@ -7,6 +7,7 @@ import subprocess
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.feather
@@ -198,3 +199,33 @@ def test_what_is_no_table_is_refused(pool):
     with pytest.raises(FileNotFoundError):
         pool.drop_table("t")
     assert pool.tables() == []
+
+
+def test_encrypted_tables_are_read_with_their_key_alone(pool):
+    key, table = bytes(range(16)), every_type()
+    pool.put_table("sealed", table, key=key)
+    far = pool.table("sealed", key=key)
+    assert far.encrypted
+    assert far.to_arrow().equals(table)
+    wanted = farpool.col("int64") == 0
+    expected = table.filter(pyarrow.compute.field("int64") == 0).select(["string", "int64"])
+    for mode in ("fetch", "ship", "split"):
+        for sealed in (False, True):
+            scan = pool.scan("sealed", key=key, seal_answers=sealed).filter(wanted).select("string", "int64")
+            assert pa.table(scan.collect(mode=mode)).equals(expected)
+    closed = pool.table("sealed")
+    assert (closed.encrypted, closed.num_rows, closed.column_names) == (True, ROWS, table.column_names)
+    with pytest.raises(farpool.InvalidError, match='"sealed" is encrypted'):
+        closed.to_arrow()
+    with pytest.raises(farpool.InvalidError, match='"sealed" is encrypted'):
+        pool.scan("sealed")
+    with pytest.raises(farpool.InvalidError, match='"sealed".*not the key'):
+        pool.scan("sealed", key=bytes(16))
+    with pytest.raises(farpool.InvalidError, match="a key of 15 bytes; 16 are permitted"):
+        pool.put_table("other", table, key=bytes(15))
+    pool.put_table("plain", table)
+    with pytest.raises(farpool.InvalidError, match="not encrypted"):
+        pool.table("plain", key=key)
+    assert not pool.table("plain").encrypted
+    pool.drop_table("sealed")
+    pool.drop_table("plain")

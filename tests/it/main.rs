@@ -7,6 +7,7 @@ mod certificates;
 mod certs_command;
 mod conformance;
 mod drain;
+mod encrypted_tables;
 mod fencing;
 mod file_model;
 mod held_back;

@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use farpool::operators::{Agg, By, Query, col, lit};
 use farpool::table::{Mode, PutOptions, TableLayout};
-use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TransportChoice};
+use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TableKey, TransportChoice};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -79,26 +79,36 @@ fn fixed() -> RecordBatch {
 #[test]
 fn tables_of_rows_answer_what_tables_of_columns_answer() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
-        let mut options = EmbeddedOptions::new(128 << 20);
+        let mut options = EmbeddedOptions::new(256 << 20);
         options.node_count = 2;
         options.pool.transport = transport;
         let pool = Pool::embedded(options).expect("an embedded pool");
         let batch = fixed();
-        let put = |name, layout| {
+        let put = |name, layout, key: Option<TableKey>| {
             let batches = [Ok::<_, Infallible>(batch.clone())];
-            pool.put_table_with(name, batch.schema(), batches, &PutOptions { layout }).expect("put");
-            let table = pool.table(name).expect("a table");
-            assert_eq!(table.layout(), layout);
+            let options = PutOptions { layout, key: key.clone() };
+            pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
+            let table = match &key {
+                None => pool.table(name),
+                Some(key) => pool.table_with_key(name, key),
+            };
+            let table = table.expect("a table");
+            assert_eq!((table.layout(), table.is_encrypted()), (layout, key.is_some()));
             table
         };
-        let (columns, rows) = (put("columns", TableLayout::Columns), put("rows", TableLayout::Rows));
+        let columns = put("columns", TableLayout::Columns, None);
+        let rows = put("rows", TableLayout::Rows, None);
+        let sealed_rows = put("sealed rows", TableLayout::Rows, Some(TableKey::new([7; 16])));
         assert!(rows.bytes() >= ROWS as u64 * 48, "rows of 1 + 3 + 2 + 8 + 8 + 4 + 16 bytes take 48");
         assert_eq!(rows.row_groups()[0].columns[3].statistics, columns.row_groups()[0].columns[3].statistics);
         let read = |table: &FarTable, columns| {
             table.read(columns, None).expect("a reader").collect::<Result<Vec<_>, _>>()
         };
         assert_eq!(read(&rows, None).expect("rows"), read(&columns, None).expect("rows"));
-        assert_eq!(read(&rows, Some(&[5, 1])).expect("rows"), read(&columns, Some(&[5, 1])).expect("rows"));
+        let two = Some(&[5, 1][..]);
+        for rows in [&rows, &sealed_rows] {
+            assert_eq!(read(rows, two).expect("rows"), read(&columns, two).expect("rows"));
+        }
         let queries: [fn(Query) -> Query; 3] = [
             |query| query.filter(col("item").lt(20)).select([named("day"), named("three"), named("exact")]),
             |query| {
@@ -118,8 +128,8 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
             let answer = |table: &FarTable, mode| table.run(&plan, mode).expect("a result");
             let expected = answer(&columns, Mode::Fetch);
             assert!(expected.batches.iter().any(|batch| batch.num_rows() > 0));
-            for mode in Mode::ALL {
-                let found = answer(&rows, mode);
+            for (mode, rows) in Mode::ALL.into_iter().flat_map(|mode| [(mode, &rows), (mode, &sealed_rows)]) {
+                let found = answer(rows, mode);
                 assert_eq!(found.batches, expected.batches, "{}", found.report);
                 assert!(
                     mode != Mode::Ship || found.report.shipped == rows.row_groups().len(),
@@ -135,7 +145,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
 fn rows_have_no_texts_and_no_nulls() {
     let pool = Pool::embedded(EmbeddedOptions::new(32 << 20)).expect("an embedded pool");
     let put = |batch: &RecordBatch| {
-        let options = PutOptions { layout: TableLayout::Rows };
+        let options = PutOptions { layout: TableLayout::Rows, key: None };
         let refused =
             pool.put_table_with("t", batch.schema(), [Ok::<_, Infallible>(batch.clone())], &options);
         let error = refused.expect_err("refused");

@@ -39,7 +39,7 @@ fn untrusted(result: Result<Box<dyn Link>, LinkError>) -> TlsError {
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 fn tls13<Side: rustls::ConfigSide>(

@@ -15,6 +15,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from environment import program
 from queries import Query
 
@@ -26,6 +27,8 @@ Contender = Callable[[], Answer]
 ENGINES = ("DuckDB", "Polars", "DataFusion", "pyarrow")
 MODES = ("ship", "split", "fetch")
 READY_SECONDS = 60
+# What bench/papers/farview/rcpu/src/query.rs opens rows with.
+RCPU_KEY = b"farview figure11"
 
 pa.set_cpu_count(1)
 pa.set_io_thread_count(1)
@@ -78,6 +81,51 @@ class Engines:
         return lambda query: query.pyarrow(table)
 
 
+class SealedEngine:
+    """One table encrypted in memory of this process, column by column: OpenSSL decrypts, and Polars selects."""
+
+    def __init__(self, table: pa.Table):
+        self._names = table.column_names
+        plain = [column.to_numpy() for column in table.columns]
+        self._opened = [np.empty_like(column) for column in plain]
+        self._sealed = {
+            name: [self._seal(mode, column) for column in plain]
+            for name, mode in (("CTR", modes.CTR), ("GCM", modes.GCM))
+        }
+
+    @staticmethod
+    def _seal(mode: type, column: np.ndarray) -> tuple[np.ndarray, object]:
+        cipher = Cipher(algorithms.AES128(RCPU_KEY), mode(bytes(16))).encryptor()
+        # What OpenSSL writes needs room for a block more.
+        room = bytearray(column.nbytes + 15)
+        count = cipher.update_into(column.view(np.uint8).data, room)
+        cipher.finalize()
+        tag = (bytes(16), cipher.tag) if mode is modes.GCM else (bytes(16),)
+        return np.frombuffer(room, np.uint8)[:count], mode(*tag)
+
+    def contenders(self, query: Query) -> dict[str, Contender]:
+        def run(name: str) -> object:
+            return query.polars(self._frame(name)).to_arrow()
+
+        return {f"LCPU OpenSSL {name}, Polars": timed(lambda name=name: run(name)) for name in self._sealed}
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        columns = {}
+        for column, (sealed, mode) in zip(self._names, self._sealed[name], strict=True):
+            room = np.empty(sealed.nbytes + 15, np.uint8)
+            cipher = Cipher(algorithms.AES128(RCPU_KEY), mode).decryptor()
+            cipher.update_into(sealed.data, room.data)
+            cipher.finalize()
+            columns[column] = pa.array(room[: sealed.nbytes].view(np.int64))
+        return pl.from_arrow(pa.table(columns), rechunk=False)
+
+
+def sealed_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows as RCPU has them for tables that lie encrypted."""
+    cipher = Cipher(algorithms.AES128(RCPU_KEY), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(cipher.update(np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data), np.uint8)
+
+
 class Far:
     """Far tables of a broker and one node, which are processes, and a session over each transport."""
 
@@ -87,16 +135,22 @@ class Far:
         self.url = self._cluster.url
         self.pools = {name: farpool.connect(self.url, transport=name) for name in transports}
 
-    def put(self, name: str, table: pa.Table, layout: str = "columns") -> None:
-        next(iter(self.pools.values())).put_table(name, table, layout=layout)
+    def put(self, name: str, table: pa.Table, layout: str = "columns", key: bytes | None = None) -> None:
+        next(iter(self.pools.values())).put_table(name, table, layout=layout, key=key)
 
     def contenders(
-        self, name: str, query: Query, modes: tuple[str, ...] = MODES, label: str = "FV"
+        self,
+        name: str,
+        query: Query,
+        ways: tuple[str, ...] = MODES,
+        label: str = "FV",
+        **options: object,
     ) -> dict[str, Contender]:
+        """`options` are those of `scan`."""
         found = {}
-        for mode in modes:
+        for mode in ways:
             for transport, pool in self.pools.items():
-                scan = query.far(pool.scan(name))
+                scan = query.far(pool.scan(name, **options))
                 found[f"{label} {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
         return found
 

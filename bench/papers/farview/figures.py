@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import tables
-from contenders import Engines, Far, RemoteCpu
+from contenders import Engines, Far, RemoteCpu, SealedEngine, sealed_rows
 from environment import program
 from measuring import Figure, Panel, Quiet, best_engine, in_turns, size_text
-from queries import Distinct, Group, Project, Query, Regex, Select, canonical, check
+from queries import Distinct, Group, Opened, Project, Query, Regex, Select, canonical, check
 from together import Together
 
 KIB = 1 << 10
@@ -341,6 +341,54 @@ def fig10(settings: Settings) -> Figure:
     return figure
 
 
+def fig11(settings: Settings) -> Figure:
+    figure = Figure(
+        "fig11",
+        "Decryption beside the data: reading an encrypted table, and selecting from it",
+        "FV reads an encrypted table as fast as another one; LCPU and RCPU (AES-128-CTR by Crypto++) are slower by a "
+        "factor that grows with the table.",
+    )
+    key = bytes(range(16))
+    pairs = tuple(
+        (SHIPPED, name)
+        for name in ("LCPU OpenSSL CTR, Polars", "LCPU OpenSSL GCM, Polars", "RCPU", "FV fetch, shm", "plain ship, shm")
+    ) + (("FV ship, tcp", "RCPU"), ("FV ship, tcp", "FV fetch, tcp"), ("FV ship, tcp", "plain ship, tcp"))
+    queries = [(Opened(percent), f"decrypt, {percent} % kept") for percent in (100, 25, 1)]
+    figure.panels = [Panel(title if at else "decrypt and read all", "table", "bytes", ratios=pairs)
+                     for at, (_, title) in enumerate(queries)]  # fmt: skip
+    sizes = sizes_of(settings)
+    whole = tables.table(max(sizes) // tables.ROW_BYTES)
+    far = Far(4 * sum(sizes) + 2 * NODE_SPARE_BYTES, settings.transports)
+    rcpu = RemoteCpu(sealed_rows(tables.rows_of(whole)))
+    for size in sizes:
+        rows = size // tables.ROW_BYTES
+        table = whole.slice(0, rows).combine_chunks()
+        far.put(f"plain{size}", table)
+        far.put(f"sealed{size}", table, key)
+        local, engines = SealedEngine(table), Engines(table, ("DuckDB",))
+        for panel, (query, title) in zip(figure.panels, queries, strict=True):
+            settings.progress(f"{title}, {size_text(size)}")
+            contenders = (
+                far.contenders(f"sealed{size}", query, key=key)
+                | far.contenders(f"sealed{size}", query, ("ship",), "sealed answers,", key=key, seal_answers=True)
+                | far.contenders(f"plain{size}", query, ("ship", "fetch"), "plain")
+                | local.contenders(query)
+            )
+            expected = canonical(query, engines.contenders(query)["LCPU DuckDB"]()[1])
+            check("RCPU", query, rcpu.client.ask(query.rcpu(rows), save=True)[1], expected)
+            checked = lambda name, answer: answer is None or check(name, query, answer, expected)  # noqa: B023, E731
+            times = in_turns(contenders | rcpu.contender(query, rows), settings.rounds, settings.quiet, checked)
+            panel.add(size, times)
+        engines.close()
+    rcpu.close()
+    far.close()
+    figure.notes.append(
+        "FV: AES-128-GCM, so that what was changed is found out; RCPU: AES-128-CTR without a tag, as in the paper; LCPU: "
+        "both. `plain`: the same table not encrypted. `fetch`: this process decrypts what it has fetched."
+    )
+    return figure
+
+
 def fig12(settings: Settings) -> Figure:
     clients = 6
     figure = Figure(
@@ -377,4 +425,6 @@ def fig12(settings: Settings) -> Figure:
     return figure
 
 
-FIGURES = {"fig6": fig6, "fig7": fig7, "fig8": fig8, "fig9": fig9, "groups": groups, "fig10": fig10, "fig12": fig12}
+FIGURES = {
+    "fig6": fig6, "fig7": fig7, "fig8": fig8, "fig9": fig9, "groups": groups, "fig10": fig10, "fig11": fig11, "fig12": fig12
+}  # fmt: skip

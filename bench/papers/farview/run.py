@@ -19,7 +19,7 @@ from pathlib import Path
 
 import environment
 
-NAMES = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig12")
+NAMES = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 LEAST_SIZE, MOST_SIZE = 64 << 10, 4 << 30
 

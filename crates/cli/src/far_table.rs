@@ -135,6 +135,7 @@ fn describe(args: &OneArgs) -> Outcome {
         "row_groups": groups,
         "bytes": table.bytes(),
         "layout": layout,
+        "encrypted": table.is_encrypted(),
         "nodes": nodes.iter().map(|(node, groups)| json!({ "node": node, "row_groups": groups })).collect::<Vec<_>>(),
         "columns": columns.iter().map(|column| json!({
             "name": column.name, "type": column.of, "nulls": column.nulls, "bytes": column.bytes,
@@ -142,8 +143,10 @@ fn describe(args: &OneArgs) -> Outcome {
         })).collect::<Vec<_>>(),
     });
     let (rows, size) = (table.rows(), show_bytes(table.bytes()));
+    // What its values are between is for those who have the key.
+    let encrypted = if table.is_encrypted() { " | encrypted" } else { "" };
     let mut text = vec![
-        format!("{} | {rows} rows | {groups} row groups of {layout} | {size}", table.name()),
+        format!("{} | {rows} rows | {groups} row groups of {layout} | {size}{encrypted}", table.name()),
         String::new(),
     ];
     let cells = columns.iter().map(|column| {

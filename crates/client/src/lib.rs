@@ -51,6 +51,8 @@ pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
 pub use error::{Error, ErrorKind, Retry};
 /// Expressions, queries and the programs they become.
 pub use farpool_operators as operators;
+/// Keys of encrypted tables.
+pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{NodeStatus, StatusReport};

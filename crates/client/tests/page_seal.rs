@@ -1,12 +1,12 @@
 //! Sealed pages against a donor that reads, alters, swaps and replays what it holds: whatever it answers, the
 //! client gets the bytes it wrote last, or an error and zeros.
 
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use farpool::plan::{
     PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, pages_around,
 };
 use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use proptest::prelude::*;
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use std::ops::Range;
 use std::sync::Barrier;
 
@@ -77,7 +77,7 @@ fn cipher_gives_the_published_answers() {
         let mut bytes = hex(plain);
         let made = key.seal_in_place_separate_tag(nonce(), Aad::from(hex(data)), &mut bytes).unwrap();
         assert_eq!((&bytes, made.as_ref()), (&hex(cipher), &*hex(tag)));
-        key.open_in_place_separate_tag(nonce(), Aad::from(hex(data)), made, &mut bytes, 0..).unwrap();
+        key.open_in_place_separate_tag(nonce(), Aad::from(hex(data)), made.as_ref(), &mut bytes).unwrap();
         assert_eq!(bytes, hex(plain));
     }
 }

@@ -7,6 +7,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::Value;
 use farpool::operators::columns::{column_of, columns_of_rows, value_bytes};
 use farpool::table::*;
+use farpool_sealing::TableSeals;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -116,7 +117,7 @@ prop_compose! {
             offset = group.end().next_multiple_of(GROUP_ALIGN as u64);
             all.push(group);
         }
-        (Footer { schema: Arc::new(schema), groups: all }, offset)
+        (Footer { schema: Arc::new(schema), groups: all, seal: None }, offset)
     }
 }
 
@@ -141,13 +142,51 @@ proptest! {
     fn footer_comes_back_and_no_shorter_or_longer_one_does((footer, offset) in footer(), cut in any::<prop::sample::Index>()) {
         let mut bytes = Vec::new();
         footer.put(&mut bytes);
-        prop_assert_eq!(&Footer::take(&bytes, offset).expect("a footer"), &footer);
-        prop_assert!(Footer::take(&bytes[..cut.index(bytes.len())], offset).is_err());
+        prop_assert_eq!(&Footer::take(&bytes, offset, false).expect("a footer"), &footer);
+        prop_assert!(Footer::take(&bytes[..cut.index(bytes.len())], offset, false).is_err());
         if !footer.groups.is_empty() {
-            prop_assert!(Footer::take(&bytes, footer.groups.last().expect("one").end() - 1).is_err());
+            prop_assert!(Footer::take(&bytes, footer.groups.last().expect("one").end() - 1, false).is_err());
         }
         bytes.push(0);
-        prop_assert!(Footer::take(&bytes, offset).is_err());
+        prop_assert!(Footer::take(&bytes, offset, false).is_err());
+    }
+
+    #[test]
+    fn sealed_footer_comes_back_and_opens_whole_under_its_key_alone(
+        (mut footer, offset) in footer(), at in any::<prop::sample::Index>(), flip in 1..=255u8, salt in any::<[u8; 16]>(),
+    ) {
+        // Room for tags: each group ends a tag for each of its buffers later.
+        for group in &mut footer.groups {
+            let mut more = 0;
+            // Rows are one buffer, listed for each column.
+            let each = if group.columns[0].encoding == Encoding::Rows { 0 } else { BUFFER_ALIGN as u32 };
+            for buffer in group.columns.iter_mut().flat_map(|column| &mut column.buffers) {
+                (buffer.offset, buffer.crc) = (buffer.offset + more, 0);
+                more += each;
+            }
+            group.bytes += more.max(BUFFER_ALIGN as u32);
+        }
+        let mut end = 0;
+        for group in &mut footer.groups {
+            group.offset = end;
+            end = group.end().next_multiple_of(GROUP_ALIGN as u64);
+        }
+        let offset = offset.max(end);
+        let key = farpool::TableKey::new([1; 16]);
+        let (own, check) = key.of_table(&salt);
+        footer.seal(&TableSeals::new(&own, salt), salt, check);
+        let mut bytes = Vec::new();
+        footer.put(&mut bytes);
+        let mut found = Footer::take(&bytes, offset, true).expect("a footer");
+        prop_assert!(found.groups.iter().flat_map(|group| &group.columns).all(|column| column.statistics.is_none()));
+        prop_assert_eq!(found.open(&farpool::TableKey::new([2; 16])).err(), Some(WrongKey::Other));
+        prop_assert!(found.open(&key).expect("its key").is_some());
+        prop_assert_eq!(&found, &footer);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(mut changed) = Footer::take(&bytes, offset, true) {
+            prop_assert!(changed.open(&key).is_err());
+        }
     }
 
     #[test]
@@ -158,7 +197,7 @@ proptest! {
         footer.put(&mut bytes);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        if let Ok(found) = Footer::take(&bytes, offset) {
+        if let Ok(found) = Footer::take(&bytes, offset, false) {
             let mut again = Vec::new();
             found.put(&mut again);
             prop_assert_eq!(&again, &bytes, "what is accepted has one form");
@@ -178,13 +217,14 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_footer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..400), offset in any::<u64>()) {
-        let _ = Footer::take(&bytes, offset);
+        let _ = Footer::take(&bytes, offset, false);
+        let _ = Footer::take(&bytes, offset, true);
     }
 
     #[test]
-    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20) {
+    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20, is_sealed in any::<bool>()) {
         let _ = Trailer::take(&bytes, length);
-        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7 };
+        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7, is_sealed };
         let mut put = Vec::new();
         trailer.put(&mut put);
         let put: [u8; 32] = put.try_into().expect("32 bytes");

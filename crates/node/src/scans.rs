@@ -19,6 +19,7 @@ use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_operators::packed::Packer;
 use farpool_operators::run::data_type;
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped, Type};
+use farpool_sealing::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
@@ -82,6 +83,10 @@ struct Scan {
     schema: SchemaRef,
     regions: Vec<ScanRegion>,
     groups: Vec<ScanGroup>,
+    /// Of an encrypted table: what opens its buffers, and which columns of it are read.
+    opening: Option<(TableSeals, Vec<u16>)>,
+    /// What chunks are sealed with, if they are.
+    answers: Option<ChunkSeals>,
     cursor: Mutex<Cursor>,
     work: Mutex<Work>,
 }
@@ -101,6 +106,8 @@ struct Work {
     packer: Packer,
     /// Row groups that the program was run over.
     done: u32,
+    /// Chunks that were made.
+    chunks: u64,
     /// Copies of columns, to be copied over.
     spare: Vec<Buffer>,
 }
@@ -180,11 +187,13 @@ impl Scan {
         Some(taken)
     }
 
+    /// Where a buffer lies, with its tag if it is sealed.
     fn span(&self, group: &ScanGroup, buffer: &ScanBuffer) -> Option<Span> {
         let region = self.regions.get(group.region as usize)?;
+        let tag = if self.opening.is_some() { TAG_BYTES as u32 } else { 0 };
         Some(Span {
             region: region.region,
-            bytes: buffer.bytes,
+            bytes: buffer.bytes.checked_add(tag)?,
             offset: group.offset.checked_add(buffer.offset.into())?,
             epoch: region.epoch,
             handle: region.handle,
@@ -249,6 +258,10 @@ impl<M: Memory> NodeService<M> {
         if let Some(wrong) = groups.iter().position(|group| !fits(group, regions.len(), input)) {
             return Err(Refusal::new(Code::BadColumns, wrong as u64));
         }
+        let (opening, answers) = keys(asked.seals);
+        if opening.as_ref().is_some_and(|(_, columns)| columns.len() != input.len()) {
+            return Err(Refusal::new(Code::BadColumns, 0));
+        }
         let fields = input.iter().map(|of| Field::new("", data_type(*of), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let bounds = Bounds {
@@ -260,13 +273,26 @@ impl<M: Memory> NodeService<M> {
         };
         let run = Run::new(Arc::clone(&prepared), bounds);
         let run = run.map_err(|_| Refusal::new(Code::BadProgram, 0))?;
-        let work = Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, spare: Vec::new() };
+        let work =
+            Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, chunks: 0, spare: Vec::new() };
         let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
         let id = self.fresh_handle()?;
         let connection = peer.connection;
         let program = bytes;
-        let scan = Scan { connection, client, prepared, program, schema, regions, groups, cursor, work };
+        let scan = Scan {
+            connection,
+            client,
+            prepared,
+            program,
+            schema,
+            regions,
+            groups,
+            opening,
+            answers,
+            cursor,
+            work,
+        };
         let mut table = locked(&self.scans.table);
         table.has_room(&scan.client)?;
         table.has_room_for(&scan.prepared)?;
@@ -352,8 +378,12 @@ impl<M: Memory> NodeService<M> {
         // What a program does wrong ends it, not the node.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step(&scan, &mut work)));
         let chunk = match stepped {
-            Ok(Ok((read_bytes, batches))) => {
+            Ok(Ok((read_bytes, mut batches))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
+                if let Some(seals) = &scan.answers {
+                    seals.seal(work.chunks, &Chunk::sealed_head(is_last, work.done), &mut batches);
+                    work.chunks += 1;
+                }
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
                 // How long it waited is known to the connection.
                 let (done, waited_ns) = (work.done, 0);
@@ -450,8 +480,8 @@ impl<M: Memory> NodeService<M> {
         let bad = Refusal::new(Code::BadColumns, index.into());
         let mut copies = Copies { made: Vec::new(), unused: std::mem::take(spare).into_iter() };
         let columns = match are_rows(group) {
-            Some(true) => self.columns_of_rows(scan, bad, group, &mut copies)?,
-            _ => self.columns_by_themselves(scan, bad, group, &mut copies)?,
+            Some(true) => self.columns_of_rows(scan, index, group, &mut copies)?,
+            _ => self.columns_by_themselves(scan, index, group, &mut copies)?,
         };
         *spare = copies.made;
         let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
@@ -461,19 +491,26 @@ impl<M: Memory> NodeService<M> {
     fn columns_by_themselves(
         &self,
         scan: &Scan,
-        bad: Refusal,
+        index: u32,
         group: &ScanGroup,
         copies: &mut Copies,
     ) -> Result<Vec<ArrayRef>, End> {
+        let bad = Refusal::new(Code::BadColumns, index.into());
+        let first = BufferPlace { position: group.position, column: 0, buffer: 0 };
         let mut bytes = 0;
         let mut columns = Vec::with_capacity(group.columns.len());
-        for (column, field) in group.columns.iter().zip(scan.schema.fields()) {
+        for (number, (column, field)) in group.columns.iter().zip(scan.schema.fields()).enumerate() {
             let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
+            let table_column = match &scan.opening {
+                Some((_, columns)) => columns.get(number).copied().ok_or(bad)?,
+                None => 0,
+            };
             let mut buffers = Vec::with_capacity(column.buffers.len());
             for (place, at) in column.buffers.iter().enumerate() {
                 let is_values = is_fixed && place + 1 == column.buffers.len();
                 let span = scan.span(group, at).ok_or(bad)?;
-                buffers.push(self.buffer(&span, is_values, copies)?);
+                let place = BufferPlace { column: table_column, buffer: place as u8, ..first };
+                buffers.push(self.buffer((scan, index), (&span, place), is_values, copies)?);
             }
             let (rows, nulls) = (group.rows as usize, column.null_count as usize);
             let left = (GROUP_BYTES_MAX as usize).saturating_sub(bytes);
@@ -492,10 +529,11 @@ impl<M: Memory> NodeService<M> {
     fn columns_of_rows(
         &self,
         scan: &Scan,
-        bad: Refusal,
+        index: u32,
         group: &ScanGroup,
         copies: &mut Copies,
     ) -> Result<Vec<ArrayRef>, End> {
+        let bad = Refusal::new(Code::BadColumns, index.into());
         let place = |(column, field): (&ScanColumn, _)| match &column.buffers[..] {
             [rows, place] => Some((rows.clone(), (field, place.offset as usize), place.bytes as usize)),
             _ => None,
@@ -505,30 +543,57 @@ impl<M: Memory> NodeService<M> {
         let places = places.ok_or(bad)?;
         let Some((rows, _, row_bytes)) = places.first().cloned() else { return Err(bad.into()) };
         let span = scan.span(group, &rows).ok_or(bad)?;
-        let bytes = self.buffer(&span, true, copies)?;
+        // Sealed once, for all columns.
+        let place = BufferPlace { position: group.position, column: 0, buffer: 0 };
+        let bytes = self.buffer((scan, index), (&span, place), true, copies)?;
         let columns: Vec<_> = places.into_iter().map(|(_, column, _)| column).collect();
         columns_of_rows(&columns, row_bytes, group.rows as usize, &bytes, GROUP_BYTES_MAX as usize)
             .map_err(|_| bad.into())
     }
 
-    /// Bytes of a region: where they are, if that is asked for and nobody can change them, or a copy.
-    fn buffer(&self, span: &Span, in_place: bool, copies: &mut Copies) -> Result<Buffer, End> {
+    /// Bytes of a region: where they are, if that is asked for and nobody can change them, or a copy; of an encrypted
+    /// table opened, as what was sealed for that place.
+    fn buffer(
+        &self,
+        (scan, index): (&Scan, u32),
+        (span, place): (&Span, BufferPlace),
+        in_place: bool,
+        copies: &mut Copies,
+    ) -> Result<Buffer, End> {
         let bytes = span.bytes as usize;
         // Looked at before anything is made for it.
         admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
-        let sealed = if in_place { self.arena.sealed(span.region, span.offset, bytes) } else { None };
+        let may_stay = in_place || scan.opening.is_some();
+        let sealed = if may_stay { self.arena.sealed(span.region, span.offset, bytes) } else { None };
         // Again: what is there now may be another's.
         admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
-        Ok(match sealed {
-            Some(sealed) => Buffer::from(bytes::Bytes::from_owner(sealed)),
-            None => {
+        let made = match (&scan.opening, sealed) {
+            (None, Some(sealed)) => return Ok(Buffer::from(bytes::Bytes::from_owner(sealed))),
+            (None, None) => {
                 let mut copy = room(copies.unused.next(), bytes);
                 self.copy_out(span, copy.as_slice_mut())?;
-                let copy = Buffer::from(copy);
-                copies.made.push(copy.clone());
                 copy
             }
-        })
+            (Some((seals, _)), sealed) => {
+                let opened_bytes = bytes.saturating_sub(TAG_BYTES);
+                let mut room =
+                    room(copies.unused.next(), if sealed.is_some() { opened_bytes } else { bytes });
+                let opened = match &sealed {
+                    // On the way from where it is.
+                    Some(sealed) => seals.open_into(place, sealed.as_ref(), room.as_slice_mut()),
+                    None => {
+                        self.copy_out(span, room.as_slice_mut())?;
+                        seals.open(place, room.as_slice_mut())
+                    }
+                };
+                opened.map_err(|_| Refusal::new(Code::NotOpened, index.into()))?;
+                room.truncate(opened_bytes);
+                room
+            }
+        };
+        let made = Buffer::from(made);
+        copies.made.push(made.clone());
+        Ok(made)
     }
 }
 
@@ -537,6 +602,16 @@ struct Copies {
     made: Vec<Buffer>,
     /// Of an earlier row group, to be copied over.
     unused: std::vec::IntoIter<Buffer>,
+}
+
+/// The keys of a scan, made ready.
+fn keys(asked: ScanSeals) -> (Option<(TableSeals, Vec<u16>)>, Option<ChunkSeals>) {
+    let opening = |of: ScanOpening| {
+        let seals = TableSeals::new(&SealKey::new(of.key.0), of.salt);
+        (seals, of.columns.into_vec())
+    };
+    let answers = asked.answers.first().map(|key| ChunkSeals::new(&SealKey::new(key.0)));
+    (asked.opening.into_vec().pop().map(opening), answers)
 }
 
 /// Whether values are of whole bytes, any of which are a value.

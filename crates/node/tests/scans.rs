@@ -176,6 +176,7 @@ fn asked_of(program: Vec<u8>, groups: Vec<ScanGroup>) -> OpenScan {
         program: Bytes::new(program).expect("a program's bytes"),
         regions: List::new(vec![region]).expect("one"),
         groups: List::new(groups).expect("few"),
+        seals: ScanSeals::default(),
     }
 }
 

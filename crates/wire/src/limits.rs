@@ -50,6 +50,8 @@ pub const SCAN_BUFFERS_MAX: usize = 4;
 pub const SCAN_REGIONS_MAX: usize = 4_096;
 /// Row groups of a scan.
 pub const SCAN_GROUPS_MAX: usize = 4_096;
+/// Bytes of a key that a scan needs, and of a table's salt.
+pub const SCAN_KEY_BYTES: usize = 16;
 /// Bytes of packed batches in one step of a scan.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 

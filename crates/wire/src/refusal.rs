@@ -93,6 +93,8 @@ codes! {
     Quarantined = 34,
     /// A row group's bytes are not columns as described; detail: its number in the scan.
     BadColumns = 35,
+    /// A row group's bytes are not those that were sealed for it under the scan's key; detail: its number in the scan.
+    NotOpened = 36,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -153,6 +155,9 @@ impl fmt::Display for Refusal {
             Code::ProgramStopped => write!(f, "the program was stopped behind {detail} row groups"),
             Code::Quarantined => f.write_str("the program was stopped before and is not run again for now"),
             Code::BadColumns => write!(f, "row group {detail} of the scan does not hold such columns"),
+            Code::NotOpened => {
+                write!(f, "row group {detail} of the scan is not as it was encrypted, or with another key")
+            }
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
             Code::Draining => f.write_str("the node is being emptied and grants nothing new"),

@@ -4,6 +4,8 @@
 use crate::codec::{Bytes, Cursor, Field, List, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
+use std::fmt;
+use zeroize::Zeroize;
 
 wire_struct! {
     /// A region that row groups lie in, and the right to read it.
@@ -87,6 +89,61 @@ wire_struct! {
     }
 }
 
+/// A key that a scan needs. It is wiped when it is dropped, and never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ScanKey(pub [u8; SCAN_KEY_BYTES]);
+
+impl fmt::Debug for ScanKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScanKey(..)")
+    }
+}
+
+impl Drop for ScanKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Field for ScanKey {
+    const BYTES_MIN: usize = SCAN_KEY_BYTES;
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        Ok(ScanKey(Field::take(from)?))
+    }
+}
+
+wire_struct! {
+    /// What opens the buffers of an encrypted table, and which they are.
+    ScanOpening {
+        /// The table's key: not its owner's.
+        key: ScanKey,
+        /// The table's salt.
+        salt: [u8; SCAN_KEY_BYTES],
+        /// Of each column that the program reads, in their order, which one of the table it is.
+        columns: List<u16, SCAN_COLUMNS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// The keys of a scan.
+    ScanSeals {
+        /// Of an encrypted table.
+        opening: List<ScanOpening, 1>,
+        /// What the scan's chunks are sealed with, if they are: random, and for this scan alone.
+        answers: List<ScanKey, 1>,
+    }
+}
+
+impl Default for ScanSeals {
+    /// No table that is encrypted, no chunks that are sealed.
+    fn default() -> ScanSeals {
+        ScanSeals { opening: List::default(), answers: List::default() }
+    }
+}
+
 wire_struct! {
     /// Asks a node to run a program over row groups. Nothing runs yet.
     OpenScan {
@@ -96,6 +153,8 @@ wire_struct! {
         regions: List<ScanRegion, SCAN_REGIONS_MAX>,
         /// The row groups.
         groups: List<ScanGroup, SCAN_GROUPS_MAX>,
+        /// The keys it needs.
+        seals: ScanSeals,
     }
 }
 
@@ -156,6 +215,12 @@ wire_struct! {
 }
 
 impl Chunk {
+    /// What is authenticated with the batches of a sealed chunk: whether it is the last, and row groups done.
+    pub fn sealed_head(is_last: bool, done: u32) -> [u8; 5] {
+        let [a, b, c, d] = done.to_le_bytes();
+        [u8::from(is_last), a, b, c, d]
+    }
+
     /// Bytes in front of the batches.
     pub const HEAD_BYTES: usize = Chunk::BYTES_MIN;
 

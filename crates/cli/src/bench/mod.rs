@@ -7,9 +7,11 @@
 mod access;
 mod bursts;
 mod certificates;
+mod ciphers;
 mod contenders;
 mod contents;
 mod cpu;
+mod cryptopp;
 mod empty_rpc;
 mod fairness;
 mod far;

@@ -4,6 +4,7 @@
 //! through a ring of 128 KiB, not a copy in memory. Everything is measured in turns on one core, and counts and sums of
 //! what each kept are compared, outside the timed part.
 
+use super::ciphers::Ciphers;
 use super::figures::median;
 use super::machine::machine;
 use super::patterns::Patterns;
@@ -29,12 +30,15 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench operators --mib 256")]
 pub(crate) struct OperatorArgs {
-    /// MiB of each table; twice that is taken. Below the CPU's caches the figures are theirs
+    /// MiB of each table; four times that is taken. Below the CPU's caches the figures are theirs
     #[arg(long, default_value_t = 1_024)]
     mib: usize,
     /// Rounds, in which all take turns; medians are shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Beside AES-128 in counter mode by Crypto++, whose headers it needs (Debian: libcrypto++-dev)
+    #[arg(long)]
+    cryptopp: bool,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -43,7 +47,7 @@ pub(crate) struct OperatorArgs {
 /// Values are below this.
 const VALUES: u64 = 10_000;
 /// Kept rows in percent, and what both columns must be less than for that.
-const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
+pub(super) const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
 const WIDTHS: [usize; 4] = [64, 256, 512, 1_024];
 /// Three columns of 8 bytes of a wide row.
 const PROJECTED: std::ops::Range<usize> = 16..40;
@@ -52,13 +56,13 @@ const GROUP_ROWS: usize = 1 << 16;
 const RING_BYTES: usize = 128 << 10;
 
 /// The same values twice: in columns by row groups, and row by row.
-struct Tables {
+pub(super) struct Tables {
     groups: Vec<RecordBatch>,
     numbers: ScalarBuffer<i64>,
 }
 
 /// Takes what a contender keeps, as it would be sent.
-type Sink<'a> = &'a mut dyn FnMut(&[i64]);
+pub(super) type Sink<'a> = &'a mut dyn FnMut(&[i64]);
 
 /// What is measured: a name, and how it finds the rows with both first columns below a limit.
 type Contender = (&'static str, fn(&Tables, i64, Sink<'_>) -> Outcome);
@@ -89,6 +93,7 @@ pub(super) fn run(args: &OperatorArgs) -> Outcome {
     let mut selecting = vec![vec![Vec::new(); SHARES.len()]; CONTENDERS.len()];
     let mut projecting = vec![vec![Vec::new(); WIDTHS.len()]; 2];
     let mut patterns = Patterns::new()?;
+    let mut ciphers = Ciphers::new(&tables, args.cryptopp.then_some(args.mib))?;
     for _ in 0..args.rounds {
         for (share, (_, limit)) in SHARES.iter().enumerate() {
             for ((_, contender), found) in CONTENDERS.iter().zip(&mut selecting) {
@@ -106,11 +111,12 @@ pub(super) fn run(args: &OperatorArgs) -> Outcome {
             }
         }
         patterns.measure()?;
+        ciphers.measure(&tables)?;
         bar.inc(1);
         stop.check()?;
     }
     bar.finish_and_clear();
-    show(args, &kept, &selecting, &projecting, &patterns)
+    show(args, &kept, &selecting, &projecting, &patterns, &ciphers)
 }
 
 pub(super) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
@@ -136,12 +142,18 @@ impl Tables {
         })
     }
 
-    fn rows(&self) -> &[Row] {
+    /// Columns by row groups.
+    pub(super) fn groups(&self) -> &[RecordBatch] {
+        &self.groups
+    }
+
+    /// Row by row.
+    pub(super) fn rows(&self) -> &[Row] {
         self.numbers.as_chunks().0
     }
 }
 
-fn values(group: &RecordBatch, column: usize) -> &[i64] {
+pub(super) fn values(group: &RecordBatch, column: usize) -> &[i64] {
     group.column(column).as_primitive::<Int64Type>().values()
 }
 
@@ -224,8 +236,16 @@ fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// What a node runs: from batches to batches.
 fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+    program_over(tables.groups.iter().cloned().map(Ok), limit, send)
+}
+
+/// What a node runs: from batches to batches.
+pub(super) fn program_over(
+    groups: impl Iterator<Item = Result<RecordBatch, Failure>>,
+    limit: i64,
+    send: Sink<'_>,
+) -> Outcome {
     let less = |column| {
         let value = Some(Value::Integer(i128::from(limit)));
         let literal = Instruction::Literal(Scalar { of: Type::Int64, value });
@@ -236,8 +256,8 @@ fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
         Program::check(vec![Type::Int64; 8], vec![Operator::Filter(filter)]).map_err(Failure::failed)?;
     let prepared = Prepared::new(Arc::new(program), Vec::new()).map_err(Failure::failed)?;
     let mut run = Run::new(Arc::new(prepared), Bounds::default()).map_err(Failure::failed)?;
-    for group in &tables.groups {
-        for batch in run.push(group, 0).map_err(Failure::failed)? {
+    for group in groups {
+        for batch in run.push(&group?, 0).map_err(Failure::failed)? {
             (0..8).for_each(|column| send(values(&batch, column)));
         }
     }
@@ -278,6 +298,7 @@ fn show(
     selecting: &[Vec<Vec<f64>>],
     projecting: &[Vec<Vec<f64>>],
     patterns: &Patterns,
+    ciphers: &Ciphers,
 ) -> Outcome {
     let middle = |found: &[f64]| median(found.iter().copied());
     // Side by side within each round, as the machine's speed drifts.
@@ -316,6 +337,9 @@ fn show(
     }
     let (matched, of_patterns): (Vec<_>, Vec<_>) = patterns.lines().into_iter().unzip();
     values.extend(of_patterns);
+    let (opened, of_opened): (Vec<_>, Vec<_>) = ciphers.alone().into_iter().unzip();
+    let (behind, of_behind): (Vec<_>, Vec<_>) = ciphers.selecting().into_iter().unzip();
+    values.extend(of_opened.into_iter().chain(of_behind));
     let mut out = std::io::stdout().lock();
     if args.json {
         let all = json!({ "machine": machine(), "mib": args.mib, "rounds": args.rounds, "found": values });
@@ -343,6 +367,12 @@ fn show(
         "Patterns found in every other of texts: GB/s of text",
         &["pattern", "bytes of a text", "a program", "regex crate", "ratio"],
         &matched,
+    )?;
+    part("Buffers of 512 KiB of an encrypted table opened: GB/s", &["by", "GB/s", "ratio"], &opened)?;
+    part(
+        "The program above over columns, and over such that are opened for it: GB/s of the table",
+        &["kept", "open", "encrypted", "ratio"],
+        &behind,
     )?;
     writeln!(
         out,

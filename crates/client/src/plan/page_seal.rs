@@ -16,9 +16,9 @@
 //! Why so, and what it does not protect: docs/decisions/0008-sealed-scratch.md.
 
 use super::EXTENT_BYTES_MIN;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use farpool_wire::limits::REGION_BYTES_MAX;
 use farpool_wire::{Epoch, Incarnation, RegionIndex};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -161,8 +161,8 @@ fn check_run(first: PagePlace, pages: usize, bytes: usize) -> Result<(), PageErr
 }
 
 impl PageKey {
-    /// A key from 32 random bytes that were made for it and are used for nothing else. They are wiped; the key's
-    /// expanded form is not wiped when it is dropped, for `ring` has no way to.
+    /// A key from 32 random bytes that were made for it and are used for nothing else. They are wiped; the
+    /// library wipes the key's expanded form when it is dropped.
     pub fn new(secret: &mut [u8; 32]) -> PageKey {
         let key = UnboundKey::new(&AES_256_GCM, secret).expect("an AES-256 key is 32 bytes");
         secret.zeroize();
@@ -239,7 +239,7 @@ impl PageKey {
             };
             let data = Aad::from(place.additional_data());
             self.key
-                .open_in_place_separate_tag(nonce(counter.get()), data, tag.into(), page, 0..)
+                .open_in_place_separate_tag(nonce(counter.get()), data, &tag, page)
                 .map_err(|_| PageError::Tampered { place })?;
         }
         Ok(())

@@ -2,8 +2,9 @@
 
 use super::TABLE_PREFIX;
 use super::column_type::RowPlaces;
-use super::footer::{BufferAt, Footer, RowGroup, Trailer};
+use super::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
 use super::put::{TableLayout, file_name};
+use super::sealed::{ScanKeys, TableSeal};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase, ReadRange};
 use crate::node_links::LeasedRegion;
@@ -14,6 +15,7 @@ use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
 use farpool_operators::columns::{column_of, columns_of_rows};
+use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_transport::Bell;
 use farpool_transport::landing::Landing;
 use farpool_wire::control::ByName;
@@ -59,18 +61,36 @@ pub struct FarTable {
     name: Arc<str>,
     pub(super) file: FarFile,
     footer: Arc<Footer>,
+    /// Of an encrypted table that was opened with its key.
+    pub(super) seal: Option<Arc<TableSeal>>,
+    pub(super) seal_answers: bool,
 }
 
 impl Pool {
-    /// Opens a far table.
+    /// Opens a far table. One that is encrypted tells its columns and how many rows it has; to read it,
+    /// [`Pool::table_with_key`].
     ///
     /// Errors: [`ErrorKind::NotFound`] if there is none of this name, [`ErrorKind::Lost`] if its bytes are gone,
     /// [`ErrorKind::Invalid`] if a file has its name and is no far table.
     pub fn table(&self, name: &str) -> Result<FarTable, Error> {
+        self.open_table(name, None)
+    }
+
+    /// Opens an encrypted far table with the key that it was put with.
+    ///
+    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`] if it has another key, or is not encrypted;
+    /// [`ErrorKind::Refused`] if what it says of itself was changed.
+    pub fn table_with_key(&self, name: &str, key: &TableKey) -> Result<FarTable, Error> {
+        self.open_table(name, Some(key))
+    }
+
+    fn open_table(&self, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
         let open = || {
             let file = self.open(&file_name(name)?)?;
-            let footer = Arc::new(read_footer(&file)?);
-            Ok(FarTable { name: name.into(), file, footer })
+            let mut footer = read_footer(&file)?;
+            let seal = key.map(|key| opened(&mut footer, key)).transpose()?;
+            let (footer, seal) = (Arc::new(footer), seal.map(Arc::new));
+            Ok(FarTable { name: name.into(), file, footer, seal, seal_answers: false })
         };
         open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
     }
@@ -89,6 +109,19 @@ impl Pool {
         self.delete(&file_name(name)?)
             .map_err(|error| error.during(format_args!("dropping far table {name:?}")))
     }
+}
+
+/// Opens what a table says of itself with a key.
+fn opened(footer: &mut Footer, key: &TableKey) -> Result<TableSeal, Error> {
+    let error = |kind, why: &str| Error::new(kind, why.to_owned());
+    let salt = footer.seal.as_ref().map(|seal| seal.salt);
+    let opened = footer.open(key).map_err(|wrong| match wrong {
+        WrongKey::Other => error(ErrorKind::Invalid, "this is not the key that it is encrypted with"),
+        WrongKey::Changed => error(ErrorKind::Refused, "its footer was changed since it was encrypted"),
+    })?;
+    let not_encrypted = || error(ErrorKind::Invalid, "it is not encrypted, and a key was given");
+    let ((seals, key), salt) = opened.zip(salt).ok_or_else(not_encrypted)?;
+    Ok(TableSeal { key, salt, seals })
 }
 
 fn read_footer(file: &FarFile) -> Result<Footer, Error> {
@@ -113,7 +146,8 @@ fn read_footer(file: &FarFile) -> Result<Footer, Error> {
     if crc32c::crc32c(bytes) != trailer.footer_crc {
         return Err(no_table("the checksum of its footer does not match".to_owned()));
     }
-    Footer::take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer: {error}")))
+    Footer::take(bytes, trailer.footer_offset, trailer.is_sealed)
+        .map_err(|error| no_table(format!("its footer: {error}")))
 }
 
 impl std::fmt::Debug for FarTable {
@@ -152,6 +186,33 @@ impl FarTable {
             Some(_) => TableLayout::Rows,
             None => TableLayout::Columns,
         }
+    }
+
+    /// Whether only those can read it who have its key.
+    pub fn is_encrypted(&self) -> bool {
+        self.footer.seal.is_some()
+    }
+
+    /// Whether nodes seal what scans leave, under a key for each scan; they do not unless this is said. It protects
+    /// nothing that the way of the answers does not protect already: keys go no other way (see ADR 0018).
+    pub fn sealing_answers(self, seal_answers: bool) -> FarTable {
+        FarTable { seal_answers, ..self }
+    }
+
+    /// That it can be read.
+    pub(super) fn check_key(&self) -> Result<(), Error> {
+        if self.is_encrypted() && self.seal.is_none() {
+            let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+
+    /// The keys that its scans need which read these columns.
+    pub(super) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
+        let columns = || columns.iter().map(|column| *column as u16).collect();
+        let table = self.seal.as_ref().map(|seal| (Arc::clone(seal), columns()));
+        ScanKeys { table, seal_answers: self.seal_answers }
     }
 
     /// Of each row group, which row of the table its first one is.
@@ -193,7 +254,8 @@ impl FarTable {
     /// the order asked for; of all, if nothing is said. Only what is asked for is fetched, on a thread that keeps
     /// ahead of whoever takes the batches.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group. What fails later is the iterator's
+    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group, or it is encrypted and was opened without
+    /// a key. What fails later is the iterator's
     /// last item: [`ErrorKind::Lost`] if the table's bytes are gone, [`ErrorKind::Closed`] if it was dropped or
     /// replaced.
     pub fn read(&self, columns: Option<&[usize]>, groups: Option<&[usize]>) -> Result<TableReader, Error> {
@@ -207,6 +269,7 @@ impl FarTable {
                 }
             },
         };
+        self.check_key()?;
         let columns = chosen(columns, self.schema().fields().len(), "column")?;
         let groups = chosen(groups, self.row_groups().len(), "row group")?;
         let fields: Vec<_> =
@@ -217,6 +280,7 @@ impl FarTable {
             table: self.clone(),
             columns,
             groups: groups.into(),
+            positions: self.positions(),
             schema: Arc::clone(&schema),
             shared: Arc::clone(&shared),
         };
@@ -316,6 +380,8 @@ struct Fetch {
     table: FarTable,
     columns: Vec<usize>,
     groups: VecDeque<usize>,
+    /// Of each row group of the table, which row its first one is.
+    positions: Vec<u64>,
     schema: SchemaRef,
     shared: Arc<Shared>,
 }
@@ -362,22 +428,23 @@ impl Fetch {
     /// Fetches the next row groups, all at once.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
-        let mut taken: Vec<(&RowGroup, Vec<Landing>)> = Vec::new();
+        let tag_bytes = if table.seal.is_some() { TAG_BYTES } else { 0 };
+        let mut taken: Vec<(usize, &RowGroup, Vec<Landing>)> = Vec::new();
         let mut bytes = 0;
         while let Some(index) = self.groups.front()
             && taken.len() < WAITING_MAX
         {
             let group = &table.footer.groups[*index];
-            let sizes = || group.buffers(&self.columns).map(|buffer| buffer.bytes as usize);
+            let sizes = || group.buffers(&self.columns).map(|buffer| buffer.bytes as usize + tag_bytes);
             bytes += sizes().sum::<usize>() as u64;
             if bytes > FETCH_BYTES && !taken.is_empty() {
                 break;
             }
-            taken.push((group, sizes().map(Landing::new).collect()));
+            taken.push((*index, group, sizes().map(Landing::new).collect()));
             self.groups.pop_front();
         }
         let mut ranges = Vec::new();
-        for (group, buffers) in &mut taken {
+        for (_, group, buffers) in &mut taken {
             for (at, into) in group.buffers(&self.columns).zip(buffers.iter_mut()) {
                 let offset = group.offset + u64::from(at.offset);
                 ranges.push(ReadRange { offset, into: into.as_mut() });
@@ -385,47 +452,58 @@ impl Fetch {
         }
         ranges.retain(|range| !range.into.is_empty());
         table.file.read_batch(&mut ranges)?;
-        Ok(taken.into_iter().map(|(group, buffers)| self.batch(group, buffers)).collect())
+        Ok(taken.into_iter().map(|(index, group, buffers)| self.batch(index, group, buffers)).collect())
     }
 
-    fn batch(&self, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
+    fn batch(&self, index: usize, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
         let damaged = |column: Option<&str>, why: String| {
             let (name, column) =
                 (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} at ")));
             let message = format!("far table {name:?}: {column}row group {}: {why}", group.offset);
             Error::new(ErrorKind::Refused, message)
         };
-        let is_whole = |buffer: &[u8], at: &BufferAt| crc32c::crc32c(buffer) == at.crc;
-        let crc_differs = || "the checksum of its bytes does not match".to_owned();
+        let position = self.positions[index];
         let fields = self.columns.iter().zip(self.schema.fields());
         let rows = group.rows as usize;
         let mut arrays = Vec::with_capacity(self.columns.len());
+        let mut buffers = buffers.into_iter();
         if let (Some(at), Some(places)) = (group.rows_buffer(), RowPlaces::of(self.table.schema())) {
-            if let Some(bytes) = buffers.first() {
-                if !is_whole(bytes.as_ref(), &at) {
-                    return Err(damaged(None, crc_differs()));
-                }
+            if let Some(bytes) = buffers.next() {
+                let place = BufferPlace { position, column: 0, buffer: 0 };
+                let bytes = self.checked(bytes, &at, place).map_err(|why| damaged(None, why))?;
                 let wanted: Vec<_> =
                     fields.map(|(column, field)| (field.data_type(), places.starts[*column])).collect();
-                arrays = columns_of_rows(&wanted, places.row_bytes, rows, bytes.as_ref(), usize::MAX)
+                arrays = columns_of_rows(&wanted, places.row_bytes, rows, &bytes, usize::MAX)
                     .map_err(|why| damaged(None, why))?;
             }
         } else {
-            let mut buffers = buffers.into_iter().map(|bytes| Buffer::from(bytes::Bytes::from_owner(bytes)));
             for (column, field) in fields {
                 let chunk = &group.columns[*column];
-                let of_chunk: Vec<Buffer> = buffers.by_ref().take(chunk.buffers.len()).collect();
-                if !of_chunk.iter().zip(&chunk.buffers).all(|(buffer, at)| is_whole(buffer, at)) {
-                    return Err(damaged(Some(field.name()), crc_differs()));
+                let damaged = |why: String| damaged(Some(field.name()), why);
+                let mut of_chunk: Vec<Buffer> = Vec::with_capacity(chunk.buffers.len());
+                for ((buffer, at), landed) in (0u8..).zip(&chunk.buffers).zip(buffers.by_ref()) {
+                    let place = BufferPlace { position, column: *column as u16, buffer };
+                    of_chunk.push(self.checked(landed, at, place).map_err(damaged)?);
                 }
                 let nulls = chunk.null_count as usize;
                 let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
-                arrays.push(column.map_err(|why| damaged(Some(field.name()), why))?);
+                arrays.push(column.map_err(damaged)?);
             }
         }
         // Of no columns, the rows are still counted.
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
             .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
+    }
+
+    /// A buffer that has come, if it is as it was put.
+    fn checked(&self, mut landed: Landing, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
+        match &self.table.seal {
+            Some(seal) => seal.seals.open(place, landed.as_mut()).map_err(|error| error.to_string())?,
+            None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
+            None => return Err("the checksum of its bytes does not match".to_owned()),
+        }
+        let landed = Buffer::from(bytes::Bytes::from_owner(landed));
+        Ok(landed.slice_with_length(0, at.bytes as usize))
     }
 }

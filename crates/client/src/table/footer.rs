@@ -8,6 +8,7 @@ use super::statistics::Statistics;
 use super::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
 use farpool_operators::columns::value_bytes;
+use farpool_sealing::{KEY_BYTES, SALT_BYTES, SealKey, TAG_BYTES, TableKey, TableSeals};
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 pub use farpool_wire::control::ColumnLayout as Encoding;
@@ -15,11 +16,13 @@ use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"FPTABLE1";
 const VERSION: u16 = 1;
+/// Of encrypted tables.
+const VERSION_SEALED: u16 = 2;
 /// The fewest bytes of a column in the schema (an empty name, a type, nullable), of a row group, and of a
 /// column in it (a Boolean one).
 const COLUMN_BYTES_MIN: usize = 4;
 const GROUP_BYTES_MIN: usize = 8 + 4 + 4;
-const CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES + 1;
+const CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES;
 
 /// The last bytes of a table's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Trailer {
     pub footer_bytes: u32,
     /// CRC32C of the footer.
     pub footer_crc: u32,
+    /// Whether the table is encrypted.
+    pub is_sealed: bool,
 }
 
 /// A buffer of a column in a row group.
@@ -37,9 +42,9 @@ pub struct Trailer {
 pub struct BufferAt {
     /// First byte, counted from the start of the row group; a multiple of [`BUFFER_ALIGN`].
     pub offset: u32,
-    /// Bytes, without padding.
+    /// Bytes, without padding, and without the tag behind them if the table is encrypted.
     pub bytes: u32,
-    /// CRC32C of them.
+    /// CRC32C of them; 0 if the table is encrypted.
     pub crc: u32,
 }
 
@@ -53,7 +58,8 @@ pub struct ColumnChunk {
     /// Validity bitmap if there are nulls; then keys of a dictionary; then offsets of text and binary; then values. Of
     /// rows: all of them, the same for each column.
     pub buffers: Vec<BufferAt>,
-    /// Between what its values are; nothing if it has none, or (of floating-point numbers) only NaN.
+    /// Between what its values are; nothing if it has none, or (of floating-point numbers) only NaN; or of an encrypted
+    /// table that is not opened.
     pub statistics: Option<Statistics>,
 }
 
@@ -77,6 +83,28 @@ pub struct Footer {
     pub schema: SchemaRef,
     /// Its row groups, in the order of their rows and of their places.
     pub groups: Vec<RowGroup>,
+    /// What opens it, but for the key, if it is encrypted.
+    pub seal: Option<FooterSeal>,
+}
+
+/// What the footer of an encrypted table has besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FooterSeal {
+    /// Random, and no other table's.
+    pub salt: [u8; SALT_BYTES],
+    /// What tells the key from others.
+    pub check: [u8; KEY_BYTES],
+    /// The statistics of all columns of all row groups, and the tag behind them, which is that of the footer as well.
+    pub statistics: Vec<u8>,
+}
+
+/// Why a key does not open a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WrongKey {
+    /// It is another table's.
+    Other,
+    /// It is the table's, whose footer was changed.
+    Changed,
 }
 
 impl Trailer {
@@ -89,7 +117,7 @@ impl Trailer {
         self.footer_offset.put(out);
         self.footer_bytes.put(out);
         self.footer_crc.put(out);
-        VERSION.put(out);
+        if self.is_sealed { VERSION_SEALED } else { VERSION }.put(out);
         0u16.put(out);
         crc32c::crc32c(&out[start..]).put(out);
         MAGIC.put(out);
@@ -104,15 +132,19 @@ impl Trailer {
         let mut from = Cursor::new(fields);
         let mut take = || -> Result<(Trailer, u16, u16, u32), WireError> {
             let (footer_offset, footer_bytes) = (u64::take(&mut from)?, u32::take(&mut from)?);
-            let trailer = Trailer { footer_offset, footer_bytes, footer_crc: u32::take(&mut from)? };
-            Ok((trailer, u16::take(&mut from)?, u16::take(&mut from)?, u32::take(&mut from)?))
+            let (footer_crc, version) = (u32::take(&mut from)?, u16::take(&mut from)?);
+            let is_sealed = version == VERSION_SEALED;
+            let trailer = Trailer { footer_offset, footer_bytes, footer_crc, is_sealed };
+            Ok((trailer, version, u16::take(&mut from)?, u32::take(&mut from)?))
         };
         let (trailer, version, reserved, crc) = take().map_err(|error| error.to_string())?;
         if crc != crc32c::crc32c(&fields[..20]) {
             return Err("the checksum of its trailer does not match".to_owned());
         }
-        if version != VERSION || reserved != 0 {
-            return Err(format!("it is a far table of version {version}; version {VERSION} is read here"));
+        if !(VERSION..=VERSION_SEALED).contains(&version) || reserved != 0 {
+            return Err(format!(
+                "it is a far table of version {version}; versions {VERSION} and {VERSION_SEALED} are read here"
+            ));
         }
         if trailer.footer_bytes as usize > FOOTER_BYTES_MAX {
             let bytes = trailer.footer_bytes;
@@ -129,21 +161,26 @@ impl Trailer {
 }
 
 impl BufferAt {
-    const BYTES: usize = 12;
+    /// The fewest that one takes in a footer.
+    const BYTES: usize = 8;
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, is_sealed: bool, out: &mut Vec<u8>) {
         self.offset.put(out);
         self.bytes.put(out);
-        self.crc.put(out);
+        if !is_sealed {
+            self.crc.put(out);
+        }
     }
 
-    fn take(from: &mut Cursor<'_>) -> Result<BufferAt, WireError> {
-        Ok(BufferAt { offset: u32::take(from)?, bytes: u32::take(from)?, crc: u32::take(from)? })
+    fn take(from: &mut Cursor<'_>, is_sealed: bool) -> Result<BufferAt, WireError> {
+        let (offset, bytes) = (u32::take(from)?, u32::take(from)?);
+        Ok(BufferAt { offset, bytes, crc: if is_sealed { 0 } else { u32::take(from)? } })
     }
 
-    /// First byte behind it.
-    fn end(&self) -> u64 {
-        u64::from(self.offset) + u64::from(self.bytes)
+    /// First byte behind it and its tag.
+    fn end(&self, is_sealed: bool) -> u64 {
+        let tag = if is_sealed { TAG_BYTES as u64 } else { 0 };
+        u64::from(self.offset) + u64::from(self.bytes) + tag
     }
 }
 
@@ -163,18 +200,25 @@ impl ColumnChunk {
         values + usize::from(has_nulls)
     }
 
-    fn put(&self, of: &DataType, out: &mut Vec<u8>) {
+    fn put(&self, of: &DataType, is_sealed: bool, out: &mut Vec<u8>) {
         out.push(match self.encoding {
             Encoding::Plain => 0,
             Encoding::Dictionary => 1,
             Encoding::Rows => 2,
         });
         self.null_count.put(out);
-        self.buffers.iter().for_each(|buffer| buffer.put(out));
-        Statistics::put(self.statistics.as_ref(), of, out);
+        self.buffers.iter().for_each(|buffer| buffer.put(is_sealed, out));
+        if !is_sealed {
+            Statistics::put(self.statistics.as_ref(), of, out);
+        }
     }
 
-    fn take(from: &mut Cursor<'_>, of: &DataType, rows: usize) -> Result<ColumnChunk, WireError> {
+    fn take(
+        from: &mut Cursor<'_>,
+        of: &DataType,
+        rows: usize,
+        is_sealed: bool,
+    ) -> Result<ColumnChunk, WireError> {
         let encoding = match (u8::take(from)?, of) {
             (0, _) => Encoding::Plain,
             (1, DataType::Utf8 | DataType::Binary) => Encoding::Dictionary,
@@ -189,8 +233,8 @@ impl ColumnChunk {
             return Err(WireError::TooMany { what: "nulls of a column", found, max });
         }
         let count = ColumnChunk::buffer_count(of, encoding, null_count > 0);
-        let buffers = (0..count).map(|_| BufferAt::take(from)).collect::<Result<Vec<_>, _>>()?;
-        let statistics = Statistics::take(of, from)?;
+        let buffers = (0..count).map(|_| BufferAt::take(from, is_sealed)).collect::<Result<Vec<_>, _>>()?;
+        let statistics = if is_sealed { None } else { Statistics::take(of, from)? };
         let chunk = ColumnChunk { encoding, null_count, buffers, statistics };
         chunk.check_sizes(of, rows)?;
         Ok(chunk)
@@ -250,12 +294,12 @@ impl RowGroup {
         self.offset + u64::from(self.bytes)
     }
 
-    fn put(&self, schema: &Schema, out: &mut Vec<u8>) {
+    fn put(&self, schema: &Schema, is_sealed: bool, out: &mut Vec<u8>) {
         self.offset.put(out);
         self.bytes.put(out);
         self.rows.put(out);
         for (column, field) in self.columns.iter().zip(schema.fields()) {
-            column.put(field.data_type(), out);
+            column.put(field.data_type(), is_sealed, out);
         }
     }
 
@@ -265,6 +309,7 @@ impl RowGroup {
         schema: &Schema,
         from_offset: u64,
         end_max: u64,
+        is_sealed: bool,
     ) -> Result<RowGroup, WireError> {
         let (offset, bytes, rows) = (u64::take(from)?, u32::take(from)?, u32::take(from)?);
         let is_placed = offset.is_multiple_of(GROUP_ALIGN as u64)
@@ -280,7 +325,7 @@ impl RowGroup {
         let mut columns: Vec<ColumnChunk> = Vec::with_capacity(schema.fields().len());
         let mut end = 0;
         for field in schema.fields() {
-            let column = ColumnChunk::take(from, field.data_type(), rows as usize)?;
+            let column = ColumnChunk::take(from, field.data_type(), rows as usize, is_sealed)?;
             if column.null_count > 0 && !field.is_nullable() {
                 let found = column.null_count.into();
                 return Err(WireError::Value { what: "nulls of a column that has none", found });
@@ -301,14 +346,14 @@ impl RowGroup {
             for buffer in &column.buffers {
                 let is_placed = (buffer.offset as usize).is_multiple_of(BUFFER_ALIGN)
                     && u64::from(buffer.offset) >= end
-                    && buffer.end() <= bytes.into();
+                    && buffer.end(is_sealed) <= bytes.into();
                 if !is_placed {
                     return Err(WireError::Value {
                         what: "the place of a buffer",
                         found: buffer.offset.into(),
                     });
                 }
-                end = buffer.end();
+                end = buffer.end(is_sealed);
             }
             columns.push(column);
         }
@@ -353,8 +398,22 @@ impl Footer {
         self.groups.iter().map(|group| u64::from(group.rows)).sum()
     }
 
-    /// Appends the footer.
+    /// Appends the footer. Of an encrypted table, statistics are those of its [`FooterSeal`].
     pub fn put(&self, out: &mut Vec<u8>) {
+        self.put_open(out);
+        if let Some(seal) = &self.seal {
+            (seal.statistics.len() as u32).put(out);
+            out.extend_from_slice(&seal.statistics);
+        }
+    }
+
+    /// All of the footer that anybody can read.
+    fn put_open(&self, out: &mut Vec<u8>) {
+        let is_sealed = self.seal.is_some();
+        if let Some(seal) = &self.seal {
+            seal.salt.put(out);
+            seal.check.put(out);
+        }
         (self.schema.fields().len() as u16).put(out);
         for field in self.schema.fields() {
             put_text(field.name(), out);
@@ -362,13 +421,63 @@ impl Footer {
             field.is_nullable().put(out);
         }
         (self.groups.len() as u32).put(out);
-        self.groups.iter().for_each(|group| group.put(&self.schema, out));
+        self.groups.iter().for_each(|group| group.put(&self.schema, is_sealed, out));
     }
 
-    /// Reads a footer that lies at `footer_offset` of its file; every row group lies before.
-    pub fn take(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
+    /// Makes it the footer of an encrypted table with this key, its salt, and what tells the key from others.
+    pub fn seal(&mut self, seals: &TableSeals, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
+        let mut statistics = Vec::new();
+        for group in &self.groups {
+            for (column, field) in group.columns.iter().zip(self.schema.fields()) {
+                Statistics::put(column.statistics.as_ref(), field.data_type(), &mut statistics);
+            }
+        }
+        self.seal = Some(FooterSeal { salt, check, statistics: Vec::new() });
+        let mut open = Vec::new();
+        self.put_open(&mut open);
+        seals.seal_statistics(&open, &mut statistics);
+        if let Some(seal) = &mut self.seal {
+            seal.statistics = statistics;
+        }
+    }
+
+    /// Makes its statistics readable, and tells by that whether all of it is as it was sealed. What opens the buffers,
+    /// and the key of the table; nothing if it is not encrypted.
+    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableSeals, SealKey)>, WrongKey> {
+        let Some(seal) = &self.seal else { return Ok(None) };
+        let (key, check) = key.of_table(&seal.salt);
+        if check != seal.check {
+            return Err(WrongKey::Other);
+        }
+        let seals = TableSeals::new(&key, seal.salt);
+        let mut open = Vec::new();
+        self.put_open(&mut open);
+        let mut statistics = seal.statistics.clone();
+        seals.open_statistics(&open, &mut statistics).map_err(|_| WrongKey::Changed)?;
+        self.take_statistics(&statistics).map_err(|_| WrongKey::Changed)?;
+        Ok(Some((seals, key)))
+    }
+
+    /// Reads the statistics of an encrypted table, opened.
+    pub fn take_statistics(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        let mut from = Cursor::new(bytes);
+        for group in &mut self.groups {
+            for (column, field) in group.columns.iter_mut().zip(self.schema.fields()) {
+                column.statistics = Statistics::take(field.data_type(), &mut from)?;
+            }
+        }
+        from.finish()
+    }
+
+    /// Reads a footer that lies at `footer_offset` of its file; every row group lies before. Of which form it is, its
+    /// trailer says.
+    pub fn take(bytes: &[u8], footer_offset: u64, is_sealed: bool) -> Result<Footer, WireError> {
         let mut from = Cursor::new(bytes);
         let from = &mut from;
+        let key = match is_sealed {
+            true => Some((<[u8; SALT_BYTES]>::take(from)?, <[u8; KEY_BYTES]>::take(from)?)),
+            false => None,
+        };
         let columns = usize::from(u16::take(from)?);
         if !(1..=COLUMNS_MAX).contains(&columns) {
             return Err(WireError::Value { what: "columns of a table", found: columns as u64 });
@@ -390,10 +499,17 @@ impl Footer {
         let mut groups: Vec<RowGroup> = Vec::with_capacity(count);
         for _ in 0..count {
             let behind = groups.last().map_or(0, RowGroup::end);
-            groups.push(RowGroup::take(from, &schema, behind, footer_offset)?);
+            groups.push(RowGroup::take(from, &schema, behind, footer_offset, is_sealed)?);
         }
+        let seal = match key {
+            Some((salt, check)) => {
+                let count = u32::take(from)? as usize;
+                Some(FooterSeal { salt, check, statistics: from.bytes(count)?.to_vec() })
+            }
+            None => None,
+        };
         match from.left() {
-            0 => Ok(Footer { schema, groups }),
+            0 => Ok(Footer { schema, groups, seal }),
             left => Err(WireError::Trailing { left }),
         }
     }

@@ -10,6 +10,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, FieldRef, SchemaRef};
 use farpool_operators::columns::value_bytes as fixed_bytes;
+use farpool_sealing::TAG_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct Packer {
     /// Where columns lie in rows; nothing if each lies by itself.
     places: Option<RowPlaces>,
     bytes_max: usize,
+    /// Bytes that are left behind each buffer.
+    tag_bytes: usize,
     parts: Vec<RecordBatch>,
     rows: usize,
 }
@@ -45,7 +48,7 @@ impl Packer {
         // Offsets of text are `i32`, and so are places within a group.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
         let (places, parts) = (None, Vec::new());
-        Ok(Packer { given: schema, schema: stored, places, bytes_max, parts, rows: 0 })
+        Ok(Packer { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
     }
 
     /// The same, of rows of fixed width that lie one behind the other.
@@ -64,6 +67,11 @@ impl Packer {
                 )))
             }
         }
+    }
+
+    /// Leaves room behind each buffer, for the tag of one that is sealed; its checksum is 0 then.
+    pub fn leaving_tags(self) -> Packer {
+        Packer { tag_bytes: TAG_BYTES, ..self }
     }
 
     /// The columns in their stored types.
@@ -132,8 +140,10 @@ impl Packer {
             .collect();
         let sizes = self.schema.fields().iter().zip(&columns);
         let bytes: usize = match &self.places {
-            Some(places) => rows.saturating_mul(places.row_bytes),
-            None => sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows)).sum(),
+            Some(places) => rows.saturating_mul(places.row_bytes) + self.tag_bytes,
+            None => {
+                sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows, self.tag_bytes)).sum()
+            }
         };
         if bytes <= self.bytes_max {
             return ready(self.encode_group(&columns, rows, bytes));
@@ -160,7 +170,8 @@ impl Packer {
     }
 
     fn encode_group(&self, columns: &[Vec<ArrayRef>], rows: usize, bytes: usize) -> EncodedGroup {
-        let mut out = Vec::with_capacity(bytes.next_multiple_of(GROUP_ALIGN));
+        let bytes = Vec::with_capacity(bytes.next_multiple_of(GROUP_ALIGN));
+        let mut out = Out { bytes, tag_bytes: self.tag_bytes };
         let fields = self.schema.fields().iter().zip(columns);
         let columns = match &self.places {
             Some(places) => encode_rows(fields, rows, places, &mut out),
@@ -168,6 +179,7 @@ impl Packer {
                 fields.map(|(field, parts)| encode_column(field.data_type(), parts, rows, &mut out)).collect()
             }
         };
+        let mut out = out.bytes;
         let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: rows as u32, columns };
         out.resize(out.len().next_multiple_of(GROUP_ALIGN).max(GROUP_ALIGN), 0);
         EncodedGroup { group, bytes: out }
@@ -175,8 +187,8 @@ impl Packer {
 }
 
 /// Bytes that a column takes as it is, with what aligns its buffers.
-fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize) -> usize {
-    let aligned = |bytes: usize| bytes.next_multiple_of(BUFFER_ALIGN);
+fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize, tag_bytes: usize) -> usize {
+    let aligned = |bytes: usize| bytes.saturating_add(tag_bytes).next_multiple_of(BUFFER_ALIGN);
     let validity =
         if parts.iter().any(|part| part.logical_null_count() > 0) { aligned(bitmap_bytes(rows)) } else { 0 };
     let values = match of {
@@ -222,15 +234,25 @@ fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
     parts.iter().flat_map(of)
 }
 
-fn put_buffer(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
+/// A row group as it grows.
+struct Out {
+    bytes: Vec<u8>,
+    tag_bytes: usize,
+}
+
+fn put_buffer(out: &mut Out, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
+    let Out { bytes: out, tag_bytes } = out;
     out.resize(out.len().next_multiple_of(BUFFER_ALIGN), 0);
     let start = out.len();
     fill(out);
     let bytes = &out[start..];
-    BufferAt { offset: start as u32, bytes: bytes.len() as u32, crc: crc32c::crc32c(bytes) }
+    let crc = if *tag_bytes == 0 { crc32c::crc32c(bytes) } else { 0 };
+    let at = BufferAt { offset: start as u32, bytes: bytes.len() as u32, crc };
+    out.resize(out.len() + *tag_bytes, 0);
+    at
 }
 
-fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Vec<u8>) -> ColumnChunk {
+fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Out) -> ColumnChunk {
     // A dictionary may have a null among its values.
     let null_count: usize = parts.iter().map(|part| part.logical_null_count()).sum();
     let mut buffers = Vec::with_capacity(4);
@@ -276,7 +298,7 @@ fn encode_rows<'c>(
     columns: impl Iterator<Item = (&'c FieldRef, &'c Vec<ArrayRef>)> + Clone,
     rows: usize,
     places: &RowPlaces,
-    out: &mut Vec<u8>,
+    out: &mut Out,
 ) -> Vec<ColumnChunk> {
     let row_bytes = places.row_bytes;
     let buffer = put_buffer(out, |out| {
@@ -309,12 +331,12 @@ fn encode_bytes(
     of: &DataType,
     parts: &[ArrayRef],
     rows: usize,
-    out: &mut Vec<u8>,
+    out: &mut Out,
     buffers: &mut Vec<BufferAt>,
 ) -> (Encoding, Option<Statistics>) {
     let is_text = *of == DataType::Utf8;
     let plain_bytes = (rows + 1) * 4 + value_bytes(parts);
-    let mut put = |out: &mut Vec<u8>, values: &mut dyn Iterator<Item = &[u8]>| {
+    let mut put = |out: &mut Out, values: &mut dyn Iterator<Item = &[u8]>| {
         let mut end = 0u32;
         let mut ends = end.to_le_bytes().to_vec();
         let mut all = Vec::new();

@@ -20,13 +20,14 @@ mod pacing;
 mod put;
 mod query;
 mod report;
+mod sealed;
 mod shipping;
 mod skipping;
 mod statistics;
 
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
-pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, RowGroup, Trailer};
+pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use layout::{EncodedGroup, Packer};
 pub use put::{PutOptions, TableLayout};
 pub use query::Answer;

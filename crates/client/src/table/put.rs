@@ -10,6 +10,7 @@ use crate::options::Protection;
 use crate::pool::Pool;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use farpool_wire::{FileClass, Name};
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -26,11 +27,14 @@ pub enum TableLayout {
     Rows,
 }
 
-/// How a table is put.
+/// How a table is put. The default is columns, unencrypted.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// How its rows lie.
     pub layout: TableLayout,
+    /// Encrypts the table, so that only those who have this key can read it. Names and types of its columns, and how
+    /// many rows and nulls it has, can be read without.
+    pub key: Option<TableKey>,
 }
 
 /// The name of a table's file.
@@ -96,13 +100,19 @@ impl Pool {
             let regions = self.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
             let region_bytes =
                 regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
+            let seal = options.key.as_ref().map(|key| self.sealing(key)).transpose()?;
             let mut packer = Packer::new(schema, region_bytes)?;
             if options.layout == TableLayout::Rows {
                 packer = packer.in_rows()?;
             }
+            if seal.is_some() {
+                packer = packer.leaving_tags();
+            }
             let mut writer = Writer {
                 file: Unpublished(self.unlisted_pinned(file_name)?),
                 groups: Vec::new(),
+                rows: 0,
+                seal,
                 may_widen: true,
             };
             for batch in batches {
@@ -118,25 +128,63 @@ impl Pool {
         put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
     }
 
+    /// What seals one table, under a salt of its own.
+    fn sealing(&self, key: &TableKey) -> Result<Sealing, Error> {
+        let mut salt = [0; SALT_BYTES];
+        let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
+        self.session().host.random(&mut salt).map_err(no_random)?;
+        let (key, check) = key.of_table(&salt);
+        Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
+    }
+
     /// A new pinned file that no name leads to until it is published.
     fn unlisted_pinned(&self, name: String) -> Result<FarFile, Error> {
         FarFile::create(self.session(), name, FileClass::Pinned, self.next_number(), Protection::None, None)
     }
 }
 
+/// What seals a table.
+struct Sealing {
+    seals: TableSeals,
+    salt: [u8; SALT_BYTES],
+    check: [u8; KEY_BYTES],
+}
+
+impl Sealing {
+    /// Seals all buffers of a row group that begins at this row.
+    fn seal(&self, encoded: &mut EncodedGroup, position: u64) {
+        // Rows are one buffer, listed for each column.
+        let columns = if encoded.group.rows_buffer().is_some() { 1 } else { encoded.group.columns.len() };
+        for (column, chunk) in (0u16..).zip(&encoded.group.columns[..columns]) {
+            for (buffer, at) in (0u8..).zip(&chunk.buffers) {
+                let bytes = &mut encoded.bytes[at.offset as usize..][..at.bytes as usize + TAG_BYTES];
+                let (bytes, tag) = bytes.split_at_mut(at.bytes as usize);
+                tag.copy_from_slice(&self.seals.seal(BufferPlace { position, column, buffer }, bytes));
+            }
+        }
+    }
+}
+
 struct Writer {
     file: Unpublished,
     groups: Vec<RowGroup>,
+    /// Of these groups.
+    rows: u64,
+    seal: Option<Sealing>,
     /// Whether there may be a node that has no region of this table yet.
     may_widen: bool,
 }
 
 impl Writer {
-    fn add(&mut self, encoded: EncodedGroup) -> Result<(), Error> {
+    fn add(&mut self, mut encoded: EncodedGroup) -> Result<(), Error> {
         if self.groups.len() == ROW_GROUPS_MAX {
             let message = format!("more than {ROW_GROUPS_MAX} row groups");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
+        if let Some(seal) = &self.seal {
+            seal.seal(&mut encoded, self.rows);
+        }
+        self.rows += u64::from(encoded.group.rows);
         let file = &self.file.0;
         let session = &file.inner.session;
         let bytes = encoded.bytes.len() as u64;
@@ -154,7 +202,11 @@ impl Writer {
     fn end(self, schema: SchemaRef) -> Result<(), Error> {
         let file = &self.file.0;
         let mut bytes = Vec::new();
-        Footer { schema, groups: self.groups }.put(&mut bytes);
+        let mut footer = Footer { schema, groups: self.groups, seal: None };
+        if let Some(Sealing { seals, salt, check }) = &self.seal {
+            footer.seal(seals, *salt, *check);
+        }
+        footer.put(&mut bytes);
         if bytes.len() > FOOTER_BYTES_MAX {
             let message =
                 format!("a footer of {} bytes; up to {FOOTER_BYTES_MAX} are permitted", bytes.len());
@@ -162,7 +214,8 @@ impl Writer {
         }
         let footer_offset = file.length();
         let footer_crc = crc32c::crc32c(&bytes);
-        Trailer { footer_offset, footer_bytes: bytes.len() as u32, footer_crc }.put(&mut bytes);
+        let (footer_bytes, is_sealed) = (bytes.len() as u32, self.seal.is_some());
+        Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
         file.write_at(footer_offset, &bytes)?;
         file.publish(true)
     }

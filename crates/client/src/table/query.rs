@@ -38,8 +38,10 @@ fn batch_of(
 impl FarTable {
     /// A query over all of its columns, to be narrowed.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it has columns of a type that queries do not know.
+    /// Errors: [`ErrorKind::Invalid`] if it has columns of a type that queries do not know, or is encrypted and was
+    /// opened without a key.
     pub fn query(&self) -> Result<Query, Error> {
+        self.check_key()?;
         let named = |field: &Arc<Field>| match type_of(field.data_type()) {
             Some(of) => Ok((field.name().clone(), of)),
             None => Err(refused(format_args!(
@@ -203,7 +205,8 @@ impl<'t> Work<'t> {
             Some(Operator::Limit(rows)) => Some(*rows),
             _ => None,
         };
-        let shipping = Arc::new(Shipping::new(program, shares, rows_wanted));
+        let keys = self.table.scan_keys(&self.columns);
+        let shipping = Arc::new(Shipping::new(program, shares, rows_wanted).with_keys(keys));
         let session = Arc::clone(&self.table.file.inner.session);
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();

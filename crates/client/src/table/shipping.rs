@@ -9,6 +9,7 @@ use super::FarTable;
 use super::column_type::RowPlaces;
 use super::footer::{Encoding, RowGroup};
 use super::pacing::{Heard, Pace};
+use super::sealed::ScanKeys;
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::ReadPlan;
@@ -16,6 +17,7 @@ use crate::session::{Session, locked};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_operators::packed;
+use farpool_sealing::ChunkSeals;
 use farpool_transport::landing::Landing;
 use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
@@ -70,6 +72,7 @@ pub(super) enum Progress {
 /// Shares under way.
 pub(super) struct Shipping {
     program: Vec<u8>,
+    keys: ScanKeys,
     pub(super) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
     pub(super) changed: Bell,
@@ -173,7 +176,7 @@ impl Share {
         self.bytes += bytes;
     }
 
-    fn request(&self, program: &[u8]) -> Result<Request, WireError> {
+    fn request(&self, program: &[u8], seals: ScanSeals) -> Result<Request, WireError> {
         let right = |region: &Arc<LeasedRegion>| ScanRegion {
             region: region.region,
             epoch: region.epoch,
@@ -183,6 +186,7 @@ impl Share {
             program: Bytes::new(program.to_vec())?,
             regions: List::new(self.regions.iter().map(right).collect())?,
             groups: List::new(self.described.clone())?,
+            seals,
         }))
     }
 }
@@ -192,8 +196,13 @@ impl Shipping {
     pub(super) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
         let (is_fetching, rows, is_stopped) = Default::default();
-        let changed = Bell::default();
-        Shipping { program, shares, progress, changed, is_fetching, rows_wanted, rows, is_stopped }
+        let (keys, changed) = (ScanKeys::default(), Bell::default());
+        Shipping { program, keys, shares, progress, changed, is_fetching, rows_wanted, rows, is_stopped }
+    }
+
+    /// With what its scans have to do with keys.
+    pub(super) fn with_keys(self, keys: ScanKeys) -> Shipping {
+        Shipping { keys, ..self }
     }
 
     /// Whether nothing more is wanted of any share.
@@ -321,7 +330,8 @@ impl Shipping {
             session.check_lease(region)?;
         }
         let refused = |error: WireError| Error::new(crate::ErrorKind::Invalid, error.to_string());
-        let open = share.request(&self.program).map_err(refused)?;
+        let (seals, opens) = self.keys.for_scan(session, &share.node)?;
+        let open = share.request(&self.program, seals).map_err(refused)?;
         let deadline = session.deadline(session.options.request_timeout_ms);
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {
@@ -335,12 +345,79 @@ impl Shipping {
                 // Meanwhile, so nobody else knew of this one.
                 self.close(session, share, scan);
             }
-            let note = |chunk: &Chunk| self.note(index, session.host.now(), chunk);
-            receive(session, link, scan, share, note, &mut shipped, |rows| self.count(session, rows))
+            self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped)
         });
         match received {
             Err(_) if self.is_stopped() => Ok(shipped),
             received => received.map(|()| shipped),
+        }
+    }
+
+    /// Takes all chunks of the scan of a share. What has come is in `shipped` even if it breaks off.
+    fn receive(
+        &self,
+        session: &Session,
+        link: &mut dyn Link,
+        (index, scan): (usize, Handle),
+        opens: Option<&ChunkSeals>,
+        shipped: &mut Shipped,
+    ) -> Result<(), LinkError> {
+        let groups = &self.shares[index].groups;
+        let next = Request::NextChunk(ScanId { scan });
+        // Its own for each: the node answers every step, and one step takes no longer than any other request may.
+        let deadline = || session.deadline(session.options.request_timeout_ms);
+        let (mut asked, mut number) = (0, 0);
+        while asked < CREDITS {
+            link.post_call(&next, deadline())?;
+            asked += 1;
+        }
+        loop {
+            let answer = link.take_call(&next, deadline());
+            asked -= 1;
+            let chunk = match answer {
+                Ok(Reply::NextChunk(chunk)) => opened(chunk, number, opens)?,
+                Ok(other) => return Err(unexpected(&other)),
+                Err(error) => {
+                    if error.link_survives() {
+                        settle(link, &next, asked, &deadline)?;
+                    }
+                    return Err(error);
+                }
+            };
+            number += 1;
+            let done = chunk.done as usize;
+            // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep us.
+            let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
+            if done < shipped.groups || done > groups.len() || !gets_on {
+                let found = u64::from(chunk.done);
+                return Err(LinkError::Protocol(WireError::Value {
+                    what: "row groups done in a scan",
+                    found,
+                }));
+            }
+            self.note(index, session.host.now(), &chunk);
+            shipped.groups = chunk.done as usize;
+            shipped.read_bytes += chunk.read_bytes;
+            shipped.busy_ns += chunk.busy_ns;
+            shipped.chunk_bytes += chunk.batches.len() as u64;
+            if chunk.is_last {
+                settle(link, &next, asked, &deadline)?;
+            } else {
+                link.post_call(&next, deadline())?;
+                asked += 1;
+            }
+            let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
+            let mut rows = 0;
+            for (group, batch) in packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)? {
+                let no_group = WireError::Value { what: "the row group of a batch", found: group.into() };
+                let of_table = groups.get(group as usize).ok_or(LinkError::Protocol(no_group))?;
+                rows += batch.num_rows() as u64;
+                shipped.batches.push((*of_table, batch));
+            }
+            self.count(session, rows);
+            if chunk.is_last {
+                return Ok(());
+            }
         }
     }
 }
@@ -349,72 +426,14 @@ fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
 }
 
-/// Takes all chunks of a scan. What has come is in `shipped` even if it breaks off.
-fn receive(
-    session: &Session,
-    link: &mut dyn Link,
-    scan: Handle,
-    share: &Share,
-    note: impl Fn(&Chunk),
-    shipped: &mut Shipped,
-    count: impl Fn(u64),
-) -> Result<(), LinkError> {
-    let groups = share.groups.len();
-    let next = Request::NextChunk(ScanId { scan });
-    // Its own for each: the node answers every step, and one step takes no longer than any other request may.
-    let deadline = || session.deadline(session.options.request_timeout_ms);
-    let mut asked = 0;
-    while asked < CREDITS {
-        link.post_call(&next, deadline())?;
-        asked += 1;
-    }
-    loop {
-        let answer = link.take_call(&next, deadline());
-        asked -= 1;
-        let chunk = match answer {
-            Ok(Reply::NextChunk(chunk)) => chunk,
-            Ok(other) => return Err(unexpected(&other)),
-            Err(error) => {
-                if error.link_survives() {
-                    settle(link, &next, asked, &deadline)?;
-                }
-                return Err(error);
-            }
-        };
-        let done = chunk.done as usize;
-        // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep us.
-        let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
-        if done < shipped.groups || done > groups || !gets_on {
-            let found = u64::from(chunk.done);
-            return Err(LinkError::Protocol(WireError::Value { what: "row groups done in a scan", found }));
-        }
-        note(&chunk);
-        shipped.groups = chunk.done as usize;
-        shipped.read_bytes += chunk.read_bytes;
-        shipped.busy_ns += chunk.busy_ns;
-        shipped.chunk_bytes += chunk.batches.len() as u64;
-        if chunk.is_last {
-            settle(link, &next, asked, &deadline)?;
-        } else {
-            link.post_call(&next, deadline())?;
-            asked += 1;
-        }
-        let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
-        let batches = packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)?;
-        let mut rows = 0;
-        for (group, batch) in batches {
-            let of_table = share
-                .groups
-                .get(group as usize)
-                .ok_or(WireError::Value { what: "the row group of a batch", found: group.into() });
-            rows += batch.num_rows() as u64;
-            shipped.batches.push((*of_table.map_err(LinkError::Protocol)?, batch));
-        }
-        count(rows);
-        if chunk.is_last {
-            return Ok(());
-        }
-    }
+/// A chunk, the `number`th of its scan, that was sealed if it has to be.
+fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk, LinkError> {
+    let Some(opens) = opens else { return Ok(chunk) };
+    let head = Chunk::sealed_head(chunk.is_last, chunk.done);
+    let mut batches = chunk.batches.into_vec();
+    let not_sealed = |_| LinkError::Protocol(WireError::Value { what: "a sealed chunk", found: number });
+    opens.open(number, &head, &mut batches).map_err(not_sealed)?;
+    Ok(Chunk { batches: Bytes::new(batches).map_err(LinkError::Protocol)?, ..chunk })
 }
 
 /// Takes the answers to what was asked ahead of a scan that is over: that there is no such scan any more.

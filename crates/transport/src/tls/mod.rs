@@ -26,7 +26,7 @@ pub use stream::TlsStream;
 
 use rustls::client::Resumption;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
@@ -169,11 +169,11 @@ impl Tls {
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
-            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-            ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+            aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
         ],
-        kx_groups: vec![ring::kx_group::X25519, ring::kx_group::SECP256R1],
-        ..ring::default_provider()
+        kx_groups: vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1],
+        ..aws_lc_rs::default_provider()
     }
 }
 
@@ -214,7 +214,7 @@ fn check_own(
     let wrong = |error: webpki::Error| TlsError::of_webpki(&error, &whose, ca_label);
     let certificate = webpki::EndEntityCert::try_from(&chain[0]).map_err(wrong)?;
     for usage in usages {
-        let algorithms = ring::default_provider().signature_verification_algorithms.all;
+        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
         certificate
             .verify_for_usage(algorithms, &roots.roots, &chain[1..], UnixTime::now(), *usage, None, None)
             .map_err(wrong)?;
@@ -286,7 +286,7 @@ impl CertificateFacts {
         let certificate = certificates_of((pem, label))?.remove(0);
         let (not_before, not_after) =
             validity(&certificate).ok_or_else(|| no_pem(label, "a readable certificate"))?;
-        let digest = ring::cipher_suite::TLS13_AES_128_GCM_SHA256
+        let digest = aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256
             .tls13()
             .map(|suite| suite.common.hash_provider.hash(&certificate))
             .and_then(|hash| hash.as_ref().first_chunk().copied());
@@ -308,7 +308,7 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
         let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
         let usage = webpki::KeyUsage::client_auth();
         let WebPkiSupportedAlgorithms { all, .. } =
-            ring::default_provider().signature_verification_algorithms;
+            aws_lc_rs::default_provider().signature_verification_algorithms;
         certificate.verify_for_usage(all, &[], &[], at, usage, None, None).err()
     };
     let not_before = match refusal(0)? {

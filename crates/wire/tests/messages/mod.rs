@@ -164,7 +164,16 @@ strategies! {
         region: any::<u32>(), offset: any::<u64>(), rows: any::<u32>(), position: any::<u64>(),
         columns: list(scan_column()),
     }
-    open_scan -> OpenScan { program: bytes(), regions: list(scan_region()), groups: list(scan_group()) }
+    scan_opening -> ScanOpening {
+        key: any::<[u8; 16]>().prop_map(ScanKey), salt: any::<[u8; 16]>(), columns: list(any::<u16>()),
+    }
+    scan_seals -> ScanSeals {
+        opening: vec(scan_opening(), 0..=1).prop_map(|all| List::new(all).expect("one at most")),
+        answers: vec(any::<[u8; 16]>().prop_map(ScanKey), 0..=1).prop_map(|all| List::new(all).expect("one at most")),
+    }
+    open_scan -> OpenScan {
+        program: bytes(), regions: list(scan_region()), groups: list(scan_group()), seals: scan_seals(),
+    }
     scan_opened -> ScanOpened { scan: handle(), is_known: any::<bool>() }
     scan_id -> ScanId { scan: handle() }
     chunk -> Chunk {

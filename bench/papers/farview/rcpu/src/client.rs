@@ -3,6 +3,7 @@
 //! ```text
 //! read BYTES DEPTH COUNT     so many times DEPTH ranges, asked for at once
 //! select ROWS A X B Y
+//! opened ROWS A X B Y        the same of rows that lie encrypted
 //! distinct ROWS KEY
 //! group ROWS KEY VALUE
 //! regex ROWS WIDTH PATTERN   the pattern is the rest of the line
@@ -91,6 +92,13 @@ fn parse(line: &str) -> io::Result<Request> {
     let rows = number(&mut words)?;
     match name {
         "select" => Ok(Request::Select {
+            rows,
+            a: number(&mut words)?,
+            x: number(&mut words)?,
+            b: number(&mut words)?,
+            y: number(&mut words)?,
+        }),
+        "opened" => Ok(Request::Opened {
             rows,
             a: number(&mut words)?,
             x: number(&mut words)?,

@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Read { offset: u64, bytes: u64 },
     /// Of the first rows those whose column `a` is less than `x` and whose column `b` is less than `y`.
     Select { rows: u64, a: usize, x: i64, b: usize, y: i64 },
+    /// The same of rows that lie encrypted.
+    Opened { rows: u64, a: usize, x: i64, b: usize, y: i64 },
     /// Each value of a column of the first rows once.
     Distinct { rows: u64, key: usize },
     /// Each value of a column of the first rows, and the sum of another over the rows that have it.
@@ -55,6 +57,10 @@ impl Request {
             Request::Read { offset, bytes } => ([1, *offset, *bytes, 0, 0], ""),
             Request::Select { rows, a, x, b, y } => (
                 [2 | (*a as u64) << 8 | (*b as u64) << 16, *rows, x.cast_unsigned(), y.cast_unsigned(), 0],
+                "",
+            ),
+            Request::Opened { rows, a, x, b, y } => (
+                [6 | (*a as u64) << 8 | (*b as u64) << 16, *rows, x.cast_unsigned(), y.cast_unsigned(), 0],
                 "",
             ),
             Request::Distinct { rows, key } => ([3, *rows, *key as u64, 0, 0], ""),
@@ -98,6 +104,13 @@ impl Request {
                 pattern: String::from_utf8(pattern.to_vec())
                     .map_err(|_| bad("a pattern that is not UTF-8"))?,
             }),
+            6 => Ok(Request::Opened {
+                rows,
+                a: column(first >> 8 & 0xFF)?,
+                x: third.cast_signed(),
+                b: column(first >> 16 & 0xFF)?,
+                y: fourth.cast_signed(),
+            }),
             _ => Err(bad("no such request")),
         }
     }
@@ -112,6 +125,7 @@ mod tests {
         let all = [
             Request::Read { offset: 1 << 40, bytes: 8192 },
             Request::Select { rows: 9, a: 7, x: -1, b: 3, y: i64::MAX },
+            Request::Opened { rows: 9, a: 2, x: i64::MIN, b: 6, y: 0 },
             Request::Distinct { rows: 9, key: 5 },
             Request::Group { rows: 9, key: 5, value: 2 },
             Request::Regex { rows: 9, width: 16, pattern: "a.*b".to_owned() },

@@ -1,0 +1,96 @@
+//! What is sealed opens at its place and nowhere else, and not after a change of any bit.
+
+use farpool_sealing::*;
+use proptest::prelude::*;
+
+const SALT: [u8; SALT_BYTES] = [3; SALT_BYTES];
+
+fn seals(key: u8) -> TableSeals {
+    TableSeals::new(&TableKey::new([key; KEY_BYTES]).of_table(&SALT).0, SALT)
+}
+
+fn place() -> impl Strategy<Value = BufferPlace> {
+    (0..1u64 << 30, any::<u16>(), 0..4u8).prop_map(|(position, column, buffer)| BufferPlace {
+        position,
+        column,
+        buffer,
+    })
+}
+
+fn sealed(place: BufferPlace, plain: &[u8]) -> Vec<u8> {
+    let mut bytes = plain.to_vec();
+    let tag = seals(1).seal(place, &mut bytes);
+    bytes.extend_from_slice(&tag);
+    bytes
+}
+
+#[test]
+fn key_of_a_table_is_hkdf_of_the_users_key_and_the_salt() {
+    let (key, check) = TableKey::new(*b"0123456789abcdef").of_table(&SALT);
+    // By Python's hmac, as RFC 5869 says: one block for each label.
+    assert_eq!(hex(key.bytes()), "196f012f5e7fde4f5124430154bff77a");
+    assert_eq!(hex(&check), "edadef1537b51179ca3e2dbf42b4611a");
+    assert!(!format!("{key:?} {:?}", TableKey::new(*b"0123456789abcdef")).contains("30"), "never printed");
+    let error = TableKey::try_from(&[0u8; 15][..]).expect_err("too short");
+    assert_eq!(error.to_string(), "a key of 15 bytes; 16 are permitted");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+proptest! {
+    #[test]
+    fn buffers_open_at_their_place_in_place_and_into_other_memory(place in place(), plain in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = sealed(place, &plain);
+        let mut into = vec![0; plain.len()];
+        prop_assert_eq!(seals(1).open_into(place, &bytes, &mut into), Ok(()));
+        prop_assert_eq!(&into, &plain);
+        prop_assert_eq!(seals(1).open(place, &mut bytes), Ok(()));
+        prop_assert_eq!(&bytes[..plain.len()], &plain[..]);
+    }
+
+    #[test]
+    fn no_buffer_opens_elsewhere_changed_or_under_another_key(
+        at in place(), other in place(), plain in proptest::collection::vec(any::<u8>(), 0..99),
+        flipped in any::<prop::sample::Index>(), bit in 0..8u8,
+    ) {
+        prop_assume!(at != other);
+        let mut bytes = sealed(at, &plain);
+        let mut into = vec![0; plain.len()];
+        prop_assert_eq!(seals(1).open_into(other, &bytes, &mut into), Err(NotSealed));
+        prop_assert_eq!(seals(2).open_into(at, &bytes, &mut into), Err(NotSealed));
+        prop_assert_eq!(seals(1).open_into(at, &bytes[1..], &mut into), Err(NotSealed));
+        let flipped = flipped.index(bytes.len());
+        bytes[flipped] ^= 1 << bit;
+        prop_assert_eq!(seals(1).open_into(at, &bytes, &mut into), Err(NotSealed));
+        prop_assert_eq!(seals(1).open(at, &mut bytes), Err(NotSealed));
+    }
+
+    #[test]
+    fn statistics_open_beside_their_footer_alone(
+        footer in proptest::collection::vec(any::<u8>(), 1..60), plain in proptest::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let mut bytes = plain.clone();
+        seals(1).seal_statistics(&footer, &mut bytes);
+        prop_assert_eq!(bytes.len(), plain.len() + TAG_BYTES);
+        prop_assert_eq!(seals(1).open_statistics(&footer[1..], &mut bytes.clone()), Err(NotSealed));
+        prop_assert_eq!(seals(2).open_statistics(&footer, &mut bytes.clone()), Err(NotSealed));
+        prop_assert_eq!(seals(1).open_statistics(&footer, &mut bytes), Ok(()));
+        prop_assert_eq!(bytes, plain);
+    }
+
+    #[test]
+    fn chunks_open_in_their_order_alone(
+        number in any::<u64>(), other in any::<u64>(), head in any::<[u8; 5]>(), plain in proptest::collection::vec(any::<u8>(), 0..60),
+    ) {
+        prop_assume!(number != other);
+        let seals = ChunkSeals::new(&SealKey::new([9; KEY_BYTES]));
+        let mut bytes = plain.clone();
+        seals.seal(number, &head, &mut bytes);
+        prop_assert_eq!(seals.open(other, &head, &mut bytes.clone()), Err(NotSealed));
+        prop_assert_eq!(seals.open(number, &head[1..], &mut bytes.clone()), Err(NotSealed));
+        prop_assert_eq!(seals.open(number, &head, &mut bytes), Ok(()));
+        prop_assert_eq!(bytes, plain);
+    }
+}
