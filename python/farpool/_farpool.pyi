@@ -36,6 +36,8 @@ Value: TypeAlias = None | bool | int | float | str | bytes | decimal.Decimal | d
 """What a query may compare with; a `datetime` is a `date`. One with a time zone is an instant, one without the reading
 of a clock."""
 Column: TypeAlias = str | Expr
+JoinKeys: TypeAlias = str | list[str | tuple[str, str]] | dict[str, str]
+"""Columns that are compared: one of both tables, several, pairs (mine, theirs), or {mine: theirs}."""
 Mode: TypeAlias = Literal["fetch", "ship", "split"]
 """Where a query runs: here over columns that are fetched, at the nodes that hold them, or both at once: nodes begin
 from the front, and fetching from the back, until they meet. The rows are the same."""
@@ -454,6 +456,16 @@ class Scan:
 
     def filter(self, *conditions: Expr) -> Scan:
         """Rows for which all of these are true."""
+
+    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys) -> Scan:
+        """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run.
+        NULL is like nothing. Keys of other types are compared as this scan's where that loses nothing.
+
+        Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
+        """
+
+    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys) -> Scan:
+        """Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise."""
 
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
         """These columns instead; if all of them are aggregates, one row of them."""

@@ -2,15 +2,15 @@
 
 use crate::expression::{self, PyExpr, What};
 use crate::{arrow, errors, forks};
-use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::SchemaRef;
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
 use farpool::FarTable;
 use farpool::operators::limits::TOP_ROWS_MAX;
 use farpool::operators::run::sorted;
 use farpool::operators::{Agg, By, Expr, Plan, Query, SortKey};
-use farpool::table::Mode;
+use farpool::table::{JoinBy, Mode, SemiJoin};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
 /// A query over a far table. Each step gives another query; nothing is read before it is collected.
@@ -73,6 +73,33 @@ fn flags(value: &Bound<'_, PyAny>, count: usize, what: &str) -> PyResult<Vec<boo
     }
 }
 
+/// Columns of this query and those of another table that they are compared with.
+fn pairs(on: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    let same = |name: &Bound<'_, PyAny>| name.extract::<String>().map(|name| (name.clone(), name));
+    let pairs = match on.cast::<PyDict>() {
+        _ if on.is_instance_of::<PyString>() => same(on).map(|pair| vec![pair]),
+        Ok(named) => named.extract::<std::collections::BTreeMap<String, String>>().map(|_| {
+            // In the order in which they were written.
+            named.iter().filter_map(|(mine, theirs)| mine.extract().ok().zip(theirs.extract().ok())).collect()
+        }),
+        Err(_) => on.try_iter().and_then(|list| {
+            list.map(|one| {
+                let one = one?;
+                same(&one).or_else(|_| one.extract::<(String, String)>())
+            })
+            .collect()
+        }),
+    };
+    pairs.map_err(|_| {
+        let found = on.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        let text = format!(
+            "on is {found}: a column, a list of columns or of pairs (mine, theirs), and a dict {{mine: theirs}} are \
+             permitted"
+        );
+        errors::invalid(on.py(), text)
+    })
+}
+
 /// Where it runs, by its name.
 fn mode_of(py: Python<'_>, name: &str) -> PyResult<Mode> {
     Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
@@ -105,6 +132,47 @@ impl PyScan {
     fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
         self.usable(py)?;
         self.query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))
+    }
+
+    /// Rows that have, or do not have, a partner in another table.
+    fn joined(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, is_anti: bool) -> PyResult<PyScan> {
+        let py = other.py();
+        self.usable(py)?;
+        let on = pairs(on)?;
+        let (schema, batches) = match other.cast::<PyScan>() {
+            Ok(scan) => {
+                let scan = scan.get();
+                let plan = scan.plan(py)?;
+                scan.run(py, &plan, Mode::Split)?
+            }
+            Err(_) => {
+                let stream = arrow::stream_of(other)?;
+                let schema = stream.schema();
+                // Nothing but keys is kept. Who asks for a column that is not there is told so behind that.
+                let mut places: Vec<usize> =
+                    on.iter().filter_map(|(_, name)| schema.index_of(name).ok()).collect();
+                places.sort_unstable();
+                places.dedup();
+                let read = || {
+                    let batches =
+                        stream.map(|batch| batch?.project(&places)).collect::<Result<Vec<_>, _>>()?;
+                    Ok::<_, ArrowError>((schema.project(&places)?, batches))
+                };
+                let read = if on.iter().all(|(_, name)| schema.index_of(name).is_ok()) {
+                    // Other libraries may want the interpreter for the next batch.
+                    read().map(|(schema, batches)| (Arc::new(schema), batches))
+                } else {
+                    Ok((Arc::clone(&schema), Vec::new()))
+                };
+                read.map_err(|error| errors::invalid(py, format!("the other table cannot be read: {error}")))?
+            }
+        };
+        self.step(py, |query| {
+            py.detach(|| match is_anti {
+                false => query.semi_join(on, &schema, &batches),
+                true => query.anti_join(on, &schema, &batches),
+            })
+        })
     }
 
     fn position(&self, name: &str) -> Option<u16> {
@@ -203,6 +271,20 @@ impl PyScan {
             Some(all) => self.step(py, |query| query.filter(all)),
             None => Ok(self.clone()),
         }
+    }
+
+    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run. `on` is
+    /// a column of both, a list of such or of pairs (mine, theirs), or a dict {mine: theirs}. NULL is like nothing. Keys
+    /// of other types are compared as this scan's where that loses nothing.
+    ///
+    /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
+    fn semi_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>) -> PyResult<PyScan> {
+        self.joined(other, on, false)
+    }
+
+    /// Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise.
+    fn anti_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>) -> PyResult<PyScan> {
+        self.joined(other, on, true)
     }
 
     /// These columns instead; if all of them are aggregates, one row of them.
@@ -379,6 +461,20 @@ impl PyScan {
                 told.set_item("bytes", explanation.bytes)?;
                 told.set_item("near", &explanation.near)?;
                 told.set_item("finish", &explanation.finish)?;
+                let join = |join: &SemiJoin| {
+                    let told = PyDict::new(py);
+                    let by = match join.by {
+                        JoinBy::Keys => "keys",
+                        JoinBy::Filter => "filter",
+                        JoinBy::Here => "here",
+                    };
+                    told.set_item("by", by)?;
+                    told.set_item("keys", join.keys)?;
+                    told.set_item("bytes", join.bytes)?;
+                    Ok(told)
+                };
+                let joins = explanation.semi_joins.iter().map(join).collect::<PyResult<Vec<_>>>()?;
+                told.set_item("semi_joins", joins)?;
                 let result = PyDict::new(py);
                 for (name, of) in &explanation.result {
                     result.set_item(name, of.to_string())?;

@@ -33,13 +33,15 @@ class Expression:
 @dataclasses.dataclass
 class Query:
     """A scan and its SQL. Rows are in an order that is the same on both sides if `is_ordered`; `limit` says that any so
-    many of them are right. `computed` has SQL that computes what the query does, used or not."""
+    many of them are right. `computed` has SQL that computes what the query does, used or not. `others` are the tables
+    that it joins with, by name."""
 
     scan: Any
     sql: str
     is_ordered: bool = False
     limit: int | None = None
     computed: list[str] = dataclasses.field(default_factory=list)
+    others: dict[str, pa.Table] = dataclasses.field(default_factory=dict)
 
 
 def decimals(scale: int) -> Any:
@@ -121,6 +123,23 @@ def table(seed: int) -> pa.Table:
         # So wide that a small table has several row groups in regions of 1 MiB.
         columns["pad"] = pa.array([f"{row:08}" * 400 for row in range(rows)], pa.string())
     return pa.table(columns)
+
+
+# Types that keys may come as, beside the column's own.
+OTHER_TYPES: dict[str, list[pa.DataType]] = {
+    "int": [pa.int64(), pa.int32(), pa.uint8(), pa.uint64(), pa.decimal128(30, 2)],
+    "small": [pa.int8(), pa.int32(), pa.decimal128(20, 0)],
+    "float": [pa.float64()],
+    "decimal": [pa.decimal128(24, 4), pa.decimal128(12, 1), pa.int64()],
+    "date": [pa.timestamp("us"), pa.timestamp("s")],
+    "moment": [pa.timestamp("us"), pa.date32()],
+    "instant": [],
+    "text": [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    "bytes": [pa.large_binary()],
+    "bool": [],
+}
+# So many that they travel as a Bloom filter where that can be.
+MANY = pa.table({"many": pa.array(range(-300_000, 300_000), pa.int64())})
 
 
 def literal(value: Any) -> str:
@@ -308,6 +327,38 @@ class Writer:
         self.query.scan = self.query.scan.filter(condition.far)
         self.query.sql = f"SELECT * FROM ({self.query.sql}) WHERE {condition.sql}"
 
+    def keys(self, name: str, rows: int) -> pa.Array:
+        """Keys to be found in a column, of which some are."""
+        kind, own, make = COLUMNS[name] if name in COLUMNS else ("small", pa.int64(), lambda rng: rng.randint(0, 1_600))
+        values = [None if self.rng.random() < 0.05 else make(self.rng) for _ in range(rows)]
+        of = self.rng.choice([own, *OTHER_TYPES[kind]])
+        try:
+            return pa.array(values, own).cast(of)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return pa.array(values, own)
+
+    def join(self) -> None:
+        """Rows with or without a partner in another table."""
+        names = [name for name in self.columns if name in COLUMNS or name == "id"]
+        if not names:
+            return
+        table = f"other{len(self.query.others)}"
+        names = self.rng.sample(names, min(self.rng.choice([1, 1, 1, 2, 3]), len(names)))
+        if self.rng.random() < 0.04 and self.columns[names[0]] in ("int", "small"):
+            other, on = MANY, {names[0]: "many"}
+        else:
+            rows = self.rng.choice([0, 1, 3, 20, 100, 700])
+            on = {name: self.rng.choice([name, f"key {name}"]) for name in names}
+            other = pa.table({theirs: self.keys(name, rows) for name, theirs in on.items()} | {"more": [1] * rows})
+        self.query.others[table] = other
+        is_anti = self.rng.random() < 0.4
+        join = self.query.scan.anti_join if is_anti else self.query.scan.semi_join
+        is_named = all(mine == theirs for mine, theirs in on.items())
+        self.query.scan = join(other, on=self.rng.choice([on, list(on.items()), list(on) if is_named else on]))
+        same = " AND ".join(f"{table}.{quoted(theirs)} = q.{quoted(mine)}" for mine, theirs in on.items())
+        exists = f"{'NOT ' if is_anti else ''}EXISTS (SELECT 1 FROM {table} WHERE {same})"
+        self.query.sql = f"SELECT * FROM ({self.query.sql}) q WHERE {exists}"
+
     def compute(self) -> None:
         made = self.number(1) or self.condition(1)
         name = f"x{self.rng.randint(0, 99)}"
@@ -395,7 +446,7 @@ def query(seed: int, scan: Any) -> Query:
     kinds["id"] = "small"
     writer = Writer(rng, scan, kinds)
     for _ in range(rng.randint(0, 3)):
-        rng.choice([writer.filter, writer.filter, writer.compute])()
+        rng.choice([writer.filter, writer.filter, writer.compute, writer.join])()
     unique = ["id"]
     match rng.choice(["rows", "rows", "group", "group", "group", "distinct", "limit"]):
         case "rows":
@@ -418,7 +469,7 @@ def query(seed: int, scan: Any) -> Query:
         kept = {name: kind for name, kind in writer.columns.items() if kind not in ("sum", "count")}
         if kept and any(kind not in ("computed", "ratio", "pad") for kind in kept.values()):
             columns, writer.columns = writer.columns, kept
-            writer.filter()
+            rng.choice([writer.filter, writer.filter, writer.join])()
             writer.columns = columns
     if rng.random() < 0.5:
         writer.order(unique)

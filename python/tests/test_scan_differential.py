@@ -105,6 +105,8 @@ def test_scans_answer_what_duckdb_answers(part: int):
                 scan = pool.scan("t")
                 con.register("t", table)
             query = random_queries.query(seed, scan)
+            for name, other in query.others.items():
+                con.register(name, other)
             repeat = f"FARPOOL_SEED={seed} FARPOOL_PIPELINES=1\n{query.sql}\n{query.scan.explain()}"
             expected, refusal = answer_of_duckdb(con, query.sql)
             try:

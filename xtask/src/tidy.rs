@@ -25,7 +25,17 @@ const SPECS: [(&str, &str, &[&str]); 3] = [
     (
         "spec/pipeline.md",
         "crates/operators/src",
-        &["codec", "expression", "limits", "packed", "program", "types"],
+        &[
+            "codec",
+            "expression",
+            "limits",
+            "packed",
+            "program",
+            "run/bloom",
+            "run/hash",
+            "run/lookup",
+            "types",
+        ],
     ),
     ("spec/table.md", "crates/client/src/table", &["column_type", "footer", "layout", "mod", "statistics"]),
 ];

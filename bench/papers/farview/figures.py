@@ -383,8 +383,8 @@ def fig11(settings: Settings) -> Figure:
     rcpu.close()
     far.close()
     figure.notes.append(
-        "FV: AES-128-GCM, so that what was changed is found out; RCPU: AES-128-CTR without a tag, as in the paper; LCPU: "
-        "both. `plain`: the same table not encrypted. `fetch`: this process decrypts what it has fetched."
+        "FV: AES-128-GCM, so that what was changed is found out; RCPU: AES-128-CTR without a tag, as in the paper; "
+        "LCPU: both. `plain`: the same table not encrypted. `fetch`: this process decrypts what it has fetched."
     )
     return figure
 
@@ -426,5 +426,12 @@ def fig12(settings: Settings) -> Figure:
 
 
 FIGURES = {
-    "fig6": fig6, "fig7": fig7, "fig8": fig8, "fig9": fig9, "groups": groups, "fig10": fig10, "fig11": fig11, "fig12": fig12
-}  # fmt: skip
+    "fig6": fig6,
+    "fig7": fig7,
+    "fig8": fig8,
+    "fig9": fig9,
+    "groups": groups,
+    "fig10": fig10,
+    "fig11": fig11,
+    "fig12": fig12,
+}

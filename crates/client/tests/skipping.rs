@@ -32,8 +32,8 @@ fn groups(batch: &RecordBatch) -> Vec<RowGroup> {
 
 /// Rows that pass, or the error of a value that does not fit.
 fn passing(program: Program, batch: &RecordBatch) -> Option<usize> {
-    let prepared = Arc::new(Prepared::new(Arc::new(program), Vec::new()).expect("prepared"));
-    let mut run = Run::new(prepared, Bounds::default()).expect("a run");
+    let prepared = Arc::new(Prepared::new(Arc::new(program)).expect("prepared"));
+    let mut run = Run::new(prepared, Vec::new(), Bounds::default()).expect("a run");
     let leaving = run.push(batch, 0).ok()?;
     Some(leaving.iter().map(RecordBatch::num_rows).sum())
 }
@@ -57,7 +57,7 @@ proptest! {
         for rows in rows.chunks(few) {
             let batch = tables::batch(&types, rows, false);
             for group in groups(&batch) {
-                if !may_pass(&program, &group) {
+                if !may_pass(&program, &[], &group) {
                     SKIPPED.fetch_add(1, Ordering::Relaxed);
                     let found = passing(program.clone(), &batch);
                     prop_assert!(matches!(found, None | Some(0)), "{:?} of {:?} pass {:?}", found, rows, program);
@@ -65,6 +65,49 @@ proptest! {
             }
         }
     }
+}
+
+static APART: AtomicUsize = AtomicUsize::new(0);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    fn no_row_of_a_skipped_group_is_among_the_keys(
+        (program, rows, _) in tables::cases(), others in 0..3usize, few in 1..4usize,
+        keys in proptest::collection::vec(any::<prop::sample::Index>(), 1..3), is_anti in any::<bool>(),
+    ) {
+        let types = program.input().to_vec();
+        if types.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<usize> = keys.iter().map(|key| key.index(types.len())).collect();
+        let other = tables::batch(&types, &rows[..others.min(rows.len())], false);
+        let columns: Vec<(usize, Type)> = keys.iter().map(|key| (*key, types[*key])).collect();
+        let set = Arc::new(KeySet::new(&columns, &other.schema(), &[other]).expect("the same types"));
+        let keys = keys.iter().map(|key| *key as u16).collect();
+        let join = Operator::SemiJoin { keys, lookup: Lookup::Keys, number: 0, is_anti };
+        let program = Program::check(types.clone(), vec![join]).expect("a program");
+        for rows in rows.chunks(few) {
+            let batch = tables::batch(&types, rows, false);
+            for group in groups(&batch) {
+                if !may_pass(&program, std::slice::from_ref(&set), &group) {
+                    APART.fetch_add(1, Ordering::Relaxed);
+                    let prepared = Arc::new(Prepared::new(Arc::new(program.clone())).expect("prepared"));
+                    let lookups = vec![set.table(1).expect("keys")];
+                    let mut run = Run::new(prepared, lookups, Bounds::default()).expect("a run");
+                    let found = run.push(&batch, 0).expect("pushed");
+                    prop_assert!(found.is_empty(), "{:?} are among {:?}", rows, set);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn random_keys_pass_over_groups_in_which_none_of_them_is() {
+    no_row_of_a_skipped_group_is_among_the_keys();
+    let apart = APART.load(Ordering::Relaxed);
+    assert!(apart > 4_000, "{apart} groups were passed over");
 }
 
 /// Beside the claim that nothing is lost: that the claim was about something.
@@ -85,7 +128,7 @@ fn is_read(of: Type, values: Vec<Option<Value>>, filter: Expr) -> bool {
     let rows: Vec<Row> = values.into_iter().map(|value| vec![value]).collect();
     let batch = tables::batch(&[of], &rows, false);
     let plan = Query::over(vec![("c".to_owned(), of)]).filter(filter).plan().expect("a plan");
-    let found = groups(&batch).iter().any(|group| may_pass(&plan.near, group));
+    let found = groups(&batch).iter().any(|group| may_pass(&plan.near, &[], group));
     let passing = passing(plan.near, &batch).expect("every value fits");
     assert!(found || passing == 0, "{passing} rows pass");
     found
@@ -103,7 +146,7 @@ fn sorted_column_is_read_only_where_its_values_are() {
     assert_eq!(groups.len(), 5);
     let read = |filter: Expr| {
         let plan = Query::over(vec![("n".to_owned(), of)]).filter(filter).plan().expect("a plan");
-        let is_read = |place: &usize| may_pass(&plan.near, &groups[*place]);
+        let is_read = |place: &usize| may_pass(&plan.near, &[], &groups[*place]);
         (0..groups.len()).filter(is_read).collect::<Vec<_>>()
     };
     assert_eq!(read(col("n").lt(65_536)), [0]);
@@ -127,7 +170,7 @@ fn filters_behind_a_projection_are_understood() {
     let query =
         Query::over(vec![("c".to_owned(), of)]).select([("d".to_owned(), col("c").cast(Type::Int64))]);
     let plan = query.filter(col("d").gt(5)).plan().expect("a plan");
-    assert!(!may_pass(&plan.near, &groups(&batch)[0]));
+    assert!(!may_pass(&plan.near, &[], &groups(&batch)[0]));
 }
 
 #[test]

@@ -11,6 +11,7 @@
 pub mod dispatch;
 pub mod fair;
 pub mod limits;
+mod lookups;
 mod memory;
 mod options;
 mod reporting;

@@ -9,6 +9,7 @@
 //! A program that crashes, or comes to a bound, is stopped and not run again for a while; the node lives on.
 
 use crate::dispatch::{Intent, admit};
+use crate::lookups::Charge;
 use crate::memory::{Inside, Memory};
 use crate::service::NodeService;
 use crate::turnstile::Key;
@@ -89,6 +90,8 @@ struct Scan {
     answers: Option<ChunkSeals>,
     cursor: Mutex<Cursor>,
     work: Mutex<Work>,
+    /// For the lookups, as long as they are used.
+    _charges: Vec<Arc<Charge>>,
 }
 
 /// Row groups that nobody has taken yet.
@@ -271,20 +274,19 @@ impl<M: Memory> NodeService<M> {
             held_bytes_max: HELD_BYTES_MAX,
             steps_max: GROUP_STEPS_MAX,
         };
-        let run = Run::new(Arc::clone(&prepared), bounds);
-        let run = run.map_err(|_| Refusal::new(Code::BadProgram, 0))?;
+        let (lookups, charges) = self.lookups_of(&asked.lookups)?;
+        let run = Run::new(Arc::clone(&prepared), lookups, bounds);
+        let run = run.map_err(|flaw| Refusal::new(Code::BadProgram, flaw.operator as u64))?;
         let work =
             Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, chunks: 0, spare: Vec::new() };
         let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
         let id = self.fresh_handle()?;
-        let connection = peer.connection;
-        let program = bytes;
         let scan = Scan {
-            connection,
+            connection: peer.connection,
             client,
             prepared,
-            program,
+            program: bytes,
             schema,
             regions,
             groups,
@@ -292,6 +294,7 @@ impl<M: Memory> NodeService<M> {
             answers,
             cursor,
             work,
+            _charges: charges,
         };
         let mut table = locked(&self.scans.table);
         table.has_room(&scan.client)?;
@@ -316,7 +319,7 @@ impl<M: Memory> NodeService<M> {
             return Ok((ready, true));
         }
         // Patterns take a while, and nobody else is to wait for it.
-        let prepared = Prepared::new(Arc::new(program), Vec::new()).map_err(|flaw| bad(flaw.operator))?;
+        let prepared = Prepared::new(Arc::new(program)).map_err(|flaw| bad(flaw.operator))?;
         let prepared = Arc::new(prepared);
         locked(&self.scans.table).keep_ready(Arc::clone(&prepared));
         Ok((prepared, false))

@@ -1,6 +1,7 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
 use crate::dispatch::{Intent, admit};
+use crate::lookups::LookupTables;
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
 use crate::scans::Scans;
@@ -73,6 +74,7 @@ pub struct NodeService<M = Arena> {
     moved: Bell,
     /// Programs that run beside their columns.
     pub(crate) scans: Scans,
+    pub(crate) lookups: LookupTables,
     /// What connections pass before they move data.
     turnstile: Arc<Turnstile>,
 }
@@ -152,6 +154,7 @@ impl<M: Memory> NodeService<M> {
             moving: Mutex::default(),
             moved: Bell::default(),
             scans: Scans::default(),
+            lookups: LookupTables::default(),
         }
     }
 
@@ -550,12 +553,15 @@ impl<M: Memory> Service for NodeService<M> {
             Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
             Request::ClaimGroups(claim) => self.claim_groups(&claim),
             Request::CloseScan(close) => self.close_scan(close.scan),
+            Request::PutLookup(put) => self.put_lookup(peer.connection, put),
+            Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
             other => self.control(tenant_of(peer).as_ref(), other),
         }
     }
 
     fn ended(&self, peer: &Peer) {
         self.end_scans(peer.connection);
+        self.lookups.end(peer.connection);
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {

@@ -79,6 +79,7 @@ fn open(epoch: u64, key: [u8; 16], change: impl FnOnce(&mut ScanGroup, &mut Vec<
     let columns = List::new(columns).expect("few");
     let opening = ScanOpening { key: ScanKey(key), salt: SALT, columns };
     OpenScan {
+        lookups: List::default(),
         program: Bytes::new(program).expect("short"),
         regions: List::new(vec![ScanRegion { region: REGION, epoch: Epoch(epoch), handle: HANDLE }])
             .expect("one"),

@@ -24,8 +24,12 @@ pub const AGGREGATES_MAX: usize = 64;
 pub const GROUPS_MAX: u32 = 1 << 20;
 /// Rows of a top-k.
 pub const TOP_ROWS_MAX: u32 = 65_536;
-/// Bytes of one Bloom filter.
-pub const FILTER_BYTES_MAX: usize = 16 << 20;
+/// Lookups that a request brings for its semi-joins.
+pub const LOOKUPS_MAX: usize = OPERATORS_MAX;
+/// Bytes of one lookup as it travels: of a Bloom filter, or of packed keys.
+pub const LOOKUP_BYTES_MAX: usize = 16 << 20;
+/// Keys of one lookup that travel.
+pub const LOOKUP_KEYS_MAX: usize = 1 << 22;
 /// Bytes of one value of fixed width.
 pub const FIXED_BYTES_MAX: u32 = 4_096;
 /// Digits of a decimal.

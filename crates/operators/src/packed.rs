@@ -31,6 +31,13 @@ pub struct RowTooLarge {
     pub bytes: usize,
 }
 
+/// A batch as a chunk of its own, whatever its size. It has no dictionaries.
+pub fn pack(batch: &RecordBatch) -> Vec<u8> {
+    let mut chunk = Vec::with_capacity(packed_bytes(batch));
+    put_batch(0, batch, &mut chunk);
+    chunk
+}
+
 /// Packs batches into chunks.
 #[derive(Debug)]
 pub struct Packer {
@@ -94,8 +101,8 @@ fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// Bytes that a batch takes, at most.
-fn packed_bytes(batch: &RecordBatch) -> usize {
+/// Bytes that a batch takes, at most. It has no dictionaries.
+pub fn packed_bytes(batch: &RecordBatch) -> usize {
     let rows = batch.num_rows();
     let of_column = |column: &ArrayRef| {
         let validity = if column.null_count() > 0 { padded(rows.div_ceil(8)) } else { 0 };
@@ -204,19 +211,31 @@ fn put_buffers(column: &ArrayRef, out: &mut Vec<u8>) {
     }
 }
 
-/// The batches of a chunk, and of which row group of the scan each is. They use the bytes of the chunk.
+/// The batches of a chunk, at most so many, and of which row group of the scan each is. They use the bytes of the chunk.
 ///
 /// # Errors
-/// Bytes that are no batches.
-pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
+/// Bytes that are no batches, or more of them.
+pub fn unpack_few(chunk: Buffer, batches_max: usize) -> Result<Vec<(u32, RecordBatch)>, WireError> {
     let mut batches = Vec::new();
     let mut at = 0;
     while at < chunk.len() {
+        if batches.len() == batches_max {
+            let (found, max) = (batches_max as u64 + 1, batches_max as u64);
+            return Err(WireError::TooMany { what: "batches of a chunk", found, max });
+        }
         let (batch, end) = take_batch(&chunk, at)?;
         batches.push(batch);
         at = end;
     }
     Ok(batches)
+}
+
+/// The same, however many there are.
+///
+/// # Errors
+/// Bytes that are no batches.
+pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
+    unpack_few(chunk, usize::MAX)
 }
 
 /// A column as it is announced.

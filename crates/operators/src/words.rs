@@ -1,7 +1,7 @@
 //! Programs in words, for people: a line for each operator, expressions as they are written.
 
 use crate::expression::{Binary, Comparison, Expression, Instruction};
-use crate::program::{Function, Operator, Program, SortKey};
+use crate::program::{Function, Lookup, Operator, Program, SortKey};
 use crate::run::date_text;
 use crate::types::{Scalar, TimeUnit, Type, Value};
 use std::fmt;
@@ -23,9 +23,10 @@ pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) 
         let line = match operator {
             Operator::Filter(_) => format!("filter {}", texts.join(", ")),
             Operator::Project(_) => format!("select {}", texts.join(", ")),
-            Operator::SemiJoin { keys, number, is_anti, .. } => {
+            Operator::SemiJoin { keys, lookup, is_anti, .. } => {
                 let kind = if *is_anti { "anti" } else { "semi" };
-                format!("{kind}-join by {} with lookup {number}", list(keys))
+                let filter = if *lookup == Lookup::Bloom { " (Bloom filter)" } else { "" };
+                format!("{kind}-join by {}{filter}", list(keys))
             }
             Operator::Group { keys, .. } if keys.is_empty() => "aggregate".to_owned(),
             Operator::Group { keys, .. } => format!("group by {}", list(keys)),

@@ -3,10 +3,9 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::*;
-use farpool_operators::run::{Bloom, LookupTable, Lookups};
 use farpool_operators::{
-    Aggregate, Binary, Bounds, Comparison, Function, Instruction, Lookup, Merge, Operator, Prepared, Program,
-    Run, Stopped, Type, Value,
+    Aggregate, Binary, Bounds, Comparison, Function, Instruction, Merge, Operator, Prepared, Program, Run,
+    Stopped, Type, Value,
 };
 use std::sync::Arc;
 
@@ -19,16 +18,16 @@ fn batch(columns: Vec<ArrayRef>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(named).unwrap()
 }
 
-fn prepared(input: &[Type], operators: Vec<Operator>, lookups: Lookups) -> Arc<Prepared> {
+fn prepared(input: &[Type], operators: Vec<Operator>) -> Arc<Prepared> {
     let program = Arc::new(Program::check(input.to_vec(), operators).unwrap());
-    Arc::new(Prepared::new(program, lookups).unwrap())
+    Arc::new(Prepared::new(program).unwrap())
 }
 
 /// Every batch by a run of its own, merged in this order.
 fn merged(prepared: &Arc<Prepared>, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, Stopped> {
     let mut merge = Merge::new(prepared.program(), 7).unwrap();
     for (index, batch) in batches.iter().enumerate() {
-        let mut run = Run::new(prepared.clone(), Bounds::default())?;
+        let mut run = Run::new(prepared.clone(), Vec::new(), Bounds::default()).unwrap();
         for partial in run.push(batch, index as u64 * 1_000)?.into_iter().chain(run.finish()?) {
             merge.push(&partial)?;
         }
@@ -37,7 +36,7 @@ fn merged(prepared: &Arc<Prepared>, batches: &[RecordBatch]) -> Result<Vec<Recor
 }
 
 fn one(prepared: &Arc<Prepared>, batch: &RecordBatch, bounds: Bounds) -> Result<Vec<RecordBatch>, Stopped> {
-    let mut run = Run::new(prepared.clone(), bounds)?;
+    let mut run = Run::new(prepared.clone(), Vec::new(), bounds).unwrap();
     let mut found = run.push(batch, 0)?;
     found.extend(run.finish()?);
     Ok(found)
@@ -45,7 +44,7 @@ fn one(prepared: &Arc<Prepared>, batch: &RecordBatch, bounds: Bounds) -> Result<
 
 fn filtered(column: ArrayRef, of: Type, mut filter: Vec<Instruction>) -> usize {
     filter.insert(0, Instruction::Column(0));
-    let prepared = prepared(&[of], vec![Operator::Filter(filter)], Vec::new());
+    let prepared = prepared(&[of], vec![Operator::Filter(filter)]);
     let found = one(&prepared, &batch(vec![column]), Bounds::default()).unwrap();
     found.iter().map(RecordBatch::num_rows).sum()
 }
@@ -66,7 +65,7 @@ fn negative_zero_is_zero_and_nan_is_itself_and_the_greatest() {
     assert_eq!(against(0.0, Comparison::Less), 0);
     assert_eq!(against(f64::NAN, Comparison::Equal), 2);
     assert_eq!(against(f64::INFINITY, Comparison::Greater), 2);
-    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Count, 0, 8)], Vec::new());
+    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Count, 0, 8)]);
     let found = merged(&prepared, &[batch(vec![floats.clone()]), batch(vec![floats])]).unwrap();
     assert_eq!(found[0].num_rows(), 3);
     assert_eq!(found[0].column(1).as_primitive::<Int64Type>().values(), &[4, 2, 4]);
@@ -77,7 +76,7 @@ fn an_overflow_stops_and_names_the_operator_and_the_values() {
     let column: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(i64::MAX)]));
     let sum = vec![Instruction::Column(0), Instruction::Column(0), Instruction::Binary(Binary::Add)];
     let keep = Operator::Filter(vec![literal(Type::Boolean, Value::Boolean(true))]);
-    let prepared = prepared(&[Type::Int64], vec![keep, Operator::Project(vec![sum])], Vec::new());
+    let prepared = prepared(&[Type::Int64], vec![keep, Operator::Project(vec![sum])]);
     let found = one(&prepared, &batch(vec![column]), Bounds::default());
     let what = format!("{} + {}", i64::MAX, i64::MAX);
     assert_eq!(found, Err(Stopped::Overflow { operator: 1, what }));
@@ -88,15 +87,14 @@ fn a_whole_number_by_zero_is_null_and_the_least_by_minus_one_leaves_nothing() {
     let left: ArrayRef = Arc::new(Int8Array::from(vec![7, -7, i8::MIN]));
     let right: ArrayRef = Arc::new(Int8Array::from(vec![0, 2, -1]));
     let two = |binary| vec![Instruction::Column(0), Instruction::Column(1), Instruction::Binary(binary)];
-    let remainder =
-        prepared(&[Type::Int8; 2], vec![Operator::Project(vec![two(Binary::Remainder)])], Vec::new());
+    let remainder = prepared(&[Type::Int8; 2], vec![Operator::Project(vec![two(Binary::Remainder)])]);
     let rows = batch(vec![left, right]);
     let found = one(&remainder, &rows, Bounds::default()).unwrap();
     assert_eq!(
         found[0].column(0).as_primitive::<Int8Type>(),
         &Int8Array::from(vec![None, Some(-1), Some(0)])
     );
-    let quotient = prepared(&[Type::Int8; 2], vec![Operator::Project(vec![two(Binary::Divide)])], Vec::new());
+    let quotient = prepared(&[Type::Int8; 2], vec![Operator::Project(vec![two(Binary::Divide)])]);
     let found = one(&quotient, &rows.slice(0, 2), Bounds::default()).unwrap();
     assert_eq!(found[0].column(0).as_primitive::<Int8Type>(), &Int8Array::from(vec![None, Some(-3)]));
     assert!(matches!(one(&quotient, &rows, Bounds::default()), Err(Stopped::Overflow { operator: 0, .. })));
@@ -110,7 +108,7 @@ fn a_sum_of_decimals_may_leave_its_type_on_the_way_but_not_at_the_end() {
         let array = Decimal128Array::from(values).with_precision_and_scale(38, 0).unwrap();
         batch(vec![Arc::new(array)])
     };
-    let prepared = prepared(&[of], vec![group(Vec::new(), Function::Sum, 0, 1)], Vec::new());
+    let prepared = prepared(&[of], vec![group(Vec::new(), Function::Sum, 0, 1)]);
     let parts = [rows(vec![most, most, most]), rows(vec![-most]), rows(vec![-most, -most, -5])];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let found = merged(&prepared, &order.map(|part| parts[part].clone())).unwrap();
@@ -122,7 +120,7 @@ fn a_sum_of_decimals_may_leave_its_type_on_the_way_but_not_at_the_end() {
 #[test]
 fn a_sum_of_floats_keeps_what_rounding_leaves_out() {
     let rows = |values: Vec<f64>| batch(vec![Arc::new(Float64Array::from(values))]);
-    let prepared = prepared(&[Type::Float64], vec![group(Vec::new(), Function::Sum, 0, 1)], Vec::new());
+    let prepared = prepared(&[Type::Float64], vec![group(Vec::new(), Function::Sum, 0, 1)]);
     let parts = [rows(vec![1e100, 1.0]), rows(vec![-1e100, 1.0])];
     let found = merged(&prepared, &parts).unwrap();
     assert_eq!(found[0].column(0).as_primitive::<Float64Type>().value(0), 2.0);
@@ -131,12 +129,12 @@ fn a_sum_of_floats_keeps_what_rounding_leaves_out() {
 #[test]
 fn without_rows_a_grouping_without_keys_has_one_row_and_one_with_keys_has_none() {
     let rows = batch(vec![Arc::new(Int64Array::from(Vec::<i64>::new()))]);
-    let sum = prepared(&[Type::Int64], vec![group(Vec::new(), Function::Sum, 0, 1)], Vec::new());
+    let sum = prepared(&[Type::Int64], vec![group(Vec::new(), Function::Sum, 0, 1)]);
     for batches in [vec![], vec![rows.clone()], vec![rows.clone(), rows.clone()]] {
         let found = merged(&sum, &batches).unwrap();
         assert_eq!((found[0].num_rows(), found[0].column(0).null_count()), (1, 1));
     }
-    let keyed = prepared(&[Type::Int64], vec![group(vec![0], Function::Sum, 0, 1)], Vec::new());
+    let keyed = prepared(&[Type::Int64], vec![group(vec![0], Function::Sum, 0, 1)]);
     assert_eq!(merged(&keyed, &[rows]).unwrap().len(), 0);
 }
 
@@ -144,7 +142,7 @@ fn without_rows_a_grouping_without_keys_has_one_row_and_one_with_keys_has_none()
 fn groups_beyond_the_bound_leave_as_partial_ones_and_merge_exactly() {
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..100_000).map(|row| row % 5_000)));
     let rows = batch(vec![keys]);
-    let prepared = prepared(&[Type::Int64], vec![group(vec![0], Function::Count, 0, 1_000)], Vec::new());
+    let prepared = prepared(&[Type::Int64], vec![group(vec![0], Function::Count, 0, 1_000)]);
     let partial = one(&prepared, &rows, Bounds::default()).unwrap();
     assert!(partial.iter().all(|batch| batch.num_rows() <= 1_000));
     // Keys that come in turns would displace each other, if every new one were given a place.
@@ -158,7 +156,7 @@ fn groups_beyond_the_bound_leave_as_partial_ones_and_merge_exactly() {
 fn steps_that_run_out_and_literals_that_would_fill_memory_stop_the_run() {
     let rows = batch(vec![Arc::new(Int64Array::from(vec![1; 1_000]))]);
     let text = vec![literal(Type::Text, Value::Bytes(vec![b'x'; 4_096]))];
-    let prepared = prepared(&[Type::Int64], vec![Operator::Project(vec![text; 100])], Vec::new());
+    let prepared = prepared(&[Type::Int64], vec![Operator::Project(vec![text; 100])]);
     let bounds = Bounds { steps_max: 99_000, ..Bounds::default() };
     let stopped = one(&prepared, &rows, bounds).unwrap_err();
     assert_eq!(stopped, Stopped::TooLarge { what: "steps", found: 100_000, max: 99_000 });
@@ -177,8 +175,7 @@ fn a_dictionary_that_is_short_but_says_much_is_stopped_before_it_is_spelled_out(
     let rows = batch(vec![Arc::new(builder.finish())]);
     let like = Instruction::Like { pattern: "x%".to_owned(), escape: None, ignores_case: false };
     let filter = Operator::Filter(vec![Instruction::Column(0), like]);
-    let count =
-        prepared(&[Type::Text], vec![filter.clone(), group(Vec::new(), Function::Count, 0, 1)], Vec::new());
+    let count = prepared(&[Type::Text], vec![filter.clone(), group(Vec::new(), Function::Count, 0, 1)]);
     assert!(matches!(one(&count, &rows, Bounds::default()), Err(Stopped::TooLarge { .. })));
     // One look at the value, not 4,096.
     let counted = Operator::Group {
@@ -186,7 +183,7 @@ fn a_dictionary_that_is_short_but_says_much_is_stopped_before_it_is_spelled_out(
         aggregates: vec![Aggregate { function: Function::Count, column: None }],
         groups: 1,
     };
-    let count = prepared(&[Type::Text], vec![filter, counted], Vec::new());
+    let count = prepared(&[Type::Text], vec![filter, counted]);
     let bounds = Bounds { steps_max: 2 << 20, ..Bounds::default() };
     let found = one(&count, &rows, bounds).unwrap();
     assert_eq!(found[0].column(0).as_primitive::<Int64Type>().value(0), 4_096);
@@ -199,32 +196,13 @@ fn patterns_that_cannot_be_used_are_found_before_the_run() {
         let filter = vec![Instruction::Column(0), Instruction::Matches { pattern: pattern.to_owned() }];
         let keep = Operator::Filter(vec![literal(Type::Boolean, Value::Boolean(true))]);
         let program = Program::check(vec![Type::Text], vec![keep, Operator::Filter(filter)]).unwrap();
-        assert_eq!(Prepared::new(Arc::new(program), Vec::new()).unwrap_err().operator, 1);
+        assert_eq!(Prepared::new(Arc::new(program)).unwrap_err().operator, 1);
     }
 }
 
 #[test]
-fn a_bloom_filter_loses_no_row_that_has_a_partner() {
-    let keys = |numbers: std::ops::Range<i32>| -> RecordBatch {
-        batch(vec![
-            Arc::new(Int32Array::from_iter_values(numbers.clone())),
-            Arc::new(StringArray::from_iter_values(numbers.map(|number| number.to_string()))),
-        ])
-    };
-    let mut bloom = Bloom::new(2_048);
-    bloom.add(&keys(0..1_000)).unwrap();
-    let bloom = LookupTable::Bloom(Bloom::from_bytes(&bloom.to_bytes()).unwrap());
-    let join = Operator::SemiJoin { keys: vec![0, 1], lookup: Lookup::Bloom, number: 0, is_anti: false };
-    let prepared = prepared(&[Type::Int32, Type::Text], vec![join], vec![bloom]);
-    let found = one(&prepared, &keys(0..1_000), Bounds::default()).unwrap();
-    assert_eq!(found[0].num_rows(), 1_000);
-    let strangers = one(&prepared, &keys(100_000..101_000), Bounds::default()).unwrap();
-    assert!(strangers.iter().map(RecordBatch::num_rows).sum::<usize>() < 20);
-}
-
-#[test]
 fn partial_results_of_other_columns_are_refused() {
-    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Sum, 0, 8)], Vec::new());
+    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Sum, 0, 8)]);
     let mut merge = Merge::new(prepared.program(), 1).unwrap();
     let rows = batch(vec![Arc::new(Float64Array::from(vec![1.0])), Arc::new(Float64Array::from(vec![1.0]))]);
     assert!(matches!(merge.push(&rows), Err(Stopped::Columns(_))));

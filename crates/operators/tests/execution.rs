@@ -74,17 +74,18 @@ fn divided(
             let Operator::SemiJoin { keys: columns, .. } = operator else { return None };
             let types: Vec<_> = columns.iter().map(|column| program.input()[usize::from(*column)]).collect();
             let batch = tables::batch(&types, keys, false);
-            Some(LookupTable::Keys(Keys::new(types, &[batch]).unwrap()))
+            Some(Arc::new(LookupTable::Keys(Keys::new(types, &[batch], 7).unwrap())))
         })
         .collect();
-    let prepared = Arc::new(Prepared::new(program.clone(), lookups).unwrap());
+    let prepared = Arc::new(Prepared::new(program.clone()).unwrap());
     let is_top = matches!(program.operators().last(), Some(Operator::Top { .. }));
     let bounds = Bounds {
         seed: division.seed,
         held_bytes_max: if is_top { 1 << 20 } else { division.held_bytes_max },
         ..Bounds::default()
     };
-    let mut runs: Vec<Run> = (0..3).map(|_| Run::new(prepared.clone(), bounds.clone()).unwrap()).collect();
+    let mut runs: Vec<Run> =
+        (0..3).map(|_| Run::new(prepared.clone(), lookups.clone(), bounds.clone()).unwrap()).collect();
     let mut partial: Vec<RecordBatch> = Vec::new();
     let mut start = 0;
     let rest = (table.len(), 0);

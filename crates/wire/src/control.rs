@@ -612,4 +612,6 @@ messages! {
     NextChunk(ScanId) -> Chunk,
     ClaimGroups(ClaimGroups) -> Claimed,
     CloseScan(ScanId) -> Done,
+    PutLookup(PutLookup) -> LookupPut,
+    DropLookup(LookupId) -> Done,
 }

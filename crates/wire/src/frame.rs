@@ -84,6 +84,10 @@ opcodes! {
     ClaimGroups = 82,
     /// Client to node: the scan is not wanted any more.
     CloseScan = 83,
+    /// Client to node: a part of what semi-joins of scans look up in.
+    PutLookup = 84,
+    /// Client to node: the lookup is not wanted any more.
+    DropLookup = 85,
 }
 
 /// A decoded frame header.

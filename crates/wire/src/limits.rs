@@ -52,6 +52,12 @@ pub const SCAN_REGIONS_MAX: usize = 4_096;
 pub const SCAN_GROUPS_MAX: usize = 4_096;
 /// Bytes of a key that a scan needs, and of a table's salt.
 pub const SCAN_KEY_BYTES: usize = 16;
+/// Lookups of a scan.
+pub const SCAN_LOOKUPS_MAX: usize = 16;
+/// Bytes of a lookup.
+pub const LOOKUP_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a part of one.
+pub const LOOKUP_PART_BYTES_MAX: usize = 1 << 20;
 /// Bytes of packed batches in one step of a scan.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 

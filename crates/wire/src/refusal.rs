@@ -95,6 +95,9 @@ codes! {
     BadColumns = 35,
     /// A row group's bytes are not those that were sealed for it under the scan's key; detail: its number in the scan.
     NotOpened = 36,
+    /// There is no such lookup, it is not whole, or its bytes are none; detail: its number in the scan, or how many of
+    /// its bytes had come.
+    BadLookup = 37,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -158,6 +161,7 @@ impl fmt::Display for Refusal {
             Code::NotOpened => {
                 write!(f, "row group {detail} of the scan is not as it was encrypted, or with another key")
             }
+            Code::BadLookup => write!(f, "the lookup is none, not whole, or not there any more ({detail})"),
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
             Code::Draining => f.write_str("the node is being emptied and grants nothing new"),

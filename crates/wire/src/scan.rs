@@ -144,11 +144,71 @@ impl Default for ScanSeals {
     }
 }
 
+/// What semi-joins look up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupKind {
+    /// A Bloom filter.
+    Bloom,
+    /// The keys themselves, as packed batches.
+    Keys,
+}
+
+impl Field for LookupKind {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            LookupKind::Bloom => 0,
+            LookupKind::Keys => 1,
+        });
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        match u8::take(from)? {
+            0 => Ok(LookupKind::Bloom),
+            1 => Ok(LookupKind::Keys),
+            found => Err(WireError::Value { what: "the kind of a lookup", found: found.into() }),
+        }
+    }
+}
+
+wire_struct! {
+    /// Brings the next part of what semi-joins look up in. Scans may name it once all of it is there.
+    PutLookup {
+        /// Its name; 0 begins one.
+        lookup: Handle,
+        /// What it is, the same in each part.
+        kind: LookupKind,
+        /// Bytes of all parts, the same in each.
+        bytes: u32,
+        /// The next of them.
+        part: Bytes<LOOKUP_PART_BYTES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// A part has come.
+    LookupPut {
+        /// The lookup's name, which nobody can guess. It ends with the connection of its first part.
+        lookup: Handle,
+        /// Bytes that have come.
+        bytes: u32,
+    }
+}
+
+wire_struct! {
+    /// A lookup.
+    LookupId {
+        /// Its name.
+        lookup: Handle,
+    }
+}
+
 wire_struct! {
     /// Asks a node to run a program over row groups. Nothing runs yet.
     OpenScan {
         /// As of `spec/pipeline.md`.
         program: Bytes<SCAN_PROGRAM_BYTES_MAX>,
+        /// What its semi-joins look up in, by number.
+        lookups: List<Handle, SCAN_LOOKUPS_MAX>,
         /// The regions that its row groups lie in.
         regions: List<ScanRegion, SCAN_REGIONS_MAX>,
         /// The row groups.

@@ -215,13 +215,13 @@ impl Point {
         let group = Operator::Group { keys: vec![0], aggregates, groups: self.bound };
         let program = Program::check(vec![Type::Int64; 2], vec![group])
             .map_err(|flaw| Failure::Failed(format!("{flaw:?}")))?;
-        let prepared = Prepared::new(Arc::new(program), Vec::new())
-            .map_err(|flaw| Failure::Failed(format!("{flaw:?}")))?;
+        let prepared =
+            Prepared::new(Arc::new(program)).map_err(|flaw| Failure::Failed(format!("{flaw:?}")))?;
         let prepared = Arc::new(prepared);
         let seed = drawn(self.times.len() as u64 ^ u64::from(self.bound));
         let bounds = Bounds { seed, ..Bounds::default() };
         let mut times = Times { run: Duration::ZERO, merge: Duration::ZERO };
-        let mut run = Run::new(prepared.clone(), bounds).map_err(Failure::failed)?;
+        let mut run = Run::new(prepared.clone(), Vec::new(), bounds).map_err(Failure::failed)?;
         let mut merge = Merge::new(prepared.program(), !seed).map_err(Failure::failed)?;
         self.partial = 0;
         // What a run leaves is merged at once, as it would be sent at once.

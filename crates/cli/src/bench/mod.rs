@@ -19,6 +19,7 @@ mod figures;
 mod files;
 mod groups;
 mod io;
+mod joins;
 mod key_value;
 mod leases;
 mod libfabric;

@@ -6,6 +6,7 @@
 
 use super::ciphers::Ciphers;
 use super::figures::median;
+use super::joins::Joins;
 use super::machine::machine;
 use super::patterns::Patterns;
 use crate::exit::Failure;
@@ -86,8 +87,8 @@ pub(super) fn run(args: &OperatorArgs) -> Outcome {
     let tables = Tables::new((args.mib << 20) / size_of::<Row>())?;
     let kept = check(&tables)?;
     let bytes = size_of_val(tables.rows());
-    let bar = ProgressBar::new(args.rounds as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} rounds") {
+    let bar = ProgressBar::new((args.rounds + Joins::CASES) as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} parts") {
         bar.set_style(style);
     }
     let mut selecting = vec![vec![Vec::new(); SHARES.len()]; CONTENDERS.len()];
@@ -115,8 +116,9 @@ pub(super) fn run(args: &OperatorArgs) -> Outcome {
         bar.inc(1);
         stop.check()?;
     }
+    let joins = Joins::measure(&tables, args.rounds, &mut stop, &bar)?;
     bar.finish_and_clear();
-    show(args, &kept, &selecting, &projecting, &patterns, &ciphers)
+    show(args, &kept, &selecting, &projecting, (&patterns, &joins, &ciphers))
 }
 
 pub(super) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
@@ -236,7 +238,7 @@ fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+pub(super) fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     program_over(tables.groups.iter().cloned().map(Ok), limit, send)
 }
 
@@ -254,8 +256,8 @@ pub(super) fn program_over(
     let filter = less(0).into_iter().chain(less(1)).chain([Instruction::And]).collect();
     let program =
         Program::check(vec![Type::Int64; 8], vec![Operator::Filter(filter)]).map_err(Failure::failed)?;
-    let prepared = Prepared::new(Arc::new(program), Vec::new()).map_err(Failure::failed)?;
-    let mut run = Run::new(Arc::new(prepared), Bounds::default()).map_err(Failure::failed)?;
+    let prepared = Prepared::new(Arc::new(program)).map_err(Failure::failed)?;
+    let mut run = Run::new(Arc::new(prepared), Vec::new(), Bounds::default()).map_err(Failure::failed)?;
     for group in groups {
         for batch in run.push(&group?, 0).map_err(Failure::failed)? {
             (0..8).for_each(|column| send(values(&batch, column)));
@@ -297,8 +299,7 @@ fn show(
     kept: &[usize],
     selecting: &[Vec<Vec<f64>>],
     projecting: &[Vec<Vec<f64>>],
-    patterns: &Patterns,
-    ciphers: &Ciphers,
+    (patterns, joins, ciphers): (&Patterns, &Joins, &Ciphers),
 ) -> Outcome {
     let middle = |found: &[f64]| median(found.iter().copied());
     // Side by side within each round, as the machine's speed drifts.
@@ -340,6 +341,8 @@ fn show(
     let (opened, of_opened): (Vec<_>, Vec<_>) = ciphers.alone().into_iter().unzip();
     let (behind, of_behind): (Vec<_>, Vec<_>) = ciphers.selecting().into_iter().unzip();
     values.extend(of_opened.into_iter().chain(of_behind));
+    let (joined, of_joins): (Vec<_>, Vec<_>) = joins.lines().into_iter().unzip();
+    values.extend(of_joins);
     let mut out = std::io::stdout().lock();
     if args.json {
         let all = json!({ "machine": machine(), "mib": args.mib, "rounds": args.rounds, "found": values });
@@ -373,6 +376,12 @@ fn show(
         "The program above over columns, and over such that are opened for it: GB/s of the table",
         &["kept", "open", "encrypted", "ratio"],
         &behind,
+    )?;
+    part(
+        "Every other row kept by whole numbers of 8 columns of 8 bytes: millions of rows/s, and beside a filter by two \
+         columns that keeps as many",
+        &["keys", "which lie", "filter", "by keys", "/filter", "by a Bloom filter", "/filter"],
+        &joined,
     )?;
     writeln!(
         out,

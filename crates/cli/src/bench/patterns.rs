@@ -126,7 +126,7 @@ impl Case {
             pattern: pattern.text,
             length,
             batches,
-            prepared: Arc::new(Prepared::new(Arc::new(program), Vec::new()).map_err(Failure::failed)?),
+            prepared: Arc::new(Prepared::new(Arc::new(program)).map_err(Failure::failed)?),
             regex: Regex::new(pattern.text).map_err(Failure::failed)?,
             own: Vec::new(),
             beside: Vec::new(),
@@ -138,7 +138,8 @@ impl Case {
     }
 
     fn found(&self) -> Result<Vec<BooleanBuffer>, Failure> {
-        let mut run = Run::new(self.prepared.clone(), Bounds::default()).map_err(Failure::failed)?;
+        let mut run =
+            Run::new(self.prepared.clone(), Vec::new(), Bounds::default()).map_err(Failure::failed)?;
         let mut found = Vec::new();
         for batch in &self.batches {
             let leaving = run.push(batch, 0).map_err(Failure::failed)?;

@@ -2,7 +2,9 @@
 
 use super::FarTable;
 use super::footer::RowGroup;
-use farpool_operators::{Plan, Type, words};
+use super::joining::{Joining, SemiJoin};
+use super::report::Mode;
+use farpool_operators::{Operator, Plan, Type, words};
 use std::fmt;
 
 /// See the module.
@@ -26,6 +28,8 @@ pub struct Explanation {
     pub bytes: u64,
     /// The steps over the rows that are read, a line for each.
     pub near: Vec<String>,
+    /// How the semi-joins among them would be done where nodes take part, in order.
+    pub semi_joins: Vec<SemiJoin>,
     /// The steps that finish the merged result.
     pub finish: Vec<String>,
     /// The columns of the result.
@@ -38,12 +42,27 @@ impl FarTable {
         let (_, places) = plan.near.narrowed();
         let fields = self.schema().fields();
         let all: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
-        let kept = self.groups_that_may_pass(&plan.near);
+        let kept = self.groups_that_may_pass(plan);
         let groups: Vec<&RowGroup> = kept.iter().map(|group| &self.row_groups()[*group]).collect();
         let buffers =
             |group: &&RowGroup| -> u64 { group.buffers(&places).map(|buffer| u64::from(buffer.bytes)).sum() };
-        let (near, names) = words::lines(&plan.near, &all);
-        let (finish, _) = words::lines(&plan.finish, &names);
+        let Joining { plan: shipped, joins } = Joining::of(plan, Mode::Split);
+        let (mut near, names) = words::lines(&shipped.near, &all);
+        let (mut finish, _) = words::lines(&shipped.finish, &names);
+        for (line, operator) in near.iter_mut().zip(shipped.near.operators()) {
+            if let Operator::SemiJoin { number, .. } = operator
+                && let Some(join) = joins.get(usize::from(*number))
+            {
+                *line += &format!(": {join}");
+            }
+        }
+        for (line, operator) in finish.iter_mut().zip(shipped.finish.operators()) {
+            if let Operator::SemiJoin { number, .. } = operator
+                && let Some(set) = shipped.key_sets.get(usize::from(*number))
+            {
+                *line += &format!(": {} keys", set.count());
+            }
+        }
         Explanation {
             table: self.name().to_owned(),
             columns: places.iter().filter_map(|place| all.get(*place).cloned()).collect(),
@@ -54,6 +73,7 @@ impl FarTable {
             rows_total: self.rows(),
             bytes: groups.iter().map(buffers).sum(),
             near,
+            semi_joins: joins,
             finish,
             result: plan.columns.clone(),
         }

@@ -4,6 +4,7 @@
 //! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
 //! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
+use super::joining::{self, Joining};
 use super::pacing::{Claim, Fetching};
 use super::report::{Mode, Report};
 use super::shipping::{Shipping, shares};
@@ -12,7 +13,8 @@ use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
-use farpool_operators::{Operator, Plan, Program, Query};
+use farpool_operators::{KeySet, Operator, Plan, Program, Query};
+use farpool_transport::Host;
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -67,11 +69,13 @@ impl FarTable {
             return Err(during(refused("the query was planned over other columns")));
         }
         let (near, columns) = plan.near.narrowed();
-        let groups = self.groups_for(&plan.near);
-        let mut work = Work::new(self, near, columns, groups, mode).map_err(during)?;
+        let groups = self.groups_for(plan);
+        let joining = Joining::of(plan, mode);
+        let finish = joining.plan.finish.clone();
+        let mut work = Work::new(self, near, columns, groups, (plan, joining), mode).map_err(during)?;
         work.run(mode).map_err(during)?;
         let (merged, mut report) = work.finish().map_err(during)?;
-        let finish = self.finish(plan.finish.clone(), merged).map_err(during)?;
+        let finish = self.finish(finish, &plan.key_sets, merged).map_err(during)?;
         let field = |(name, of): &(String, farpool_operators::Type)| Field::new(name, data_type(*of), true);
         let schema = Arc::new(Schema::new(plan.columns.iter().map(field).collect::<Vec<_>>()));
         let named = |batch: RecordBatch| {
@@ -84,8 +88,13 @@ impl FarTable {
     }
 
     /// Runs what is left to do over merged results.
-    fn finish(&self, program: Program, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>, Error> {
-        let mut local = Local::new(self, Arc::new(program))?;
+    fn finish(
+        &self,
+        program: Program,
+        key_sets: &[Arc<KeySet>],
+        batches: Vec<RecordBatch>,
+    ) -> Result<Vec<RecordBatch>, Error> {
+        let mut local = Local::new(self, Arc::new(program), key_sets.to_vec())?;
         let mut position = 0;
         for batch in batches {
             local.push(0, &batch, position)?;
@@ -112,31 +121,60 @@ pub struct Answer {
 
 /// A program that runs here.
 struct Local {
-    run: Run,
+    host: Arc<dyn Host>,
+    prepared: Arc<Prepared>,
+    bounds: Bounds,
+    key_sets: Vec<Arc<KeySet>>,
+    /// Once there are rows for it: keys to look up in take a while to be made.
+    run: Option<Run>,
     merge: Merge,
     /// What has left it, and of which row group of the table that is.
     left: Vec<(usize, RecordBatch)>,
 }
 
 impl Local {
-    fn new(table: &FarTable, program: Arc<Program>) -> Result<Local, Error> {
+    fn new(table: &FarTable, program: Arc<Program>, key_sets: Vec<Arc<KeySet>>) -> Result<Local, Error> {
+        let host = Arc::clone(&table.file.inner.session.host);
         let mut seed = [0; 8];
-        table.file.inner.session.host.random(&mut seed).map_err(refused)?;
+        host.random(&mut seed).map_err(refused)?;
         let seed = u64::from_le_bytes(seed);
         let merge = Merge::new(&program, seed).map_err(refused)?;
-        let prepared = Arc::new(Prepared::new(program, Vec::new()).map_err(refused)?);
+        let prepared = Arc::new(Prepared::new(program).map_err(refused)?);
         let bounds = Bounds { seed, batch_rows_max: usize::MAX, ..Bounds::default() };
-        Ok(Local { run: Run::new(prepared, bounds).map_err(refused)?, merge, left: Vec::new() })
+        Ok(Local { host, prepared, bounds, key_sets, run: None, merge, left: Vec::new() })
+    }
+
+    /// Whether further rows change nothing.
+    fn is_done(&self) -> bool {
+        self.run.as_ref().is_some_and(Run::is_done)
     }
 
     fn push(&mut self, group: usize, batch: &RecordBatch, position: u64) -> Result<(), Error> {
-        let leaving = self.run.push(batch, position).map_err(refused)?;
+        let run = match &mut self.run {
+            Some(run) => run,
+            None => {
+                let lookups = joining::exact(self.prepared.program(), &self.key_sets, &*self.host)?;
+                let run =
+                    Run::new(Arc::clone(&self.prepared), lookups, self.bounds.clone()).map_err(refused)?;
+                self.run.insert(run)
+            }
+        };
+        let leaving = run.push(batch, position).map_err(refused)?;
         self.left.extend(leaving.into_iter().map(|partial| (group, partial)));
         Ok(())
     }
 
     fn finish(self) -> Result<(Merge, Vec<(usize, RecordBatch)>), Error> {
-        let Local { run, merge, mut left } = self;
+        let Local { prepared, bounds, key_sets, run, merge, mut left, .. } = self;
+        let run = match run {
+            Some(run) => run,
+            // Of no rows there are results as well; none of them is looked for.
+            None => {
+                let lookups =
+                    key_sets.iter().map(|_| joining::none()).collect::<Result<_, _>>().map_err(refused)?;
+                Run::new(prepared, lookups, bounds).map_err(refused)?
+            }
+        };
         left.extend(run.finish().map_err(refused)?.into_iter().map(|partial| (0, partial)));
         Ok((merge, left))
     }
@@ -155,6 +193,7 @@ struct Ahead {
 struct Work<'t> {
     table: &'t FarTable,
     program: Arc<Program>,
+    joining: Joining,
     /// The columns that it reads.
     columns: Vec<usize>,
     /// The row groups that it reads.
@@ -178,14 +217,16 @@ impl<'t> Work<'t> {
         near: Program,
         columns: Vec<usize>,
         groups: Vec<usize>,
+        (plan, joining): (&Plan, Joining),
         mode: Mode,
     ) -> Result<Work<'t>, Error> {
         let program = Arc::new(near);
-        let local = Local::new(table, Arc::clone(&program))?;
+        let local = Local::new(table, Arc::clone(&program), plan.key_sets.clone())?;
         let mut report = Report::new(mode, table.row_groups().len());
+        report.semi_joins = joining.joins.clone();
         report.skipped = table.row_groups().len() - groups.len();
         let positions = table.positions();
-        Ok(Work { table, program, columns, groups, local, positions, shipped: Vec::new(), report })
+        Ok(Work { table, program, joining, columns, groups, local, positions, shipped: Vec::new(), report })
     }
 
     fn run(&mut self, mode: Mode) -> Result<(), Error> {
@@ -194,10 +235,13 @@ impl<'t> Work<'t> {
             // What counts rows needs none of their bytes, from nobody.
             return self.count_rows(groups);
         }
-        if mode == Mode::Fetch {
+        if mode == Mode::Fetch || groups.is_empty() || !self.joining.is_shipped() {
             return self.fetch(groups);
         }
-        let Ok(program) = self.program.encode() else {
+        // It reads the same columns as the program here.
+        let (Ok(program), Ok(uploads)) =
+            (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
+        else {
             return self.fetch(groups);
         };
         let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
@@ -206,7 +250,8 @@ impl<'t> Work<'t> {
             _ => None,
         };
         let keys = self.table.scan_keys(&self.columns);
-        let shipping = Arc::new(Shipping::new(program, shares, rows_wanted).with_keys(keys));
+        let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
+        let shipping = Arc::new(shipping);
         let session = Arc::clone(&self.table.file.inner.session);
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
@@ -226,7 +271,7 @@ impl<'t> Work<'t> {
         if result.is_ok() && mode == Mode::Split {
             result = self.fetch_from_back(&shipping, &mut claimed);
         }
-        if result.is_err() || self.local.run.is_done() {
+        if result.is_err() || self.local.is_done() {
             shipping.stop(&session);
         }
         tasks.into_iter().for_each(farpool_transport::Task::join);
@@ -273,7 +318,7 @@ impl<'t> Work<'t> {
             self.report.client_time += Duration::from_nanos(busy);
             self.report.fetched += 1;
             self.report.fetched_bytes += self.column_bytes(group);
-            if self.local.run.is_done() {
+            if self.local.is_done() {
                 break;
             }
         }
@@ -293,7 +338,7 @@ impl<'t> Work<'t> {
             let heard = shipping.changed.heard();
             // Each share in its turn, as their nodes and links are different ones.
             let mut looked_at = 0;
-            if shipping.is_stopped() || self.local.run.is_done() {
+            if shipping.is_stopped() || self.local.is_done() {
                 return Ok(());
             }
             while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() {
@@ -372,6 +417,7 @@ impl<'t> Work<'t> {
                 _ => undone.extend(unclaimed()),
             }
         }
+        self.report.lookup_bytes += shipping.uploaded.load(Ordering::Relaxed);
         undone.sort_unstable();
         if is_enough { Ok(()) } else { self.fetch(undone) }
     }

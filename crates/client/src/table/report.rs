@@ -1,5 +1,6 @@
 //! What was done for a query: what stayed with the nodes, what was fetched, and what it took.
 
+use super::joining::SemiJoin;
 use std::fmt;
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ pub struct Report {
     pub skipped: usize,
     /// Bytes of results that nodes sent.
     pub result_bytes: u64,
+    /// Bytes of keys and filters that nodes were sent for semi-joins.
+    pub lookup_bytes: u64,
+    /// How the semi-joins over the table's rows were done, in order.
+    pub semi_joins: Vec<SemiJoin>,
     /// Bytes of columns that were fetched.
     pub fetched_bytes: u64,
     /// Bytes of columns that nodes read.
@@ -72,6 +77,8 @@ impl Report {
             fetched: 0,
             skipped: 0,
             result_bytes: 0,
+            lookup_bytes: 0,
+            semi_joins: Vec::new(),
             fetched_bytes: 0,
             node_bytes: 0,
             node_time: Duration::ZERO,
@@ -81,13 +88,13 @@ impl Report {
         }
     }
 
-    /// Bytes of columns and results that came over links.
+    /// Bytes of columns, results, keys and filters that went over links.
     pub fn link_bytes(&self) -> u64 {
-        self.result_bytes + self.fetched_bytes
+        self.result_bytes + self.fetched_bytes + self.lookup_bytes
     }
 }
 
-/// In a line, and one more for each refusal.
+/// In a line, and one more for each semi-join and each refusal.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { mode, row_groups, shipped, fetched, skipped, .. } = self;
@@ -97,6 +104,7 @@ impl fmt::Display for Report {
              {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} here, {:.1?} in all",
             self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed
         )?;
+        self.semi_joins.iter().try_for_each(|join| write!(f, "\nsemi-join with {join}"))?;
         self.refusals.iter().try_for_each(|(node, why)| write!(f, "\nnot at {node}: {why}"))
     }
 }

@@ -8,6 +8,7 @@
 use super::FarTable;
 use super::column_type::RowPlaces;
 use super::footer::{Encoding, RowGroup};
+use super::joining::Upload;
 use super::pacing::{Heard, Pace};
 use super::sealed::ScanKeys;
 use crate::error::Error;
@@ -22,7 +23,7 @@ use farpool_transport::landing::Landing;
 use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
-use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Reply, Request, WireError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -73,6 +74,10 @@ pub(super) enum Progress {
 pub(super) struct Shipping {
     program: Vec<u8>,
     keys: ScanKeys,
+    /// What its semi-joins look up in, by number.
+    uploads: Vec<Upload>,
+    /// Bytes of them that nodes were sent.
+    pub(super) uploaded: AtomicU64,
     pub(super) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
     pub(super) changed: Bell,
@@ -176,7 +181,7 @@ impl Share {
         self.bytes += bytes;
     }
 
-    fn request(&self, program: &[u8], seals: ScanSeals) -> Result<Request, WireError> {
+    fn request(&self, program: &[u8], lookups: &[Handle], seals: ScanSeals) -> Result<Request, WireError> {
         let right = |region: &Arc<LeasedRegion>| ScanRegion {
             region: region.region,
             epoch: region.epoch,
@@ -184,6 +189,7 @@ impl Share {
         };
         Ok(Request::OpenScan(OpenScan {
             program: Bytes::new(program.to_vec())?,
+            lookups: List::new(lookups.to_vec())?,
             regions: List::new(self.regions.iter().map(right).collect())?,
             groups: List::new(self.described.clone())?,
             seals,
@@ -196,13 +202,30 @@ impl Shipping {
     pub(super) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
         let (is_fetching, rows, is_stopped) = Default::default();
-        let (keys, changed) = (ScanKeys::default(), Bell::default());
-        Shipping { program, keys, shares, progress, changed, is_fetching, rows_wanted, rows, is_stopped }
+        let (keys, uploads, uploaded, changed) = Default::default();
+        Shipping {
+            program,
+            keys,
+            uploads,
+            uploaded,
+            shares,
+            progress,
+            changed,
+            is_fetching,
+            rows_wanted,
+            rows,
+            is_stopped,
+        }
     }
 
     /// With what its scans have to do with keys.
     pub(super) fn with_keys(self, keys: ScanKeys) -> Shipping {
         Shipping { keys, ..self }
+    }
+
+    /// With what its semi-joins look up in, by number.
+    pub(super) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
+        Shipping { uploads, ..self }
     }
 
     /// Whether nothing more is wanted of any share.
@@ -238,14 +261,67 @@ impl Shipping {
         }
     }
 
-    /// Runs all shares of one node, one after another.
+    /// Runs all shares of one node, one after another. What their semi-joins look up in is sent once.
     pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
+        let mut lookups = Vec::new();
+        let put = self.put_lookups(session, node, &mut lookups);
         for (index, share) in self.shares.iter().enumerate() {
             if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
-                let shipped = self.run(session, index, share);
+                let shipped = put.clone().and_then(|()| self.run(session, index, share, &lookups));
                 self.set(index, Progress::Over(shipped));
             }
         }
+        self.drop_lookups(session, node, &lookups);
+    }
+
+    /// Sends a node what semi-joins look up in, and notes the names of it.
+    fn put_lookups(
+        &self,
+        session: &Session,
+        node: &NodeLinks,
+        lookups: &mut Vec<Handle>,
+    ) -> Result<(), Error> {
+        if self.uploads.is_empty() {
+            return Ok(());
+        }
+        let deadline = || session.deadline(session.options.request_timeout_ms);
+        node.converse(deadline(), Repeat::Harmful, |link| {
+            for Upload { kind, bytes } in &self.uploads {
+                let mut lookup = Handle(0);
+                // One part if there are no bytes.
+                let rest = bytes.get(1..).unwrap_or_default();
+                let ends = (0..=rest.len()).step_by(LOOKUP_PART_BYTES_MAX);
+                for start in ends {
+                    let end = bytes.len().min(start + LOOKUP_PART_BYTES_MAX);
+                    let part = Bytes::new(bytes[start..end].to_vec()).map_err(LinkError::Protocol)?;
+                    let put = PutLookup { lookup, kind: *kind, bytes: bytes.len() as u32, part };
+                    let answer = match link.call(&Request::PutLookup(put), deadline())? {
+                        Reply::PutLookup(answer) => answer,
+                        other => return Err(unexpected(&other)),
+                    };
+                    self.uploaded.fetch_add((end - start) as u64, Ordering::Relaxed);
+                    if lookup == Handle(0) {
+                        lookups.push(answer.lookup);
+                    }
+                    lookup = answer.lookup;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whatever comes of it: they end with their connection.
+    fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
+        if lookups.is_empty() {
+            return;
+        }
+        let deadline = session.deadline(session.options.request_timeout_ms);
+        let _ = node.converse(deadline, Repeat::Harmful, |link| {
+            for lookup in lookups {
+                link.call(&Request::DropLookup(LookupId { lookup: *lookup }), deadline)?;
+            }
+            Ok(())
+        });
     }
 
     /// The nodes that there are shares of.
@@ -325,13 +401,19 @@ impl Shipping {
         }
     }
 
-    fn run(&self, session: &Session, index: usize, share: &Share) -> Result<Shipped, Error> {
+    fn run(
+        &self,
+        session: &Session,
+        index: usize,
+        share: &Share,
+        lookups: &[Handle],
+    ) -> Result<Shipped, Error> {
         for region in &share.regions {
             session.check_lease(region)?;
         }
         let refused = |error: WireError| Error::new(crate::ErrorKind::Invalid, error.to_string());
         let (seals, opens) = self.keys.for_scan(session, &share.node)?;
-        let open = share.request(&self.program, seals).map_err(refused)?;
+        let open = share.request(&self.program, lookups, seals).map_err(refused)?;
         let deadline = session.deadline(session.options.request_timeout_ms);
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {

@@ -14,10 +14,14 @@ use super::footer::{ColumnChunk, RowGroup};
 use super::statistics::Statistics;
 use crate::stats::add;
 use farpool_operators::run::{as_float, rescaled};
-use farpool_operators::{Arithmetic, Comparison, Expression, Instruction, Operator, Program, Type, Value};
+use farpool_operators::{
+    Arithmetic, Comparison, Expression, Instruction, KeySet, Operator, Plan, Program, Type, Value,
+};
+use std::sync::Arc;
 
-/// Whether some row of the group may pass the program's filters. The program is over all columns of the table.
-pub fn may_pass(near: &Program, group: &RowGroup) -> bool {
+/// Whether some row of the group may pass the program's filters, and be found by its semi-joins in these keys. The
+/// program is over all columns of the table.
+pub fn may_pass(near: &Program, key_sets: &[Arc<KeySet>], group: &RowGroup) -> bool {
     let mut projected: Option<Vec<May>> = None;
     for (operator, step) in near.operators().iter().zip(near.steps()) {
         let column = |place: usize| match &projected {
@@ -38,6 +42,12 @@ pub fn may_pass(near: &Program, group: &RowGroup) -> bool {
                 let columns = step.expressions.iter().map(result).collect();
                 projected = Some(columns);
             }
+            Operator::SemiJoin { keys, number, is_anti: false, .. } => {
+                let places = keys.iter().map(|key| column(usize::from(*key)));
+                if key_sets.get(usize::from(*number)).is_some_and(|set| !may_be_among(set, places)) {
+                    return false;
+                }
+            }
             Operator::SemiJoin { .. } => {}
             Operator::Group { .. } | Operator::Top { .. } | Operator::Limit(_) => break,
         }
@@ -46,15 +56,18 @@ pub fn may_pass(near: &Program, group: &RowGroup) -> bool {
 }
 
 impl FarTable {
-    /// The row groups that a program over all columns has to read, in order. Nothing is asked of any node.
-    pub fn groups_that_may_pass(&self, near: &Program) -> Vec<usize> {
+    /// The row groups that a query has to read, in order. Nothing is asked of any node.
+    pub fn groups_that_may_pass(&self, plan: &Plan) -> Vec<usize> {
         let groups = self.row_groups().iter().enumerate();
-        groups.filter(|(_, group)| may_pass(near, group)).map(|(index, _)| index).collect()
+        groups
+            .filter(|(_, group)| may_pass(&plan.near, &plan.key_sets, group))
+            .map(|(index, _)| index)
+            .collect()
     }
 
     /// The same, and counted in the session's [`Stats`](crate::Stats): for who reads them now.
-    pub(super) fn groups_for(&self, near: &Program) -> Vec<usize> {
-        let kept = self.groups_that_may_pass(near);
+    pub(super) fn groups_for(&self, plan: &Plan) -> Vec<usize> {
+        let kept = self.groups_that_may_pass(plan);
         let counters = &self.file.inner.session.counters;
         add(&counters.row_groups_read, kept.len() as u64);
         add(&counters.row_groups_skipped, (self.row_groups().len() - kept.len()) as u64);
@@ -81,6 +94,37 @@ struct May {
     /// Between which ends it is otherwise, both included; without an end anything is there. Nothing: it is never
     /// anything but NULL.
     values: Option<(Option<Key>, Option<Key>)>,
+}
+
+/// Whether some row may have keys of the set, whose columns may be these. NULL is like nothing.
+fn may_be_among(set: &KeySet, columns: impl Iterator<Item = Option<May>>) -> bool {
+    let may_be = |(place, may): (usize, Option<May>)| {
+        // Without keys there is nothing to be found.
+        let Some(((least, most), of)) = set.ends(place).zip(set.types().get(place).copied()) else {
+            return false;
+        };
+        let Some(May { values, .. }) = may else { return true };
+        let Some((from, to)) = values else { return false };
+        let (least, most) = (key(of, least), key(of, most));
+        let is_apart =
+            from.as_ref().is_some_and(|from| most < *from) || to.as_ref().is_some_and(|to| *to < least);
+        !is_apart && set.numbers().is_none_or(|numbers| is_any_between(numbers, of, from, to))
+    };
+    columns.enumerate().all(may_be)
+}
+
+/// Whether some of these numbers, in ascending order, is between the ends.
+fn is_any_between(numbers: &[i64], of: Type, from: Option<Key>, to: Option<Key>) -> bool {
+    let number = |key: Key| match key {
+        Key::Float(ordered) => Some(ordered),
+        // As [`KeySet::numbers`] says.
+        Key::Integer(value) if of == Type::UInt64 => Some((value - (1 << 63)) as i64),
+        Key::Integer(value) => i64::try_from(value).ok(),
+        Key::Bytes(_) => None,
+    };
+    let from = from.and_then(number).unwrap_or(i64::MIN);
+    let to = to.and_then(number).unwrap_or(i64::MAX);
+    numbers.get(numbers.partition_point(|number| *number < from)).is_some_and(|number| *number <= to)
 }
 
 fn key_of_float(value: f64) -> Key {

@@ -10,10 +10,14 @@ mod written;
 pub use expr::{Expr, Literal, col, lit};
 
 use crate::expression::{Binary, Instruction};
-use crate::limits::GROUPS_MAX;
-use crate::program::{Aggregate, Function, Operator, Program, SortKey, partial_type};
+use crate::limits::{GROUPS_MAX, KEYS_MAX, LOOKUPS_MAX};
+use crate::program::{Aggregate, Function, Lookup, Operator, Program, SortKey, partial_type};
+use crate::run::KeySet;
 use crate::types::Type;
+use arrow_array::RecordBatch;
+use arrow_schema::Schema;
 use std::fmt;
+use std::sync::Arc;
 
 /// What is wrong with a query: the step and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +81,8 @@ pub struct Query {
     finish: Option<Vec<Operator>>,
     /// The columns as they stand now.
     columns: Vec<(String, Type)>,
+    /// What semi-joins look up in, by number.
+    key_sets: Vec<Arc<KeySet>>,
     failed: Option<QueryError>,
     groups: u32,
 }
@@ -90,6 +96,48 @@ pub struct Plan {
     pub finish: Program,
     /// The columns of the result.
     pub columns: Vec<(String, Type)>,
+    /// What the semi-joins of both look up in, by number: exact keys.
+    pub key_sets: Vec<Arc<KeySet>>,
+}
+
+impl Plan {
+    /// Numbers of what the program beside the data looks up in.
+    pub fn near_key_sets(&self) -> impl Iterator<Item = usize> {
+        self.near.operators().iter().filter_map(|operator| match operator {
+            Operator::SemiJoin { number, .. } => Some(usize::from(*number)),
+            _ => None,
+        })
+    }
+
+    /// The same with a Bloom filter beside the data instead of the keys of this number, which the merged rows are looked
+    /// up in again: they are the same rows. Nothing if that cannot be: of an anti-join, where rows do not leave as they
+    /// are, or without their keys.
+    pub fn by_filter(&self, number: usize) -> Option<Plan> {
+        let mut operators = self.near.operators().to_vec();
+        let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);
+        let at = operators.iter().position(is_it)?;
+        let Operator::SemiJoin { keys, lookup, is_anti: false, .. } = &mut operators[at] else { return None };
+        *lookup = Lookup::Bloom;
+        let mut places = keys.clone();
+        for operator in &operators[at + 1..] {
+            match operator {
+                Operator::Filter(_) | Operator::SemiJoin { .. } => {}
+                Operator::Project(list) => {
+                    let moved =
+                        |place: &u16| list.iter().position(|code| code[..] == [Instruction::Column(*place)]);
+                    let moved = places.iter().map(|place| Some(moved(place)? as u16));
+                    places = moved.collect::<Option<_>>()?;
+                }
+                Operator::Group { .. } | Operator::Top { .. } | Operator::Limit(_) => return None,
+            }
+        }
+        let exact =
+            Operator::SemiJoin { keys: places, lookup: Lookup::Keys, number: number as u8, is_anti: false };
+        let near = Program::check(self.near.input().to_vec(), operators).ok()?;
+        let finish = std::iter::once(exact).chain(self.finish.operators().iter().cloned()).collect();
+        let finish = Program::check(near.output().to_vec(), finish).ok()?;
+        Some(Plan { near, finish, columns: self.columns.clone(), key_sets: self.key_sets.clone() })
+    }
 }
 
 /// Where a result stands among keys and partial values.
@@ -115,6 +163,7 @@ impl Query {
             near: Vec::new(),
             finish: None,
             columns,
+            key_sets: Vec::new(),
             failed: None,
             groups: 65_536,
         }
@@ -155,6 +204,31 @@ impl Query {
     pub fn select(self, list: impl IntoIterator<Item = (String, Expr)>) -> Query {
         let list: Vec<_> = list.into_iter().collect();
         self.step("select", |query| query.project(list))
+    }
+
+    /// Rows whose keys are those of a row of another table: each pair is a column here and one of `other`. NULL is like
+    /// nothing. A key is compared as this table's type; one that the type has no value for is that of no row.
+    #[must_use]
+    pub fn semi_join(
+        self,
+        on: impl IntoIterator<Item = (String, String)>,
+        schema: &Schema,
+        other: &[RecordBatch],
+    ) -> Query {
+        let on: Vec<_> = on.into_iter().collect();
+        self.step("semi-join", |query| query.join(&on, schema, other, false))
+    }
+
+    /// Rows whose keys are those of no row of another table, and those with a NULL among them.
+    #[must_use]
+    pub fn anti_join(
+        self,
+        on: impl IntoIterator<Item = (String, String)>,
+        schema: &Schema,
+        other: &[RecordBatch],
+    ) -> Query {
+        let on: Vec<_> = on.into_iter().collect();
+        self.step("anti-join", |query| query.join(&on, schema, other, true))
     }
 
     /// One row for each combination of the keys that there is, with the aggregates. Without keys: one row.
@@ -214,7 +288,7 @@ impl Query {
         let near = Program::check(self.input, self.near).map_err(flawed)?;
         let finish =
             Program::check(near.output().to_vec(), self.finish.unwrap_or_default()).map_err(flawed)?;
-        Ok(Plan { near, finish, columns: self.columns })
+        Ok(Plan { near, finish, columns: self.columns, key_sets: self.key_sets })
     }
 
     fn step(mut self, name: &str, act: impl FnOnce(&mut Query) -> Result<(), String>) -> Query {
@@ -233,6 +307,34 @@ impl Query {
     /// Behind a grouping, top or limit: what follows sees merged rows, in a stage of its own.
     fn end(&mut self) {
         self.finish.get_or_insert_default();
+    }
+
+    fn join(
+        &mut self,
+        on: &[(String, String)],
+        schema: &Schema,
+        other: &[RecordBatch],
+        is_anti: bool,
+    ) -> Result<(), String> {
+        if !(1..=KEYS_MAX).contains(&on.len()) {
+            return Err(format!("{} keys: 1 to {KEYS_MAX} are permitted", on.len()));
+        }
+        if self.key_sets.len() == LOOKUPS_MAX {
+            return Err(format!("one more: a query may have {LOOKUPS_MAX} semi-joins"));
+        }
+        let (mut keys, mut columns) = (Vec::new(), Vec::new());
+        for (mine, theirs) in on {
+            let names = || schema.fields().iter().map(|field| &**field.name()).collect::<Vec<_>>().join(", ");
+            let none = |_| format!("the other table has no column {theirs:?}; there are {}", names());
+            let key = self.position(mine)?;
+            keys.push(key);
+            columns.push((schema.index_of(theirs).map_err(none)?, self.columns[usize::from(key)].1));
+        }
+        let set = KeySet::new(&columns, schema, other)?;
+        let number = self.key_sets.len() as u8;
+        self.key_sets.push(Arc::new(set));
+        self.push(Operator::SemiJoin { keys, lookup: Lookup::Keys, number, is_anti });
+        Ok(())
     }
 
     fn position(&self, name: &str) -> Result<u16, String> {

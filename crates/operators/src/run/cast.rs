@@ -158,7 +158,8 @@ pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
     }
 }
 
-fn fitting(value: i128, to: Type) -> Option<i128> {
+/// A value if a type has it: of whole numbers, times and decimals.
+pub(super) fn fitting(value: i128, to: Type) -> Option<i128> {
     let (least, most) = match to {
         Type::Boolean => (0, 1),
         Type::Int8 => (i128::from(i8::MIN), i128::from(i8::MAX)),

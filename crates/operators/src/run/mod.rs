@@ -8,6 +8,7 @@
 mod arithmetic;
 mod automaton;
 mod batch;
+mod bloom;
 mod bounds;
 mod cast;
 mod compare;
@@ -18,6 +19,8 @@ mod hash;
 mod heap;
 mod hold;
 mod keep;
+mod key_set;
+mod keys;
 mod lookup;
 mod merge;
 mod pack;
@@ -29,10 +32,13 @@ mod tally;
 mod top;
 
 pub use batch::{data_type, type_of};
+pub use bloom::Bloom;
 pub use bounds::{BATCH_BYTES_MAX, Bounds, Stopped};
 pub(crate) use cast::date_text;
 pub use cast::{as_float, rescaled};
-pub use lookup::{Bloom, Keys, LookupTable, Lookups};
+pub use key_set::KeySet;
+pub use keys::Keys;
+pub use lookup::{LookupTable, Lookups};
 pub use merge::Merge;
 pub use sort::sorted;
 
@@ -51,21 +57,19 @@ use top::Top;
 /// Patterns of one program: each takes up to some 1 MiB.
 const PATTERNS_MAX: usize = 32;
 
-/// A program that is ready to run, with what its semi-joins look up in.
+/// A program that is ready to run. What its semi-joins look up in comes with each run.
 #[derive(Debug)]
 pub struct Prepared {
     program: Arc<Program>,
-    lookups: Lookups,
     steps: Vec<Vec<Compiled>>,
 }
 
 impl Prepared {
-    /// Compiles a program's patterns and finds its lookups.
+    /// Compiles a program's patterns.
     ///
     /// # Errors
-    /// A pattern that is no regular expression or too large, more than 32 patterns, or a lookup that is missing or
-    /// of another kind.
-    pub fn new(program: Arc<Program>, lookups: Lookups) -> Result<Prepared, Flaw> {
+    /// A pattern that is no regular expression or too large, or more than 32 patterns.
+    pub fn new(program: Arc<Program>) -> Result<Prepared, Flaw> {
         let mut patterns = PATTERNS_MAX;
         let mut steps = Vec::new();
         for (operator, step) in program.steps().iter().enumerate() {
@@ -73,20 +77,22 @@ impl Prepared {
             let compiled = step.expressions.iter().map(compile).collect::<Result<Vec<_>, String>>();
             steps.push(compiled.map_err(|what| Flaw { operator, what })?);
         }
-        for (operator, step) in program.operators().iter().enumerate() {
+        Ok(Prepared { program, steps })
+    }
+
+    /// Whether each semi-join finds its lookup, of its kind and of keys of its types.
+    fn check(&self, lookups: &Lookups) -> Result<(), Flaw> {
+        for (operator, step) in self.program.operators().iter().enumerate() {
             let Operator::SemiJoin { keys, lookup, number, .. } = step else { continue };
-            let input = input_of(&program, operator);
+            let input = input_of(&self.program, operator);
             let types: Vec<_> = keys.iter().map(|key| input[usize::from(*key)]).collect();
-            let is_there = lookups.get(usize::from(*number)).is_some_and(|found| {
-                let is_bloom = matches!(found, LookupTable::Bloom(_));
-                is_bloom == (*lookup == crate::program::Lookup::Bloom) && found.fits(&types)
-            });
-            if !is_there {
-                let what = format!("lookup {number} is missing, or of other keys");
+            let given = lookups.get(usize::from(*number));
+            if !given.is_some_and(|given| given.fits(*lookup, &types)) {
+                let what = format!("lookup {number} is missing, or of another kind or other keys");
                 return Err(Flaw { operator, what });
             }
         }
-        Ok(Prepared { program, lookups, steps })
+        Ok(())
     }
 
     /// What it is of.
@@ -111,6 +117,7 @@ fn input_of(program: &Program, operator: usize) -> &[crate::types::Type] {
 /// A program over one share of a table.
 pub struct Run {
     prepared: Arc<Prepared>,
+    lookups: Lookups,
     bounds: Bounds,
     steps: Steps,
     end: End,
@@ -125,12 +132,13 @@ enum End {
 }
 
 impl Run {
-    /// Starts over.
+    /// Starts over, with what its semi-joins look up in.
     ///
     /// # Errors
-    /// None for a program that has been checked.
-    pub fn new(prepared: Arc<Prepared>, bounds: Bounds) -> Result<Run, Stopped> {
+    /// A lookup that is missing, of another kind or of keys of other types.
+    pub fn new(prepared: Arc<Prepared>, lookups: Lookups, bounds: Bounds) -> Result<Run, Flaw> {
         heap::keep_freed_blocks();
+        prepared.check(&lookups)?;
         let bounds = Bounds {
             batch_bytes_max: bounds.batch_bytes_max.min(BATCH_BYTES_MAX),
             held_bytes_max: bounds.held_bytes_max.min(BATCH_BYTES_MAX),
@@ -139,26 +147,23 @@ impl Run {
         let program = &prepared.program;
         let last = program.operators().len().saturating_sub(1);
         let input = input_of(program, last);
+        // Nothing but what has been checked with the program.
+        let flaw = |stopped: Stopped| Flaw { operator: last, what: stopped.to_string() };
         let end = match program.operators().last() {
             Some(Operator::Group { keys, aggregates, groups }) => {
                 let keys = keys.iter().map(|key| usize::from(*key)).collect();
                 let groups = *groups as usize;
-                End::Groups(Grouping::new(
-                    keys,
-                    aggregates,
-                    input,
-                    groups,
-                    bounds.held_bytes_max,
-                    bounds.seed,
-                )?)
+                let held = bounds.held_bytes_max;
+                let grouping = Grouping::new(keys, aggregates, input, groups, held, bounds.seed);
+                End::Groups(grouping.map_err(flaw)?)
             }
             Some(Operator::Top { keys, rows }) => {
-                End::Top(Top::new(keys, input, *rows as usize, bounds.held_bytes_max)?)
+                End::Top(Top::new(keys, input, *rows as usize, bounds.held_bytes_max).map_err(flaw)?)
             }
             Some(Operator::Limit(rows)) => End::Limit(*rows),
             _ => End::Rows,
         };
-        Ok(Run { prepared, steps: Steps::new(bounds.steps_max), bounds, end })
+        Ok(Run { prepared, lookups, steps: Steps::new(bounds.steps_max), bounds, end })
     }
 
     /// Whether further batches change nothing, as a limit has been reached.
@@ -211,7 +216,7 @@ impl Run {
                     limits.steps.take(rows.count.saturating_mul(keys.len()))?;
                     let keys: Vec<ArrayRef> =
                         keys.iter().map(|key| rows.columns[usize::from(*key)].clone()).collect();
-                    let found = prepared.lookups[usize::from(*number)].search(&keys)?;
+                    let found = self.lookups[usize::from(*number)].search(&keys)?;
                     let is_kept = match is_anti {
                         true => BooleanArray::new(!found.values(), None),
                         false => found,

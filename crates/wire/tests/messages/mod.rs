@@ -172,8 +172,12 @@ strategies! {
         answers: vec(any::<[u8; 16]>().prop_map(ScanKey), 0..=1).prop_map(|all| List::new(all).expect("one at most")),
     }
     open_scan -> OpenScan {
-        program: bytes(), regions: list(scan_region()), groups: list(scan_group()), seals: scan_seals(),
+        program: bytes(), lookups: list(handle()), regions: list(scan_region()), groups: list(scan_group()),
+        seals: scan_seals(),
     }
+    put_lookup -> PutLookup { lookup: handle(), kind: prop_oneof![Just(LookupKind::Bloom), Just(LookupKind::Keys)], bytes: any::<u32>(), part: bytes() }
+    lookup_put -> LookupPut { lookup: handle(), bytes: any::<u32>() }
+    lookup_id -> LookupId { lookup: handle() }
     scan_opened -> ScanOpened { scan: handle(), is_known: any::<bool>() }
     scan_id -> ScanId { scan: handle() }
     chunk -> Chunk {
@@ -226,4 +230,6 @@ conversations! {
     NextChunk: scan_id, chunk;
     ClaimGroups: claim_groups, claimed;
     CloseScan: scan_id, done;
+    PutLookup: put_lookup, lookup_put;
+    DropLookup: lookup_id, done;
 }

@@ -1,0 +1,183 @@
+//! Bloom filters of keys, and the hash that they know keys by. Both are part of the protocol: a filter that is read
+//! otherwise than it was made would lose rows. `spec/pipeline.md` says the same without Rust.
+//!
+//! The idea: each key has five bits in one word of 64, so a look is one word of memory and one comparison, whatever the
+//! filter's size. That takes more room for the same share of errors than bits anywhere; exact keys are behind it anyway.
+
+use super::batch::*;
+use super::bounds::{BATCH_BYTES_MAX, Stopped};
+use super::evaluate::bytes_at;
+use super::hash::{fold, hash_bytes};
+use crate::limits::LOOKUP_BYTES_MAX;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Int64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::DataType;
+use std::borrow::Cow;
+
+/// The seed of the hashes in filters.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Bytes of a word.
+const WORD_BYTES: usize = 8;
+/// Rows that are hashed before they are looked up.
+const ROWS_AT_A_TIME: usize = 1_024;
+
+/// Bits, of which each key has set a few.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bloom {
+    words: Vec<u64>,
+}
+
+impl Bloom {
+    /// An empty one of so many bytes, rounded up to whole words: 8 bytes to 16 MiB. Of 16 bits for each key about one key
+    /// in 200 is taken for another, of 8 bits about one in 25.
+    pub fn new(bytes: usize) -> Bloom {
+        Bloom { words: vec![0; bytes.clamp(WORD_BYTES, LOOKUP_BYTES_MAX).div_ceil(WORD_BYTES)] }
+    }
+
+    /// One from its bytes: whole words of 8 bytes, at most 16 MiB.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Bloom, String> {
+        let found = bytes.len();
+        if !found.is_multiple_of(WORD_BYTES) || !(WORD_BYTES..=LOOKUP_BYTES_MAX).contains(&found) {
+            return Err(format!(
+                "a filter of {found} bytes: multiples of {WORD_BYTES} up to {LOOKUP_BYTES_MAX} are permitted"
+            ));
+        }
+        Ok(Bloom { words: bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect() })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// Adds the keys of a batch, all of whose columns are keys. Rows with a NULL have no partner and add nothing.
+    pub fn add(&mut self, keys: &RecordBatch) -> Result<(), Stopped> {
+        let columns =
+            keys.columns().iter().map(|key| plain(key, BATCH_BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
+        let keys = Keyed::of(&columns);
+        let mut hashes = Vec::new();
+        for start in (0..keys.rows).step_by(ROWS_AT_A_TIME) {
+            keys.hash(start..keys.rows.min(start + ROWS_AT_A_TIME), &mut hashes);
+            for (row, hash) in (start..).zip(&hashes) {
+                if keys.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
+                    let (word, bits) = self.place(*hash);
+                    self.words[word] |= bits;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which rows may have been added.
+    pub(super) fn search(&self, keys: &Keyed<'_>) -> BooleanBuffer {
+        let mut hashes = Vec::new();
+        let mut words = Vec::with_capacity(keys.rows.div_ceil(64));
+        for start in (0..keys.rows).step_by(ROWS_AT_A_TIME) {
+            keys.hash(start..keys.rows.min(start + ROWS_AT_A_TIME), &mut hashes);
+            let word = |hashes: &[u64]| {
+                let bits = hashes.iter().enumerate();
+                bits.fold(0, |word, (at, hash)| word | u64::from(self.holds(*hash)) << at)
+            };
+            words.extend(hashes.chunks(64).map(word));
+        }
+        BooleanBuffer::new(words.into(), 0, keys.rows)
+    }
+
+    /// The word of a hash, and its bits there.
+    #[inline]
+    fn place(&self, hash: u64) -> (usize, u64) {
+        // The upper half says which word, the lower one which bits.
+        let word = ((hash >> 32) * self.words.len() as u64) >> 32;
+        let bit = |at: u32| 1 << (hash >> at & 63);
+        (word as usize, bit(0) | bit(6) | bit(12) | bit(18) | bit(24))
+    }
+
+    #[inline]
+    fn holds(&self, hash: u64) -> bool {
+        let (word, bits) = self.place(hash);
+        self.words[word] & bits == bits
+    }
+}
+
+/// A column of keys, as it is compared.
+pub(super) enum KeyColumn<'c> {
+    /// Up to 8 bytes, as a number.
+    Numbers(Cow<'c, [i64]>),
+    Decimals(&'c [i128]),
+    Bytes(&'c ArrayRef),
+}
+
+/// Rows of keys, without dictionaries.
+pub(super) struct Keyed<'c> {
+    pub(super) rows: usize,
+    /// Rows with a NULL among their keys: they have no partner.
+    pub(super) nulls: Option<NullBuffer>,
+    pub(super) columns: Vec<KeyColumn<'c>>,
+}
+
+impl<'c> Keyed<'c> {
+    pub(super) fn of(columns: &'c [ArrayRef]) -> Keyed<'c> {
+        let of_column = |column: &'c ArrayRef| match (type_of(column.data_type()), column.data_type()) {
+            (_, DataType::Int64) => {
+                KeyColumn::Numbers(Cow::Borrowed(column.as_primitive::<Int64Type>().values()))
+            }
+            (Some(of), _) if is_ordered(of) => KeyColumn::Numbers(Cow::Owned(ordered_values(column))),
+            (_, DataType::Decimal128(..)) => {
+                KeyColumn::Decimals(column.as_primitive::<Decimal128Type>().values())
+            }
+            _ => KeyColumn::Bytes(column),
+        };
+        let nulls = columns.iter().fold(None, |all, column| NullBuffer::union(all.as_ref(), column.nulls()));
+        Keyed {
+            rows: columns.first().map_or(0, |column| column.len()),
+            nulls: nulls.filter(|nulls| nulls.null_count() > 0),
+            columns: columns.iter().map(of_column).collect(),
+        }
+    }
+
+    /// A hash of each of these rows; of one with a NULL it means nothing.
+    fn hash(&self, rows: std::ops::Range<usize>, hashes: &mut Vec<u64>) {
+        hashes.clear();
+        hashes.resize(rows.len(), 0);
+        let next = |state: u64, value: u64| fold(state.rotate_left(5) ^ value, SEED);
+        for column in &self.columns {
+            match column {
+                KeyColumn::Numbers(values) => {
+                    let values = values[rows.clone()].iter();
+                    hashes
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(hash, value)| *hash = next(*hash, *value as u64));
+                }
+                KeyColumn::Decimals(values) => {
+                    for (hash, value) in hashes.iter_mut().zip(&values[rows.clone()]) {
+                        *hash = next(*hash, hash_bytes(&value.to_le_bytes(), SEED));
+                    }
+                }
+                KeyColumn::Bytes(column) => {
+                    for (hash, row) in hashes.iter_mut().zip(rows.clone()) {
+                        *hash = next(*hash, hash_bytes(bytes_at(column, row), SEED));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends the keys of a row, so that rows are the same if and only if their bytes are.
+    #[inline]
+    pub(super) fn append(&self, row: usize, out: &mut Vec<u8>) {
+        for column in &self.columns {
+            match column {
+                KeyColumn::Numbers(values) => out.extend_from_slice(&values[row].to_le_bytes()),
+                KeyColumn::Decimals(values) => out.extend_from_slice(&values[row].to_le_bytes()),
+                KeyColumn::Bytes(column) => {
+                    let bytes = bytes_at(column, row);
+                    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                    out.extend_from_slice(bytes);
+                }
+            }
+        }
+    }
+}

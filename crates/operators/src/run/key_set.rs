@@ -1,0 +1,354 @@
+//! The keys of another table that rows are to be found among: as the types of this table, each once, without NULL.
+//!
+//! The idea: a key that this table's type has no value for cannot be that of any row, so it is left out, and what is left
+//! compares by bytes. NULL is like nothing.
+
+use super::batch::*;
+use super::bloom::{Bloom, KeyColumn, Keyed};
+use super::bounds::{BATCH_BYTES_MAX, Stopped};
+use super::cast::{fitting, rescaled};
+use super::evaluate::bytes_at;
+use super::hash::hash_bytes;
+use super::keys::Keys;
+use super::lookup::LookupTable;
+use crate::limits::{LOOKUP_BYTES_MAX, LOOKUP_KEYS_MAX};
+use crate::packed::{pack, packed_bytes};
+use crate::types::{Arithmetic, Type, Value};
+use arrow_array::builder::FixedSizeBinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Float32Type, Float64Type};
+use arrow_array::*;
+use arrow_schema::{DataType, Schema};
+use std::sync::{Arc, OnceLock};
+
+/// Keys, before they are made one.
+const ROWS_MAX: usize = 1 << 28;
+/// Bits of a filter for each key: one key in 200 is taken for another.
+const FILTER_BITS: usize = 16;
+/// A filter with fewer bits for each key is of no use: one key in eight would be taken for another.
+const FILTER_BITS_MIN: usize = 5;
+
+/// See the module.
+#[derive(Debug)]
+pub struct KeySet {
+    types: Vec<Type>,
+    /// Each once, in ascending order if they are numbers of one column.
+    keys: RecordBatch,
+    /// The keys of one column as numbers in ascending order, if they are such.
+    numbers: Option<Vec<i64>>,
+    ends: Vec<Option<(Value, Value)>>,
+    table: OnceLock<Arc<LookupTable>>,
+}
+
+impl PartialEq for KeySet {
+    fn eq(&self, other: &KeySet) -> bool {
+        self.types == other.types && self.keys.columns() == other.keys.columns()
+    }
+}
+
+impl KeySet {
+    /// The keys in these columns of batches, each as this type; and why that cannot be.
+    ///
+    /// # Errors
+    /// A column whose type has nothing in common with that wanted, more than 2^28 rows, or more than 1 GiB of text.
+    pub fn new(
+        columns: &[(usize, Type)],
+        schema: &Schema,
+        batches: &[RecordBatch],
+    ) -> Result<KeySet, String> {
+        // Without rows the types are known all the same.
+        for (place, to) in columns {
+            as_type(&new_empty_array(schema.field(*place).data_type()), *to)
+                .map_err(|why| format!("{}: {why}", schema.field(*place).name()))?;
+        }
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if rows > ROWS_MAX {
+            return Err(format!("{rows} rows of keys: at most {ROWS_MAX} are permitted"));
+        }
+        let types: Vec<Type> = columns.iter().map(|(_, of)| *of).collect();
+        let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
+        for batch in batches {
+            for ((place, to), part) in columns.iter().zip(&mut parts) {
+                part.push(as_type(batch.column(*place), *to)?);
+            }
+        }
+        let whole = |(part, of): (&Vec<ArrayRef>, &Type)| -> Result<ArrayRef, String> {
+            let bytes: usize = part.iter().map(|part| part.get_buffer_memory_size()).sum();
+            if bytes > BATCH_BYTES_MAX && matches!(of, Type::Text | Type::Bytes) {
+                return Err(format!("{bytes} bytes of keys: at most {BATCH_BYTES_MAX} are permitted"));
+            }
+            let part: Vec<&dyn Array> = part.iter().map(AsRef::as_ref).collect();
+            match part.is_empty() {
+                true => Ok(new_empty_array(&data_type(*of))),
+                false => arrow_select::concat::concat(&part).map_err(|error| error.to_string()),
+            }
+        };
+        let whole = parts.iter().zip(&types).map(whole).collect::<Result<Vec<_>, _>>()?;
+        let (columns, numbers) = distinct(&types, &whole)?;
+        let ends = columns.iter().zip(&types).map(|(column, of)| ends(column, *of)).collect();
+        let rows = columns.first().map_or(0, |column| column.len());
+        let keys = batch_of(columns, rows).map_err(|stopped: Stopped| stopped.to_string())?;
+        Ok(KeySet { types, keys, numbers, ends, table: OnceLock::new() })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.keys.num_rows()
+    }
+
+    /// Their types: those of the columns that they are compared with.
+    pub fn types(&self) -> &[Type] {
+        &self.types
+    }
+
+    /// Each once, without NULL.
+    pub fn keys(&self) -> &RecordBatch {
+        &self.keys
+    }
+
+    /// The least and the greatest value of a column; nothing without keys.
+    pub fn ends(&self, column: usize) -> Option<&(Value, Value)> {
+        self.ends.get(column)?.as_ref()
+    }
+
+    /// The keys in ascending order, if they are of one column whose values are numbers of up to 8 bytes: whole numbers,
+    /// dates and times, those without sign less 2^63; floats as their order has them.
+    pub fn numbers(&self) -> Option<&[i64]> {
+        self.numbers.as_deref()
+    }
+
+    /// To look them up exactly; made once, under a seed that nobody else should know.
+    ///
+    /// # Errors
+    /// More than 1 GiB of keys.
+    pub fn table(&self, seed: u64) -> Result<Arc<LookupTable>, Stopped> {
+        if let Some(table) = self.table.get() {
+            return Ok(Arc::clone(table));
+        }
+        let made = Keys::new(self.types.clone(), std::slice::from_ref(&self.keys), seed)?;
+        Ok(Arc::clone(self.table.get_or_init(|| Arc::new(LookupTable::Keys(made)))))
+    }
+
+    /// Bytes that they take as they travel, about.
+    pub fn travel_bytes(&self) -> usize {
+        packed_bytes(&self.keys)
+    }
+
+    /// Whether there are few enough of them to travel as they are.
+    pub fn may_travel(&self) -> bool {
+        self.count() <= LOOKUP_KEYS_MAX && self.travel_bytes() <= LOOKUP_BYTES_MAX
+    }
+
+    /// As they travel.
+    pub fn packed(&self) -> Vec<u8> {
+        pack(&self.keys)
+    }
+
+    /// Bytes of a filter of them; nothing if there are so many that it would keep too much.
+    pub fn filter_bytes(&self) -> Option<usize> {
+        let bytes = |bits: usize| self.count().saturating_mul(bits).div_ceil(8);
+        let max = LOOKUP_BYTES_MAX;
+        let bytes = if bytes(FILTER_BITS_MIN) > max { None } else { Some(bytes(FILTER_BITS).min(max)) };
+        bytes.map(|bytes| bytes.next_multiple_of(8).max(8))
+    }
+
+    /// A filter of them.
+    ///
+    /// # Errors
+    /// None: they have no dictionaries.
+    pub fn filter(&self) -> Result<Bloom, Stopped> {
+        let mut bloom = Bloom::new(self.filter_bytes().unwrap_or(0));
+        bloom.add(&self.keys)?;
+        Ok(bloom)
+    }
+}
+
+/// The rows of these columns without NULL, each once.
+fn distinct(types: &[Type], columns: &[ArrayRef]) -> Result<(Vec<ArrayRef>, Option<Vec<i64>>), String> {
+    let keyed = Keyed::of(columns);
+    let is_key = |row: &usize| keyed.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(*row));
+    if let ([of], [KeyColumn::Numbers(values)]) = (types, &keyed.columns[..]) {
+        let mut numbers: Vec<i64> = (0..keyed.rows).filter(is_key).map(|row| values[row]).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        return Ok((vec![from_ordered(*of, numbers.clone(), None)], Some(numbers)));
+    }
+    let (mut bytes, mut ends) = (Vec::new(), vec![0]);
+    let mut rows: Vec<(u64, u32)> = Vec::new();
+    for row in 0..keyed.rows {
+        let start = bytes.len();
+        if is_key(&row) {
+            keyed.append(row, &mut bytes);
+            // Only the order of comparison: equal ones are compared by their bytes.
+            rows.push((hash_bytes(&bytes[start..], 0), row as u32));
+        }
+        ends.push(bytes.len());
+    }
+    let key = |row: u32| &bytes[ends[row as usize]..ends[row as usize + 1]];
+    rows.sort_unstable_by(|one, other| one.0.cmp(&other.0).then_with(|| key(one.1).cmp(key(other.1))));
+    rows.dedup_by(|one, other| one.0 == other.0 && key(one.1) == key(other.1));
+    let mut rows: Vec<u32> = rows.into_iter().map(|(_, row)| row).collect();
+    rows.sort_unstable();
+    let rows = UInt32Array::from(rows);
+    let take = |column: &ArrayRef| arrow_select::take::take(column, &rows, None);
+    Ok((columns.iter().map(take).collect::<Result<_, _>>().map_err(|error| error.to_string())?, None))
+}
+
+/// The least and the greatest of a column without NULL.
+fn ends(column: &ArrayRef, of: Type) -> Option<(Value, Value)> {
+    if column.is_empty() {
+        return None;
+    }
+    let keyed = Keyed::of(std::slice::from_ref(column));
+    match keyed.columns.first()? {
+        KeyColumn::Numbers(values) => {
+            let ends = vec![*values.iter().min()?, *values.iter().max()?];
+            let ends = from_ordered(of, ends, None);
+            Some((value_at(&ends, of, 0), value_at(&ends, of, 1)))
+        }
+        KeyColumn::Decimals(values) => {
+            Some((Value::Integer(*values.iter().min()?), Value::Integer(*values.iter().max()?)))
+        }
+        KeyColumn::Bytes(column) => {
+            let all = || (0..column.len()).map(|row| bytes_at(column, row));
+            Some((Value::Bytes(all().min()?.to_vec()), Value::Bytes(all().max()?.to_vec())))
+        }
+    }
+}
+
+fn value_at(column: &ArrayRef, of: Type, row: usize) -> Value {
+    match of {
+        Type::Boolean => Value::Boolean(column.as_boolean().value(row)),
+        Type::Float32 => Value::Float(column.as_primitive::<Float32Type>().value(row).to_bits().into()),
+        Type::Float64 => Value::Float(column.as_primitive::<Float64Type>().value(row).to_bits()),
+        _ => Value::Integer(wide(column, of)[row]),
+    }
+}
+
+/// Whole numbers, times and decimals.
+fn wide(column: &ArrayRef, of: Type) -> Vec<i128> {
+    match of {
+        Type::Decimal { .. } => column.as_primitive::<Decimal128Type>().values().to_vec(),
+        Type::UInt64 => ordered_values(column)
+            .into_iter()
+            .map(|value| i128::from(value.cast_unsigned() ^ (1 << 63)))
+            .collect(),
+        _ => ordered_values(column).into_iter().map(i128::from).collect(),
+    }
+}
+
+fn is_time(of: Type) -> Option<bool> {
+    match of {
+        Type::Date => Some(false),
+        Type::Timestamp { is_zoned, .. } => Some(is_zoned),
+        _ => None,
+    }
+}
+
+/// Whether a type is of whole numbers or decimals.
+fn is_number(of: Type) -> bool {
+    matches!(of, Type::Decimal { .. }) || of.arithmetic() == Some(Arithmetic::Integer)
+}
+
+/// A column as another type, with NULL where that has no equal value.
+fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
+    let refused = || format!("keys of {} cannot be compared with {to}: cast one of them", column.data_type());
+    if let DataType::Dictionary(..) = column.data_type() {
+        let dictionary = column.as_any_dictionary();
+        let values = as_type(dictionary.values(), to)?;
+        return arrow_select::take::take(&values, dictionary.keys(), None).map_err(|error| error.to_string());
+    }
+    if column.data_type() == &DataType::Null {
+        return Ok(new_null_array(&data_type(to), column.len()));
+    }
+    match to {
+        Type::Text => {
+            let texts: StringArray = match column.data_type() {
+                DataType::Utf8 => return Ok(Arc::clone(column)),
+                DataType::LargeUtf8 if column.as_string::<i64>().value_data().len() <= BATCH_BYTES_MAX => {
+                    column.as_string::<i64>().iter().collect()
+                }
+                DataType::Utf8View if view_bytes(column.as_string_view().lengths()) <= BATCH_BYTES_MAX => {
+                    column.as_string_view().iter().collect()
+                }
+                _ => return Err(refused()),
+            };
+            return Ok(Arc::new(texts));
+        }
+        Type::Bytes | Type::FixedBytes(_) => {
+            let width = match to {
+                Type::FixedBytes(width) => Some(width as usize),
+                _ => None,
+            };
+            let values: Vec<Option<&[u8]>> = match column.data_type() {
+                DataType::Binary => column.as_binary::<i32>().iter().collect(),
+                DataType::LargeBinary if column.as_binary::<i64>().value_data().len() <= BATCH_BYTES_MAX => {
+                    column.as_binary::<i64>().iter().collect()
+                }
+                DataType::BinaryView if view_bytes(column.as_binary_view().lengths()) <= BATCH_BYTES_MAX => {
+                    column.as_binary_view().iter().collect()
+                }
+                DataType::FixedSizeBinary(_) => column.as_fixed_size_binary().iter().collect(),
+                _ => return Err(refused()),
+            };
+            let Some(width) = width else { return Ok(Arc::new(values.into_iter().collect::<BinaryArray>())) };
+            let mut builder = FixedSizeBinaryBuilder::with_capacity(values.len(), width as i32);
+            for value in values {
+                match value.filter(|value| value.len() == width) {
+                    Some(value) => builder.append_value(value).map_err(|error| error.to_string())?,
+                    None => builder.append_null(),
+                }
+            }
+            return Ok(Arc::new(builder.finish()));
+        }
+        _ => {}
+    }
+    let from = type_of(column.data_type()).ok_or_else(refused)?;
+    let is_float = |of: Type| of.arithmetic() == Some(Arithmetic::Float);
+    if from == to {
+        return Ok(with_type(column, to));
+    }
+    match (is_time(from), is_time(to)) {
+        (None, None) if is_number(from) && is_number(to) => {}
+        (None, None) if is_float(from) && is_float(to) => return Ok(floats(column, to)),
+        (Some(one), Some(other)) if one == other => {}
+        _ => return Err(refused()),
+    }
+    // What is not the same when it comes back is no value of that type.
+    let exact = |value: i128| {
+        rescaled(value, from, to)
+            .filter(|there| rescaled(*there, to, from) == Some(value) && fitting(*there, to).is_some())
+    };
+    let values = wide(column, from);
+    let values = values.into_iter().enumerate();
+    let values = values.map(|(row, value)| if column.is_null(row) { None } else { exact(value) });
+    Ok(match to {
+        Type::Decimal { .. } => Arc::new(values.collect::<Decimal128Array>().with_data_type(data_type(to))),
+        Type::UInt64 => {
+            Arc::new(values.map(|value| value.map(|value| value as u64)).collect::<UInt64Array>())
+        }
+        _ => {
+            let values: Int64Array = values.map(|value| value.map(|value| value as i64)).collect();
+            from_i64(to, values.values().to_vec(), values.nulls().cloned())
+        }
+    })
+}
+
+fn view_bytes(lengths: impl Iterator<Item = u32>) -> usize {
+    lengths.map(|length| length as usize).sum()
+}
+
+fn floats(column: &ArrayRef, to: Type) -> ArrayRef {
+    match to {
+        Type::Float64 => {
+            let values = column.as_primitive::<Float32Type>();
+            Arc::new(values.unary::<_, Float64Type>(f64::from))
+        }
+        _ => {
+            let values = column.as_primitive::<Float64Type>();
+            let exact =
+                |value: f64| (value.is_nan() || f64::from(value as f32) == value).then_some(value as f32);
+            Arc::new(values.iter().map(|value| value.and_then(exact)).collect::<Float32Array>())
+        }
+    }
+}
