@@ -436,7 +436,7 @@ impl World {
         let mut bytes = out.to_vec();
         match next {
             Next::Continue => {}
-            Next::Bytes(more) => bytes.extend(more),
+            Next::Bytes(more) => more.pieces().for_each(|piece| bytes.extend(piece)),
             Next::Memory(memory) => match *memory {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,

@@ -17,14 +17,14 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use farpool_operators::columns::{column_of, columns_of_rows};
-use farpool_operators::packed::Packer;
+use farpool_operators::packed::{Packed, Packer};
 use farpool_operators::run::data_type;
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped, Type};
 use farpool_sealing::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
-use farpool_wire::{Bytes, Code, Handle, MonoNs, Refusal, Reply};
+use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -381,17 +381,22 @@ impl<M: Memory> NodeService<M> {
         // What a program does wrong ends it, not the node.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step(&scan, &mut work)));
         let chunk = match stepped {
-            Ok(Ok((read_bytes, mut batches))) => {
+            Ok(Ok((read_bytes, leaving))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
-                if let Some(seals) = &scan.answers {
-                    seals.seal(work.chunks, &Chunk::sealed_head(is_last, work.done), &mut batches);
-                    work.chunks += 1;
-                }
+                let batches = match &scan.answers {
+                    Some(seals) => {
+                        let mut batches = leaving.into_vec();
+                        seals.seal(work.chunks, &Chunk::sealed_head(is_last, work.done), &mut batches);
+                        work.chunks += 1;
+                        Payload::new(batches)
+                    }
+                    None => Payload::of(leaving.into_pieces().into_iter().map(piece).collect()),
+                };
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
                 // How long it waited is known to the connection.
                 let (done, waited_ns) = (work.done, 0);
                 let chunk = |batches| Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
-                Bytes::new(batches).map(chunk)
+                batches.map(chunk)
             }
             Ok(Err(End::Refused(refusal))) => return self.end_with(id, refusal),
             Ok(Err(End::Stopped(why))) => {
@@ -427,7 +432,7 @@ impl<M: Memory> NodeService<M> {
 
     /// Runs the program until something leaves, it is over, or enough has been read for one step. Bytes that were read,
     /// and what leaves.
-    fn step(&self, scan: &Scan, work: &mut Work) -> Result<(u64, Vec<u8>), End> {
+    fn step(&self, scan: &Scan, work: &mut Work) -> Result<(u64, Packed), End> {
         let mut read_bytes = 0;
         let until = self.host.now().0.saturating_add(STEP_NS);
         while work.packer.is_empty()
@@ -644,6 +649,17 @@ fn room(unused: Option<Buffer>, bytes: usize) -> MutableBuffer {
         }
         _ => MutableBuffer::from_len_zeroed(bytes),
     }
+}
+
+/// Bytes of a chunk, where they are.
+fn piece(buffer: Buffer) -> bytes::Bytes {
+    struct Piece(Buffer);
+    impl AsRef<[u8]> for Piece {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    bytes::Bytes::from_owner(Piece(buffer))
 }
 
 /// Why a step ended the scan.

@@ -130,7 +130,7 @@ fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
         };
         node.first_chunk(OpenScan { seals, ..open(2, KEY, |_, _| {}) }).expect("a chunk")
     };
-    let plain = node.first_chunk(open(2, KEY, |_, _| {})).expect("a chunk").batches;
+    let plain = node.first_chunk(open(2, KEY, |_, _| {})).expect("a chunk").batches.into_vec();
     let chunk = sealed();
     assert_eq!(chunk.batches.len(), plain.len() + TAG_BYTES);
     let mut batches = chunk.batches.into_vec();

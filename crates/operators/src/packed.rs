@@ -9,7 +9,7 @@ use crate::run::{data_type, type_of};
 use crate::types::Type;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_buffer::Buffer;
+use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{DataType, Field as ArrowField, Schema};
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
@@ -33,16 +33,83 @@ pub struct RowTooLarge {
 
 /// A batch as a chunk of its own, whatever its size. It has no dictionaries.
 pub fn pack(batch: &RecordBatch) -> Vec<u8> {
-    let mut chunk = Vec::with_capacity(packed_bytes(batch));
+    let mut chunk = Packed::default();
     put_batch(0, batch, &mut chunk);
-    chunk
+    chunk.into_vec()
+}
+
+/// Buffers of fewer bytes are brought together: each piece costs whoever sends it something.
+const PIECE_BYTES_MIN: usize = 4 << 10;
+
+/// A chunk: its bytes in pieces, the larger of which are the buffers of columns where they are.
+#[derive(Debug, Default)]
+pub struct Packed {
+    pieces: Vec<Buffer>,
+    /// What comes behind them.
+    last: Vec<u8>,
+    bytes: usize,
+}
+
+impl Packed {
+    /// Its pieces, none of which is empty.
+    pub fn into_pieces(mut self) -> Vec<Buffer> {
+        self.end_piece();
+        self.pieces
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// All of it in one piece.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        match self.pieces.is_empty() {
+            true => self.last,
+            false => {
+                let mut all = Vec::with_capacity(self.bytes);
+                self.pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+                all.append(&mut self.last);
+                all
+            }
+        }
+    }
+
+    fn end_piece(&mut self) {
+        if !self.last.is_empty() {
+            self.pieces.push(Buffer::from_vec(std::mem::take(&mut self.last)));
+        }
+    }
+
+    /// Appends to the last piece.
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.last.len();
+        write(&mut self.last);
+        self.bytes += self.last.len() - before;
+    }
+
+    /// Zeros up to where a buffer may begin.
+    fn pad(&mut self) {
+        let missing = padded(self.bytes) - self.bytes;
+        self.write(|out| out.resize(out.len() + missing, 0));
+    }
+
+    fn put(&mut self, buffer: Buffer) {
+        self.pad();
+        if buffer.len() < PIECE_BYTES_MIN {
+            return self.write(|out| out.extend_from_slice(&buffer));
+        }
+        self.bytes += buffer.len();
+        self.end_piece();
+        self.pieces.push(buffer);
+    }
 }
 
 /// Packs batches into chunks.
 #[derive(Debug)]
 pub struct Packer {
     chunk_bytes: usize,
-    chunks: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Packed>,
 }
 
 impl Packer {
@@ -57,7 +124,7 @@ impl Packer {
     }
 
     /// The next chunk, oldest first.
-    pub fn pop(&mut self) -> Option<Vec<u8>> {
+    pub fn pop(&mut self) -> Option<Packed> {
         self.chunks.pop_front()
     }
 
@@ -85,9 +152,9 @@ impl Packer {
             }
             let chunk_bytes = self.chunk_bytes;
             match self.chunks.back_mut() {
-                Some(chunk) if chunk.len() + bytes <= chunk_bytes => put_batch(group, &part, chunk),
+                Some(chunk) if chunk.bytes + bytes <= chunk_bytes => put_batch(group, &part, chunk),
                 _ => {
-                    let mut chunk = Vec::with_capacity(bytes);
+                    let mut chunk = Packed::default();
                     put_batch(group, &part, &mut chunk);
                     self.chunks.push_back(chunk);
                 }
@@ -138,22 +205,24 @@ fn text_range(column: &ArrayRef) -> std::ops::Range<usize> {
     }
 }
 
-fn put_batch(group: u32, batch: &RecordBatch, out: &mut Vec<u8>) {
-    group.put(out);
-    (batch.num_rows() as u32).put(out);
-    (batch.num_columns() as u32).put(out);
-    for column in batch.columns() {
-        // Whatever leaves a program is of a type that programs know.
-        type_of(column.data_type()).unwrap_or(Type::Boolean).put(out);
-        (column.null_count() as u32).put(out);
-        for bytes in buffer_bytes(column) {
-            (bytes as u32).put(out);
+fn put_batch(group: u32, batch: &RecordBatch, chunk: &mut Packed) {
+    chunk.write(|out| {
+        group.put(out);
+        (batch.num_rows() as u32).put(out);
+        (batch.num_columns() as u32).put(out);
+        for column in batch.columns() {
+            // Whatever leaves a program is of a type that programs know.
+            type_of(column.data_type()).unwrap_or(Type::Boolean).put(out);
+            (column.null_count() as u32).put(out);
+            for bytes in buffer_bytes(column) {
+                (bytes as u32).put(out);
+            }
         }
-    }
+    });
     for column in batch.columns() {
-        put_buffers(column, out);
+        put_buffers(column, chunk);
     }
-    out.resize(padded(out.len()), 0);
+    chunk.pad();
 }
 
 /// The lengths of a column's buffers.
@@ -174,39 +243,42 @@ fn buffer_bytes(column: &ArrayRef) -> Vec<usize> {
     lengths
 }
 
-fn put_buffers(column: &ArrayRef, out: &mut Vec<u8>) {
+fn put_buffers(column: &ArrayRef, chunk: &mut Packed) {
     let rows = column.len();
-    let mut put = |bytes: &[u8]| {
-        out.resize(padded(out.len()), 0);
-        out.extend_from_slice(bytes);
-    };
     if let Some(nulls) = column.nulls().filter(|nulls| nulls.null_count() > 0) {
-        put(&nulls.inner().sliced().as_slice()[..rows.div_ceil(8)]);
+        chunk.put(nulls.inner().sliced().slice_with_length(0, rows.div_ceil(8)));
     }
     match column.data_type() {
-        DataType::Boolean => put(&column.as_boolean().values().sliced().as_slice()[..rows.div_ceil(8)]),
+        DataType::Boolean => {
+            chunk.put(column.as_boolean().values().sliced().slice_with_length(0, rows.div_ceil(8)));
+        }
         DataType::Utf8 | DataType::Binary => {
             let (offsets, values) = match column.data_type() {
                 DataType::Utf8 => {
                     let text = column.as_string::<i32>();
-                    (text.value_offsets(), text.values())
+                    (text.offsets(), text.values())
                 }
                 _ => {
                     let binary = column.as_binary::<i32>();
-                    (binary.value_offsets(), binary.values())
+                    (binary.offsets(), binary.values())
                 }
             };
-            let first = offsets.first().copied().unwrap_or(0);
-            let mut ends = Vec::with_capacity(offsets.len() * 4);
-            offsets.iter().for_each(|offset| ends.extend_from_slice(&(offset - first).to_le_bytes()));
-            put(&ends);
-            put(&values[text_range(column)]);
+            chunk.put(match offsets.first() {
+                Some(0) => offsets.inner().inner().clone(),
+                first => {
+                    let first = first.copied().unwrap_or(0);
+                    offsets.iter().map(|offset| offset - first).collect::<ScalarBuffer<i32>>().into_inner()
+                }
+            });
+            let range = text_range(column);
+            chunk.put(values.slice_with_length(range.start, range.len()));
         }
         other => {
             let width = width(other);
             let data = column.to_data();
-            let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
-            put(&bytes[data.offset() * width..][..rows * width]);
+            if let Some(values) = data.buffers().first() {
+                chunk.put(values.slice_with_length(data.offset() * width, rows * width));
+            }
         }
     }
 }

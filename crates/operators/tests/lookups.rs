@@ -397,7 +397,7 @@ fn packed_keys_may_come_in_several_batches() {
     packer.push(0, &ints(0..10_000)).unwrap();
     let mut bytes = Vec::new();
     while let Some(chunk) = packer.pop() {
-        bytes.extend(chunk);
+        bytes.extend(chunk.into_vec());
     }
     let lookup = LookupTable::from_bytes(Lookup::Keys, bytes.into(), 1).unwrap();
     assert_eq!(kept(&ints([-1, 0, 9_999, 10_000]), lookup, false), [1, 2]);

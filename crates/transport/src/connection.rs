@@ -12,8 +12,8 @@ use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refus
 use crate::socket::{Interest, Stream, write_full};
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::frame::{Header, MAGIC};
-use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, HEADER_BYTES};
-use farpool_wire::{Code, MonoNs, Opcode, Refusal, WireError};
+use farpool_wire::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX, HEADER_BYTES};
+use farpool_wire::{Code, MonoNs, Opcode, Payload, Refusal, WireError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
@@ -320,14 +320,15 @@ impl Connection<'_> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.out.is_empty() { Ok(()) } else { self.flush_with(&[]) }
+        if self.out.is_empty() { Ok(()) } else { self.flush_with(&Payload::default()) }
     }
 
     /// Sends what is to be sent, and these bytes behind it.
-    fn flush_with(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn flush_with(&mut self, bytes: &Payload<CHUNK_BYTES_MAX>) -> io::Result<()> {
         let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
-        let parts = &mut [IoSlice::new(&self.out), IoSlice::new(bytes)];
-        write_full(&mut self.stream, parts, deadline)?;
+        let mut parts: Vec<IoSlice<'_>> =
+            std::iter::once(&self.out[..]).chain(bytes.pieces()).map(IoSlice::new).collect();
+        write_full(&mut self.stream, &mut parts, deadline)?;
         self.out.clear();
         self.stream.note_sent();
         Ok(())

@@ -1,8 +1,8 @@
 //! Replies gathered to be sent. A buffer that grows is zeroed once and never again: a reply of many bytes is
 //! made in place, and zeroing it each time would cost as much as copying it.
 
-use farpool_wire::Refusal;
 use farpool_wire::frame::Header;
+use farpool_wire::{Payload, Refusal};
 use std::ops::Range;
 
 /// See the module. Reads as the bytes to send.
@@ -40,9 +40,10 @@ impl Outgoing {
     }
 
     /// Appends a reply but for the second part of its body, which is sent behind it.
-    pub(crate) fn begin_reply(&mut self, to: &Header, first: &[u8], second: &[u8]) {
+    pub(crate) fn begin_reply<const MAX: usize>(&mut self, to: &Header, first: &[u8], second: &Payload<MAX>) {
         let whole = to.reply(&[], None);
-        let body_crc = to.body_crc.map(|_| crc32c::crc32c_append(crc32c::crc32c(first), second));
+        let body_crc =
+            to.body_crc.map(|_| second.pieces().fold(crc32c::crc32c(first), crc32c::crc32c_append));
         let body_bytes = (first.len() + second.len()) as u32;
         self.extend(&Header { body_bytes, body_crc, ..whole }.encode());
         self.extend(first);

@@ -9,7 +9,7 @@ use farpool_wire::control::{Attach, Attached, Welcome};
 use farpool_wire::data::{Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{ClientId, Code, Opcode, Refusal, Reply, Request, WireError};
+use farpool_wire::{ClientId, Code, Opcode, Payload, Refusal, Reply, Request, WireError};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +121,7 @@ pub enum Next {
     /// Go on.
     Continue,
     /// Send what is to be sent, behind it these bytes, which are much, and go on.
-    Bytes(Vec<u8>),
+    Bytes(Payload<CHUNK_BYTES_MAX>),
     /// Send what is to be sent, this memory with its last frame, and go on.
     Memory(Box<Mappable>),
     /// Send what is to be sent and hang up.
@@ -252,9 +252,8 @@ impl Conversation {
                 chunk.waited_ns = std::mem::take(&mut self.waited_ns);
                 self.worked = chunk.read_bytes + chunk.batches.len() as u64;
                 let head = chunk.head();
-                let batches = chunk.batches.into_vec();
-                out.begin_reply(header, &head, &batches);
-                next = Next::Bytes(batches);
+                out.begin_reply(header, &head, &chunk.batches);
+                next = Next::Bytes(chunk.batches);
             }
             Ok(reply) => {
                 self.body.clear();

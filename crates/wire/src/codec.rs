@@ -309,6 +309,90 @@ impl<const MAX: usize> Field for Bytes<MAX> {
     }
 }
 
+/// Bytes, at most `MAX` of them, which travel as [`Bytes`] do, and whose sender need not bring them together.
+#[derive(Clone, Debug)]
+pub enum Payload<const MAX: usize> {
+    /// In one piece.
+    Whole(Vec<u8>),
+    /// One behind the other, and how many bytes they are together.
+    Pieces(Vec<bytes::Bytes>, usize),
+}
+
+impl<const MAX: usize> Default for Payload<MAX> {
+    fn default() -> Self {
+        Payload::Whole(Vec::new())
+    }
+}
+
+impl<const MAX: usize> PartialEq for Payload<MAX> {
+    /// Whether they travel alike.
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.pieces().flatten().eq(other.pieces().flatten())
+    }
+}
+
+impl<const MAX: usize> Eq for Payload<MAX> {}
+
+impl<const MAX: usize> Payload<MAX> {
+    fn within(bytes: usize) -> Result<(), WireError> {
+        let (found, max) = (bytes as u64, MAX as u64);
+        if bytes <= MAX { Ok(()) } else { Err(WireError::TooMany { what: "bytes of a field", found, max }) }
+    }
+
+    /// Takes bytes, or says how many were too many.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
+        Self::within(bytes.len()).map(|()| Payload::Whole(bytes))
+    }
+
+    /// The same of pieces.
+    pub fn of(pieces: Vec<bytes::Bytes>) -> Result<Self, WireError> {
+        let bytes = pieces.iter().map(bytes::Bytes::len).fold(0, usize::saturating_add);
+        Self::within(bytes).map(|()| Payload::Pieces(pieces, bytes))
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Whole(bytes) => bytes.len(),
+            Payload::Pieces(_, bytes) => *bytes,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, piece by piece.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let (whole, pieces) = match self {
+            Payload::Whole(bytes) => (Some(&bytes[..]), &[][..]),
+            Payload::Pieces(pieces, _) => (None, &pieces[..]),
+        };
+        whole.into_iter().chain(pieces.iter().map(|piece| &piece[..]))
+    }
+
+    /// The bytes in one piece.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self {
+            Payload::Whole(bytes) => bytes,
+            Payload::Pieces(pieces, _) => pieces.concat(),
+        }
+    }
+}
+
+impl<const MAX: usize> Field for Payload<MAX> {
+    const BYTES_MIN: usize = 4;
+    fn put(&self, out: &mut Vec<u8>) {
+        // `new` and `of` hold the length under MAX, and every MAX is far below u32::MAX.
+        (self.len() as u32).put(out);
+        self.pieces().for_each(|piece| out.extend_from_slice(piece));
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        Bytes::<MAX>::take(from).map(|bytes| Payload::Whole(bytes.into_vec()))
+    }
+}
+
 /// Text of at most `MAX` bytes without control characters; may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(String);

@@ -18,7 +18,7 @@ pub mod mutants;
 pub mod refusal;
 mod scan;
 
-pub use codec::{Bytes, List, Name, Text, WireError};
+pub use codec::{Bytes, List, Name, Payload, Text, WireError};
 pub use control::{Reply, Request};
 pub use frame::{Header, Opcode};
 pub use ids::*;

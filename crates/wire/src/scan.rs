@@ -1,7 +1,7 @@
 //! Control messages of scans: a program that a node runs over row groups of far tables; the others are in
 //! [`crate::control`], which has these as well.
 
-use crate::codec::{Bytes, Cursor, Field, List, WireError, wire_struct};
+use crate::codec::{Bytes, Cursor, Field, List, Payload, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 use std::fmt;
@@ -250,7 +250,7 @@ wire_struct! {
         /// Time that the node waited for its asker since the last chunk, for room to send or for a request, in nanoseconds.
         waited_ns: u64,
         /// Batches of rows, packed as of `spec/pipeline.md`.
-        batches: Bytes<CHUNK_BYTES_MAX>,
+        batches: Payload<CHUNK_BYTES_MAX>,
     }
 }
 
@@ -288,7 +288,7 @@ impl Chunk {
     pub fn head(&self) -> [u8; Chunk::HEAD_BYTES] {
         let Chunk { is_last, done, read_bytes, busy_ns, waited_ns, ref batches } = *self;
         let mut out = Vec::with_capacity(Chunk::HEAD_BYTES);
-        Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches: Bytes::default() }.put(&mut out);
+        Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches: Payload::default() }.put(&mut out);
         let mut head = [0; Chunk::HEAD_BYTES];
         head.copy_from_slice(&out);
         head[Chunk::HEAD_BYTES - 4..].copy_from_slice(&(batches.len() as u32).to_le_bytes());
@@ -305,6 +305,6 @@ impl Chunk {
         let mut empty = fields.to_vec();
         0u32.put(&mut empty);
         let chunk = Chunk::take(&mut Cursor::new(&empty))?;
-        Ok(Chunk { batches: Bytes::new(batches)?, ..chunk })
+        Ok(Chunk { batches: Payload::new(batches)?, ..chunk })
     }
 }

@@ -24,7 +24,7 @@ use farpool_transport::{Bell, Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
-use farpool_wire::{Bytes, Handle, List, MonoNs, Reply, Request, WireError};
+use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -515,7 +515,7 @@ fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk
     let mut batches = chunk.batches.into_vec();
     let not_sealed = |_| LinkError::Protocol(WireError::Value { what: "a sealed chunk", found: number });
     opens.open(number, &head, &mut batches).map_err(not_sealed)?;
-    Ok(Chunk { batches: Bytes::new(batches).map_err(LinkError::Protocol)?, ..chunk })
+    Ok(Chunk { batches: Payload::new(batches).map_err(LinkError::Protocol)?, ..chunk })
 }
 
 /// Takes the answers to what was asked ahead of a scan that is over: that there is no such scan any more.

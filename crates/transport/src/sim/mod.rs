@@ -158,7 +158,7 @@ impl SimStream {
             let mut reply = Outgoing::default();
             let next = self.conversation.answer(&*self.service, &header, &frame[HEADER_BYTES..], &mut reply);
             if let Next::Bytes(bytes) = &next {
-                reply.extend(bytes);
+                bytes.pieces().for_each(|piece| reply.extend(piece));
             }
             if cut_after {
                 self.is_cut = true;

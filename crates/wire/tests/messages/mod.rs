@@ -46,6 +46,16 @@ fn bytes<const MAX: usize>() -> impl Strategy<Value = Bytes<MAX>> {
     vec(any::<u8>(), 0..40).prop_map(|bytes| Bytes::new(bytes).expect("forty are few"))
 }
 
+/// In one piece or several, which travel alike.
+fn payload<const MAX: usize>() -> impl Strategy<Value = Payload<MAX>> {
+    let pieces =
+        vec(vec(any::<u8>(), 0..20), 0..3).prop_map(|pieces| pieces.into_iter().map(Into::into).collect());
+    prop_oneof![
+        vec(any::<u8>(), 0..40).prop_map(|bytes| Payload::new(bytes).expect("forty are few")),
+        pieces.prop_map(|pieces| Payload::of(pieces).expect("forty are few")),
+    ]
+}
+
 fn owner() -> impl Strategy<Value = RegionOwner> {
     prop_oneof![
         session_id().prop_map(RegionOwner::Session),
@@ -182,7 +192,7 @@ strategies! {
     scan_id -> ScanId { scan: handle() }
     chunk -> Chunk {
         is_last: any::<bool>(), done: any::<u32>(), read_bytes: any::<u64>(), busy_ns: any::<u64>(),
-        waited_ns: any::<u64>(), batches: bytes(),
+        waited_ns: any::<u64>(), batches: payload(),
     }
     claim_groups -> ClaimGroups { scan: handle(), groups: any::<u32>() }
     claimed -> Claimed { first: any::<u32>(), count: any::<u32>() }
