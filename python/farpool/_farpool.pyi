@@ -457,14 +457,15 @@ class Scan:
     def filter(self, *conditions: Expr) -> Scan:
         """Rows for which all of these are true."""
 
-    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys) -> Scan:
-        """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run.
-        NULL is like nothing. Keys of other types are compared as this scan's where that loses nothing.
+    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "split") -> Scan:
+        """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
+        once, in `mode` as `collect` says. NULL is like nothing. Keys of other types are compared as this scan's where
+        that loses nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
 
         Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
         """
 
-    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys) -> Scan:
+    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "split") -> Scan:
         """Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise."""
 
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
@@ -507,6 +508,10 @@ class Scan:
 
     def to_arrow(self, *, mode: Mode = "split") -> pyarrow.Table:
         """Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
+        it."""
 
     def explain(self, *, format: Literal["text", "json"] = "text") -> str:
         """What it would read and where each step would run. Reads nothing."""

@@ -135,15 +135,22 @@ impl PyScan {
     }
 
     /// Rows that have, or do not have, a partner in another table.
-    fn joined(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, is_anti: bool) -> PyResult<PyScan> {
+    fn joined(
+        &self,
+        other: &Bound<'_, PyAny>,
+        on: &Bound<'_, PyAny>,
+        mode: &str,
+        is_anti: bool,
+    ) -> PyResult<PyScan> {
         let py = other.py();
         self.usable(py)?;
+        let mode = mode_of(py, mode)?;
         let on = pairs(on)?;
         let (schema, batches) = match other.cast::<PyScan>() {
             Ok(scan) => {
                 let scan = scan.get();
                 let plan = scan.plan(py)?;
-                scan.run(py, &plan, Mode::Split)?
+                scan.run(py, &plan, mode)?
             }
             Err(_) => {
                 let stream = arrow::stream_of(other)?;
@@ -273,18 +280,21 @@ impl PyScan {
         }
     }
 
-    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run. `on` is
-    /// a column of both, a list of such or of pairs (mine, theirs), or a dict {mine: theirs}. NULL is like nothing. Keys
-    /// of other types are compared as this scan's where that loses nothing.
+    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at once,
+    /// in `mode` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a dict
+    /// {mine: theirs}. NULL is like nothing. Keys of other types are compared as this scan's where that loses nothing.
+    /// What the keys are is sent to the nodes of this scan's table, unless it is fetched.
     ///
     /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
-    fn semi_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>) -> PyResult<PyScan> {
-        self.joined(other, on, false)
+    #[pyo3(signature = (other, on, *, mode="split"))]
+    fn semi_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
+        self.joined(other, on, mode, false)
     }
 
     /// Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise.
-    fn anti_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>) -> PyResult<PyScan> {
-        self.joined(other, on, true)
+    #[pyo3(signature = (other, on, *, mode="split"))]
+    fn anti_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
+        self.joined(other, on, mode, true)
     }
 
     /// These columns instead; if all of them are aggregates, one row of them.
@@ -430,6 +440,16 @@ impl PyScan {
     #[pyo3(signature = (*, mode="split"))]
     fn to_arrow<'py>(&self, py: Python<'py>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
         Bound::new(py, self.collect(py, mode)?)?.get().to_arrow(py)
+    }
+
+    /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of it.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        self.collect(py, "split")?.__arrow_c_stream__(py, requested_schema)
     }
 
     /// What it would read and where each step would run, in words, or with `format="json"` as JSON. Reads nothing.

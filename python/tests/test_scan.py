@@ -102,6 +102,10 @@ def test_rows_pass_to_other_libraries_as_often_as_they_like(local):
     assert duckdb.sql("select count(mode) from found").fetchall() == [(8,)]
     local.put_table("copy", found)
     assert local.table("copy").scan().count() == 10
+    cheapest = local.scan("orders").group_by("mode").agg(col("price").min())
+    local.put_table("copy", cheapest)  # a scan that has not been run stays far as well
+    assert local.scan("copy").to_arrow().equals(cheapest.to_arrow())
+    assert pa.table(cheapest).equals(cheapest.to_arrow())
     local.drop_table("copy")
 
 

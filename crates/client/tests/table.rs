@@ -1,13 +1,14 @@
 //! Footers and trailers of far tables: they come back as they were, and strangers' bytes are only refused.
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::Value;
 use farpool::operators::columns::{column_of, columns_of_rows, value_bytes};
 use farpool::table::*;
 use farpool_sealing::TableSeals;
+use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -135,6 +136,27 @@ fn dictionary_that_would_take_more_than_permitted_is_refused_before_it_is_expand
     assert_eq!(column(100_000), Ok(100));
     let refused = column(99_999).expect_err("too large");
     assert!(refused.contains("100000 bytes") && refused.contains("99999"), "{refused}");
+}
+
+#[test]
+fn row_groups_of_wide_rows_are_no_larger_than_a_scan_reads() {
+    let width = 2_001;
+    let field = Field::new("b", DataType::FixedSizeBinary(width), false);
+    let schema: SchemaRef = Arc::new(Schema::new(vec![field]));
+    let value = vec![7u8; width as usize];
+    let values = FixedSizeBinaryArray::try_from_iter(std::iter::repeat_n(&value, GROUP_ROWS_MAX))
+        .expect("equal widths");
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(values)]).expect("a batch");
+    let mut packer = Packer::new(schema, 2 << 30).expect("a schema").in_rows().expect("fixed widths");
+    let mut rows = 0;
+    let mut take = |group: EncodedGroup| {
+        assert!(group.group.bytes as usize <= SCAN_GROUP_BYTES_MAX);
+        rows += group.group.rows;
+        Ok(())
+    };
+    packer.push(&batch, &mut take).expect("pushed");
+    packer.finish(&mut take).expect("finished");
+    assert_eq!(rows as usize, GROUP_ROWS_MAX);
 }
 
 proptest! {

@@ -24,6 +24,7 @@ use farpool_sealing::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
+use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +47,7 @@ const IDLE_MS: u64 = 60_000;
 /// Rows of a row group.
 const GROUP_ROWS_MAX: u32 = 65_536;
 /// Bytes of the columns of a row group that a program reads, and of any batch it makes of them.
-const GROUP_BYTES_MAX: u64 = 64 << 20;
+const GROUP_BYTES_MAX: u64 = SCAN_GROUP_BYTES_MAX as u64;
 /// Bytes of groups, or of rows of a top, that a scan holds; groups beyond leave as partial ones.
 const HELD_BYTES_MAX: usize = 32 << 20;
 /// Steps of a program over one row group, as [`Bounds`] counts them: some tenths of a second.

@@ -52,6 +52,8 @@ pub const SCAN_REGIONS_MAX: usize = 4_096;
 pub const SCAN_GROUPS_MAX: usize = 4_096;
 /// Bytes of a key that a scan needs, and of a table's salt.
 pub const SCAN_KEY_BYTES: usize = 16;
+/// Bytes of the columns of a row group that a scan reads.
+pub const SCAN_GROUP_BYTES_MAX: usize = 64 << 20;
 /// Lookups of a scan.
 pub const SCAN_LOOKUPS_MAX: usize = 16;
 /// Bytes of a lookup.

@@ -11,6 +11,7 @@ use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, FieldRef, SchemaRef};
 use farpool_operators::columns::value_bytes as fixed_bytes;
 use farpool_sealing::TAG_BYTES;
+use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -56,6 +57,8 @@ impl Packer {
     /// Errors: [`ErrorKind::Invalid`] if the values of a column may have any width.
     pub fn in_rows(mut self) -> Result<Packer, Error> {
         self.places = RowPlaces::of(&self.schema);
+        // A scan reads all of a row group.
+        self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
         let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
         match self.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
             None => Ok(self),

@@ -4,7 +4,7 @@
 //! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
 //! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
-use super::joining::{self, Joining};
+use super::joining::{self, JoinBy, Joining};
 use super::pacing::{Claim, Fetching};
 use super::report::{Mode, Report};
 use super::shipping::{Shipping, shares};
@@ -242,6 +242,7 @@ impl<'t> Work<'t> {
         let (Ok(program), Ok(uploads)) =
             (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
         else {
+            self.report.semi_joins.iter_mut().for_each(|join| join.by = JoinBy::Here);
             return self.fetch(groups);
         };
         let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
@@ -260,8 +261,15 @@ impl<'t> Work<'t> {
         for node in nodes.iter().skip(usize::from(is_free)) {
             let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
             let run = Box::new(move || at.run_at(&session, &node));
-            let task = self.table.file.inner.session.host.spawn("farpool-ship", run);
-            tasks.push(task.map_err(refused)?);
+            match self.table.file.inner.session.host.spawn("farpool-ship", run) {
+                Ok(task) => tasks.push(task),
+                Err(error) => {
+                    // Those that have begun are not left to work for nobody.
+                    shipping.stop();
+                    tasks.into_iter().for_each(farpool_transport::Task::join);
+                    return Err(refused(error));
+                }
+            }
         }
         if let Some(node) = nodes.first().filter(|_| is_free) {
             shipping.run_at(&session, node);
@@ -272,7 +280,7 @@ impl<'t> Work<'t> {
             result = self.fetch_from_back(&shipping, &mut claimed);
         }
         if result.is_err() || self.local.is_done() {
-            shipping.stop(&session);
+            shipping.stop();
         }
         tasks.into_iter().for_each(farpool_transport::Task::join);
         result?;
@@ -397,16 +405,19 @@ impl<'t> Work<'t> {
 
     /// Takes what shares have left, each as a whole; what they did not do is fetched, unless there is enough.
     fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
-        let is_enough = shipping.is_stopped();
+        let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
+        let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
         let mut undone = Vec::new();
-        for (index, share) in shipping.shares.iter().enumerate() {
+        for (share, outcome) in shipping.shares.iter().zip(outcomes) {
             let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
-            match shipping.take_over(index) {
+            match outcome {
                 Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
                     self.report.shipped += shipped.groups;
-                    self.report.node_bytes += shipped.read_bytes;
-                    self.report.result_bytes += shipped.chunk_bytes;
-                    self.report.node_time += Duration::from_nanos(shipped.busy_ns);
+                    // What a node says of itself may be anything.
+                    let report = &mut self.report;
+                    report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
+                    report.result_bytes += shipped.chunk_bytes;
+                    report.node_time = report.node_time.saturating_add(Duration::from_nanos(shipped.busy_ns));
                     self.shipped.extend(shipped.batches);
                 }
                 Some(Err(error)) => {

@@ -4,9 +4,9 @@ use crate::error::{Error, ErrorKind};
 use crate::node_links::NodeLinks;
 use crate::session::Session;
 use farpool_sealing::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
-use farpool_transport::Reach;
 use farpool_wire::List;
 use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What opens a table that was opened with its owner's key.
@@ -26,6 +26,18 @@ pub(super) struct ScanKeys {
 }
 
 impl ScanKeys {
+    /// That nobody can read on the way to a node what tells of an encrypted table.
+    ///
+    /// Errors: [`ErrorKind::Refused`] if somebody could.
+    pub(super) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
+        // The way inside of this machine is shared memory.
+        let is_safe = node.is_shared() || session.options.tls.is_some() || is_loopback(&node.info.address);
+        match is_safe || (self.table.is_none() && !self.seal_answers) {
+            true => Ok(()),
+            false => Err(not_sent(&node.info.name, &node.info.address)),
+        }
+    }
+
     /// The keys for one scan at a node, and what opens its chunks if they are to be sealed.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody could read them on the way.
@@ -34,14 +46,7 @@ impl ScanKeys {
         session: &Session,
         node: &NodeLinks,
     ) -> Result<(ScanSeals, Option<ChunkSeals>), Error> {
-        if self.table.is_none() && !self.seal_answers {
-            return Ok((ScanSeals::default(), None));
-        }
-        // The way inside of this machine is shared memory.
-        if !node.is_shared() {
-            let way = Reach { tls: session.options.tls.clone(), plaintext: session.options.plaintext };
-            check_way(way, &node.info.name, &node.info.address)?;
-        }
+        self.check_way(session, node)?;
         let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
         let opening = match &self.table {
             Some((seal, columns)) => vec![ScanOpening {
@@ -65,15 +70,18 @@ impl ScanKeys {
     }
 }
 
-/// Keys go to this machine and through TLS. What was permitted in plaintext does not permit this.
-fn check_way(way: Reach, name: &str, address: &str) -> Result<(), Error> {
-    Reach { plaintext: false, ..way }.resolve(address).map(drop).map_err(|_| {
-        let message = format!(
-            "no key is sent to node {name} ({address}), as everybody on the way could read it: its row groups are \
-             fetched instead; with certificates (`tls`) the query runs there"
-        );
-        Error::new(ErrorKind::Refused, message)
-    })
+/// Whether an address is one of this machine, whoever may be asked. Names are not: what they led to when a link was
+/// connected may be another place than they lead to now.
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}
+
+fn not_sent(name: &str, address: &str) -> Error {
+    let message = format!(
+        "no key is sent to node {name} ({address}), as everybody on the way could read it: its row groups are fetched \
+         instead; with certificates (`tls`) the query runs there"
+    );
+    Error::new(ErrorKind::Refused, message)
 }
 
 #[cfg(test)]
@@ -81,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_go_to_this_machine_and_nowhere_else_in_plaintext_whatever_was_permitted() {
-        let permitted = || Reach { tls: None, plaintext: true };
-        assert!(check_way(permitted(), "n1", "127.0.0.1:7701").is_ok());
-        assert!(check_way(permitted(), "n1", "[::1]:7701").is_ok());
-        let refused = check_way(permitted(), "n1", "192.0.2.7:7701").expect_err("beyond this machine");
-        assert_eq!(refused.kind(), ErrorKind::Refused);
-        assert!(refused.to_string().contains("n1 (192.0.2.7:7701)"), "{refused}");
+    fn keys_go_to_addresses_of_this_machine_and_nowhere_else_without_tls() {
+        assert!(is_loopback("127.0.0.1:7701") && is_loopback("[::1]:7701"));
+        for address in
+            ["192.0.2.7:7701", "localhost:7701", "127.0.0.1.example:7701", "0.0.0.0:7701", "127.0.0.1"]
+        {
+            assert!(!is_loopback(address), "{address}");
+        }
     }
 }

@@ -233,14 +233,10 @@ impl Shipping {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Ends all shares where they are: somebody has what the query wants, or it failed.
-    pub(super) fn stop(&self, session: &Session) {
+    /// Ends all shares where they are: somebody has what the query wants, or it failed. Each sees it with its next
+    /// chunk, and closes its scan.
+    pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
-        for (index, share) in self.shares.iter().enumerate() {
-            if let Some((scan, ..)) = self.open_scan(index) {
-                self.close(session, share, scan);
-            }
-        }
         self.changed.ring();
     }
 
@@ -253,18 +249,30 @@ impl Shipping {
     }
 
     /// Counts rows that came.
-    fn count(&self, session: &Session, rows: u64) {
+    fn count(&self, rows: u64) {
         let Some(wanted) = self.rows_wanted else { return };
         let before = self.rows.fetch_add(rows, Ordering::Relaxed);
-        if before < wanted && before + rows >= wanted {
-            self.stop(session);
+        if before.saturating_add(rows) >= wanted {
+            self.stop();
         }
+    }
+
+    /// Whether these are all the rows that are wanted. Of shares that broke off nothing is used, though it was counted.
+    pub(super) fn is_enough(&self, outcomes: &[Option<Result<Shipped, Error>>]) -> bool {
+        let batches = outcomes.iter().flatten().flatten().flat_map(|shipped| &shipped.batches);
+        let rows: u64 = batches.map(|(_, batch)| batch.num_rows() as u64).sum();
+        self.rows_wanted.is_some_and(|wanted| rows >= wanted)
     }
 
     /// Runs all shares of one node, one after another. What their semi-joins look up in is sent once.
     pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
         let mut lookups = Vec::new();
-        let put = self.put_lookups(session, node, &mut lookups);
+        // Keys of a join say something of the table, as its own key does: where that may not go, they do not.
+        let put = match self.keys.check_way(session, node) {
+            Ok(_) if self.is_stopped() => return,
+            Ok(_) => self.put_lookups(session, node, &mut lookups),
+            Err(refused) => Err(refused),
+        };
         for (index, share) in self.shares.iter().enumerate() {
             if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
                 let shipped = put.clone().and_then(|()| self.run(session, index, share, &lookups));
@@ -423,19 +431,12 @@ impl Shipping {
             };
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host.now(), pace));
-            if self.is_stopped() {
-                // Meanwhile, so nobody else knew of this one.
-                self.close(session, share, scan);
-            }
             self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped)
         });
-        match received {
-            Err(_) if self.is_stopped() => Ok(shipped),
-            received => received.map(|()| shipped),
-        }
+        received.map(|()| shipped)
     }
 
-    /// Takes all chunks of the scan of a share. What has come is in `shipped` even if it breaks off.
+    /// Takes all chunks of the scan of a share, or those that come before nothing more is wanted.
     fn receive(
         &self,
         session: &Session,
@@ -479,8 +480,8 @@ impl Shipping {
             }
             self.note(index, session.host.now(), &chunk);
             shipped.groups = chunk.done as usize;
-            shipped.read_bytes += chunk.read_bytes;
-            shipped.busy_ns += chunk.busy_ns;
+            shipped.read_bytes = shipped.read_bytes.saturating_add(chunk.read_bytes);
+            shipped.busy_ns = shipped.busy_ns.saturating_add(chunk.busy_ns);
             shipped.chunk_bytes += chunk.batches.len() as u64;
             if chunk.is_last {
                 settle(link, &next, asked, &deadline)?;
@@ -496,9 +497,13 @@ impl Shipping {
                 rows += batch.num_rows() as u64;
                 shipped.batches.push((*of_table, batch));
             }
-            self.count(session, rows);
+            self.count(rows);
             if chunk.is_last {
                 return Ok(());
+            }
+            if self.is_stopped() {
+                self.close(session, &self.shares[index], scan);
+                return settle(link, &next, asked, &deadline);
             }
         }
     }
@@ -532,4 +537,32 @@ fn settle(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use arrow_array::Int64Array;
+
+    fn rows(count: i64) -> Option<Result<Shipped, Error>> {
+        let rows = Int64Array::from_iter_values(0..count);
+        let batch = RecordBatch::try_from_iter([("n", Arc::new(rows) as _)]).expect("a batch");
+        Some(Ok(Shipped { batches: vec![(0, batch)], ..Shipped::default() }))
+    }
+
+    #[test]
+    fn rows_of_a_share_that_broke_off_are_not_enough_though_they_were_counted() {
+        let lost = || Some(Err(Error::new(ErrorKind::Lost, "cut off")));
+        let of_limit = |limit| Shipping::new(Vec::new(), Vec::new(), limit);
+        let ten = of_limit(Some(10));
+        ten.count(5);
+        assert!(!ten.is_stopped());
+        ten.count(5);
+        assert!(ten.is_stopped(), "as many have come");
+        assert!(!ten.is_enough(&[rows(5), lost()]) && !ten.is_enough(&[rows(9), None]));
+        assert!(ten.is_enough(&[rows(5), rows(5)]) && ten.is_enough(&[rows(12), lost()]));
+        assert!(!of_limit(None).is_enough(&[rows(12)]), "all of them are wanted");
+        assert!(of_limit(Some(0)).is_enough(&[]));
+    }
 }

@@ -73,7 +73,8 @@ impl KeySet {
             }
         }
         let whole = |(part, of): (&Vec<ArrayRef>, &Type)| -> Result<ArrayRef, String> {
-            let bytes: usize = part.iter().map(|part| part.get_buffer_memory_size()).sum();
+            // A slice shares its buffer with others.
+            let bytes: usize = part.iter().map(bytes_of).sum();
             if bytes > BATCH_BYTES_MAX && matches!(of, Type::Text | Type::Bytes) {
                 return Err(format!("{bytes} bytes of keys: at most {BATCH_BYTES_MAX} are permitted"));
             }
@@ -265,10 +266,12 @@ fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
         Type::Text => {
             let texts: StringArray = match column.data_type() {
                 DataType::Utf8 => return Ok(Arc::clone(column)),
-                DataType::LargeUtf8 if column.as_string::<i64>().value_data().len() <= BATCH_BYTES_MAX => {
+                DataType::LargeUtf8 => {
+                    fits(column.as_string::<i64>().iter().flatten().map(str::len))?;
                     column.as_string::<i64>().iter().collect()
                 }
-                DataType::Utf8View if view_bytes(column.as_string_view().lengths()) <= BATCH_BYTES_MAX => {
+                DataType::Utf8View => {
+                    fits(column.as_string_view().iter().flatten().map(str::len))?;
                     column.as_string_view().iter().collect()
                 }
                 _ => return Err(refused()),
@@ -282,15 +285,12 @@ fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
             };
             let values: Vec<Option<&[u8]>> = match column.data_type() {
                 DataType::Binary => column.as_binary::<i32>().iter().collect(),
-                DataType::LargeBinary if column.as_binary::<i64>().value_data().len() <= BATCH_BYTES_MAX => {
-                    column.as_binary::<i64>().iter().collect()
-                }
-                DataType::BinaryView if view_bytes(column.as_binary_view().lengths()) <= BATCH_BYTES_MAX => {
-                    column.as_binary_view().iter().collect()
-                }
+                DataType::LargeBinary => column.as_binary::<i64>().iter().collect(),
+                DataType::BinaryView => column.as_binary_view().iter().collect(),
                 DataType::FixedSizeBinary(_) => column.as_fixed_size_binary().iter().collect(),
                 _ => return Err(refused()),
             };
+            fits(values.iter().flatten().map(|value| value.len()))?;
             let Some(width) = width else { return Ok(Arc::new(values.into_iter().collect::<BinaryArray>())) };
             let mut builder = FixedSizeBinaryBuilder::with_capacity(values.len(), width as i32);
             for value in values {
@@ -334,8 +334,12 @@ fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
     })
 }
 
-fn view_bytes(lengths: impl Iterator<Item = u32>) -> usize {
-    lengths.map(|length| length as usize).sum()
+/// That values take no more bytes together than are permitted.
+fn fits(lengths: impl Iterator<Item = usize>) -> Result<(), String> {
+    match lengths.fold(0, usize::saturating_add) {
+        bytes if bytes <= BATCH_BYTES_MAX => Ok(()),
+        bytes => Err(format!("{bytes} bytes of keys: at most {BATCH_BYTES_MAX} are permitted")),
+    }
 }
 
 fn floats(column: &ArrayRef, to: Type) -> ArrayRef {
