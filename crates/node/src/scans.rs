@@ -339,11 +339,13 @@ impl<M: Memory> NodeService<M> {
         Ok(scan)
     }
 
-    /// Ends scans that nobody uses.
+    /// Ends scans, and lookups, that nobody uses.
     pub(crate) fn tidy_scans(&self) {
-        let over = locked(&self.scans.table).tidy(self.host.now());
+        let now = self.host.now();
+        let over = locked(&self.scans.table).tidy(now);
         // Without the lock: what they hold takes a while to go.
         drop(over);
+        self.lookups.tidy(now);
     }
 
     pub(crate) fn claim_groups(&self, asked: &ClaimGroups) -> Result<Reply, Refusal> {

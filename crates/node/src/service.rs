@@ -553,7 +553,7 @@ impl<M: Memory> Service for NodeService<M> {
             Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
             Request::ClaimGroups(claim) => self.claim_groups(&claim),
             Request::CloseScan(close) => self.close_scan(close.scan),
-            Request::PutLookup(put) => self.put_lookup(peer.connection, put),
+            Request::PutLookup(put) => self.put_lookup(peer, put),
             Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
             other => self.control(tenant_of(peer).as_ref(), other),
         }

@@ -1,14 +1,16 @@
 //! Scans: whatever is asked, each row group is counted once, nothing leaves without the right to it, and a program that
 //! is wrong or hostile ends with a reason while the node goes on.
 
+mod lookups;
+
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_buffer::Buffer;
 use farpool_node::NodeService;
 use farpool_operators::expression::{Binary, Instruction};
-use farpool_operators::packed::{pack, unpack};
-use farpool_operators::{Aggregate, Comparison, Function, Lookup, Operator, Program, Scalar, Type, Value};
+use farpool_operators::packed::unpack;
+use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
 use farpool_region::{Arena, ArenaOptions};
 use farpool_transport::{Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, Service, Task};
 use farpool_wire::control::*;
@@ -438,138 +440,6 @@ fn program_that_was_made_ready_is_known_by_all_that_send_it() {
         other => panic!("{other:?}"),
     };
     assert_eq!([is_known(1), is_known(1), is_known(2)], [false, true, true]);
-}
-
-impl Node {
-    fn put(&self, connection: u64, put: PutLookup) -> Result<LookupPut, Refusal> {
-        match self.ask(connection, Request::PutLookup(put))? {
-            Reply::PutLookup(put) => Ok(put),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn part(lookup: Handle, kind: LookupKind, bytes: u32, part: &[u8]) -> PutLookup {
-    PutLookup { lookup, kind, bytes, part: Bytes::new(part.to_vec()).expect("a part") }
-}
-
-/// Numbers to be found, as they travel.
-fn keys(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
-    let column: arrow_array::ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(numbers));
-    pack(&RecordBatch::try_from_iter([("", column)]).expect("a batch"))
-}
-
-fn joined(lookups: Vec<Handle>, lookup: Lookup, number: u8) -> OpenScan {
-    let join = Operator::SemiJoin { keys: vec![0], lookup, number, is_anti: false };
-    let near = sum().operators().to_vec();
-    let operators = [vec![join], near].concat();
-    OpenScan { lookups: List::new(lookups).expect("few"), ..asked(&program(operators)) }
-}
-
-#[test]
-fn lookup_that_was_brought_in_parts_serves_scans_until_its_connection_ends() {
-    let node = Node::start();
-    let bytes = keys((0..2_000).map(|at| at * 5));
-    let count = bytes.len() as u32;
-    let begun = node.put(1, part(Handle(0), LookupKind::Keys, count, &bytes[..1_000])).expect("begun");
-    assert_eq!(begun.bytes, 1_000);
-    let id = begun.lookup;
-    let not_whole = node.open(joined(vec![id], Lookup::Keys, 0));
-    assert_eq!(not_whole, Err(Refusal::new(Code::BadLookup, 0)));
-    let whole = node.put(1, part(id, LookupKind::Keys, count, &bytes[1_000..])).expect("whole");
-    assert_eq!(whole, LookupPut { lookup: id, bytes: count });
-    // Two scans, the later one kept over the end of the lookup.
-    let (first, second) = (joined(vec![id], Lookup::Keys, 0), joined(vec![Handle(9), id], Lookup::Keys, 1));
-    assert_eq!(node.open(second), Err(Refusal::new(Code::BadLookup, 0)), "each that is named is there");
-    let scans = [node.open(first.clone()).expect("opened"), node.open(first.clone()).expect("opened")];
-    assert_eq!(node.ask(2, Request::DropLookup(LookupId { lookup: id })), Ok(Reply::DropLookup(Done {})));
-    assert_eq!(node.open(first), Err(Refusal::new(Code::BadLookup, 0)));
-    for scan in scans {
-        let (batches, _) = node.rest(scan).expect("a sum");
-        let sum: i128 =
-            batches.iter().map(|batch| batch.column(0).as_primitive::<Decimal128Type>().value(0)).sum();
-        assert_eq!(sum, (0..2_000).map(|at| at * 5).sum::<i128>());
-    }
-    let other = node.put(3, part(Handle(0), LookupKind::Bloom, 32, &[0xff; 32])).expect("whole").lookup;
-    node.service.ended(&Peer { connection: 1, ..Peer::default() });
-    assert!(node.open(joined(vec![other], Lookup::Bloom, 0)).is_ok());
-    node.service.ended(&Peer { connection: 3, ..Peer::default() });
-    assert!(node.open(joined(vec![other], Lookup::Bloom, 0)).is_err());
-    node.check();
-}
-
-#[test]
-fn hostile_lookups_are_refused_and_forgotten() {
-    let node = Node::start();
-    let bad = |come| Err(Refusal::new(Code::BadLookup, come));
-    let whole = keys(0..100);
-    let count = whole.len() as u32;
-    // Of no lookup, too long, of another's, of another kind or length, of nothing, and behind the end.
-    assert_eq!(node.put(1, part(Handle(7), LookupKind::Keys, count, &whole)), bad(0));
-    let too_long = node.put(1, part(Handle(0), LookupKind::Bloom, (16 << 20) + 1, &[0; 32]));
-    assert_eq!(too_long, Err(Refusal::new(Code::LimitReached, 16 << 20)));
-    let begin = || node.put(1, part(Handle(0), LookupKind::Keys, count, &whole[..64])).expect("begun").lookup;
-    assert_eq!(node.put(2, part(begin(), LookupKind::Keys, count, &whole[64..])), bad(0));
-    for wrong in [
-        |id, rest: &[u8], count| part(id, LookupKind::Bloom, count, rest),
-        |id, rest: &[u8], count| part(id, LookupKind::Keys, count + 1, rest),
-        |id, _: &[u8], count| part(id, LookupKind::Keys, count, &[]),
-        |id, rest: &[u8], count| part(id, LookupKind::Keys, count, &[rest, rest].concat()),
-    ] {
-        let id = begin();
-        node.put(1, wrong(id, &whole[64..], count)).expect_err("another part");
-        assert_eq!(node.put(1, part(id, LookupKind::Keys, count, &whole[64..])), bad(0), "it is forgotten");
-    }
-    // Bytes that are none of their kind.
-    for (kind, bytes) in [
-        (LookupKind::Bloom, vec![0; 12]),
-        (LookupKind::Bloom, vec![]),
-        (LookupKind::Keys, vec![0xff; 64]),
-        (LookupKind::Keys, whole[..whole.len() - 128].to_vec()),
-        // So many rows of so many columns, of which nothing comes.
-        (LookupKind::Keys, [0u32, 1 << 24, 1_088].iter().flat_map(|word| word.to_le_bytes()).collect()),
-    ] {
-        assert_eq!(node.put(1, part(Handle(0), kind, bytes.len() as u32, &bytes)), bad(bytes.len() as u64));
-    }
-    // Another kind, keys of another type, or a number that there is not.
-    let id = node.put(1, part(Handle(0), LookupKind::Keys, count, &whole)).expect("whole").lookup;
-    let text: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec!["x"]));
-    let text = pack(&RecordBatch::try_from_iter([("", text)]).expect("a batch"));
-    let text =
-        node.put(1, part(Handle(0), LookupKind::Keys, text.len() as u32, &text)).expect("whole").lookup;
-    for (lookups, lookup, number) in [
-        (vec![id], Lookup::Bloom, 0),
-        (vec![text], Lookup::Keys, 0),
-        (vec![id], Lookup::Keys, 1),
-        (vec![], Lookup::Keys, 0),
-    ] {
-        assert_eq!(node.open(joined(lookups, lookup, number)), Err(Refusal::new(Code::BadProgram, 0)));
-    }
-    assert!(node.open(joined(vec![id; 16], Lookup::Keys, 15)).is_ok());
-    node.check();
-}
-
-#[test]
-fn lookups_that_are_announced_come_to_a_bound_of_their_connection_and_of_the_node() {
-    let node = Node::start();
-    let begin = |connection| {
-        node.put(connection, part(Handle(0), LookupKind::Keys, 16 << 20, &[0])).map(|put| put.lookup)
-    };
-    let full = |refused: Result<Handle, Refusal>| refused.expect_err("full").code == Code::LimitReached;
-    let first = [begin(1).expect("begun"), begin(1).expect("begun")];
-    assert!(full(begin(1)));
-    let _second = [begin(2).expect("begun"), begin(2).expect("begun")];
-    assert!(full(begin(3)));
-    // A lookup that is dropped makes room, unless a scan uses it.
-    node.ask(1, Request::DropLookup(LookupId { lookup: first[0] })).expect("dropped");
-    begin(3).expect("begun");
-    assert!(full(begin(3)));
-    node.service.ended(&Peer { connection: 2, ..Peer::default() });
-    begin(3).expect("begun");
-    // Small ones count as well.
-    let small = (0..).take_while(|_| node.put(4, part(Handle(0), LookupKind::Bloom, 32, &[0; 32])).is_ok());
-    assert_eq!(small.count(), (128 << 20) / (64 << 10));
-    node.check();
 }
 
 proptest! {

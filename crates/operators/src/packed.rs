@@ -317,7 +317,8 @@ struct Announced {
     lengths: Vec<usize>,
 }
 
-fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize), WireError> {
+/// The batch that begins at this byte of a chunk, and where it ends.
+pub(crate) fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize), WireError> {
     let mut from = Cursor::new(&chunk.as_slice()[start..]);
     let (group, rows, count) = (u32::take(&mut from)?, u32::take(&mut from)?, u32::take(&mut from)?);
     let too_many =

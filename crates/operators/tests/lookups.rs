@@ -7,7 +7,8 @@ use arrow_schema::{DataType, Schema};
 use farpool_operators::packed::{Packer, pack};
 use farpool_operators::run::{Bloom, Bounds, KeySet, Keys, LookupTable, Lookups, Merge, data_type};
 use farpool_operators::types::TimeUnit;
-use farpool_operators::{Lookup, Operator, Plan, Prepared, Program, Query, Run, Type, col, lit};
+use farpool_operators::{Lookup, Operator, Plan, Prepared, Program, Query, Run, Stopped, Type, col, lit};
+use farpool_wire::WireError;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -213,6 +214,128 @@ fn hostile_lookups_are_refused_before_anything_is_made_of_them() {
     // No bytes are no keys, of any type.
     let none = LookupTable::from_bytes(Lookup::Keys, Buffer::from(Vec::<u8>::new()), 1).unwrap();
     assert_eq!(kept(&ints(0..3), none, true), [0, 1, 2]);
+}
+
+/// Rows of as many booleans as the numbers of rows have bits.
+fn flags(columns: u32, rows: usize) -> RecordBatch {
+    let bits = |bit: u32| -> ArrayRef {
+        Arc::new(BooleanArray::from_iter((0..rows).map(|row| Some(row >> bit & 1 == 1))))
+    };
+    batch((0..columns).map(bits).collect())
+}
+
+#[test]
+fn keys_take_the_memory_that_was_asked_for_and_narrow_ones_no_more_than_their_width() {
+    let rows = 200_000;
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("{row}"))));
+    let twice = Int64Array::from_iter_values((0..rows as i64).map(|row| row / 1_000));
+    let apart = Int64Array::from_iter_values((0..rows as i64).map(|row| row * 1_000_003));
+    let cases = [
+        // A byte of each, an end of 4 bytes, and two places of 8 bytes and as many again, for a power of two.
+        (flags(24, rows), rows * (24 + 4) + (8 << 19)),
+        (batch(vec![texts]), rows * (4 + 4 + 6) + (8 << 19)),
+        (batch(vec![Arc::new(twice.clone()), Arc::new(twice)]), 200 * (16 + 4) + (8 << 9)),
+        (ints(0..rows as i64), rows / 8),
+        (batch(vec![Arc::new(apart)]), 32 << 17),
+    ];
+    for (keys, held_at_most) in cases {
+        let bytes = Buffer::from(pack(&keys));
+        let mut asked = 0;
+        let room = |bytes| {
+            asked = bytes;
+            Ok(())
+        };
+        let made = LookupTable::from_bytes_within(Lookup::Keys, bytes.clone(), 1, room).unwrap();
+        let held = made.held_bytes();
+        assert!(held <= held_at_most + 1_024, "{held} bytes, and {held_at_most} were expected");
+        assert!(asked >= (bytes.len() + held) as u64, "{asked} bytes were asked for, and {held} are held");
+        assert_eq!(kept(&keys.slice(100_000, 50), made, false).len(), 50);
+        // Whoever has no room for it says so before it is made.
+        let full = |found| match found < asked {
+            true => Ok(()),
+            false => Err(WireError::TooMany { what: "bytes", found, max: asked - 1 }),
+        };
+        let refused = LookupTable::from_bytes_within(Lookup::Keys, bytes, 1, full).unwrap_err();
+        assert_eq!(refused, WireError::TooMany { what: "bytes", found: asked, max: asked - 1 });
+    }
+    let filter = Buffer::from(vec![1u8; 1 << 20]);
+    let none = |found| Err(WireError::TooMany { what: "bytes", found, max: 0 });
+    let refused = LookupTable::from_bytes_within(Lookup::Bloom, filter, 1, none).unwrap_err();
+    assert_eq!(refused, WireError::TooMany { what: "bytes", found: 2 << 20, max: 0 });
+}
+
+#[test]
+fn keys_of_more_values_than_are_permitted_are_refused() {
+    let refused = |keys: RecordBatch| {
+        LookupTable::from_bytes(Lookup::Keys, pack(&keys).into(), 1).err().map(|why| why.to_string())
+    };
+    let many = "values of a lookup's keys: 33554464, at most 33554432 allowed";
+    assert_eq!(refused(flags(32, (1 << 20) + 1)).as_deref(), Some(many));
+    // Batches without rows, of more columns than there are keys.
+    let none = batch(vec![Arc::new(Int8Array::from(Vec::<i8>::new())) as ArrayRef; 33]);
+    assert!(refused(none).is_some());
+}
+
+#[test]
+fn numbers_of_every_width_are_told_apart_beside_other_keys() {
+    let near = |value: f32| f32::from_bits(value.to_bits() + 1);
+    let floats =
+        vec![0.5, near(0.5), -0.5, -near(0.5), f32::MIN_POSITIVE, f32::from_bits(1), f32::MAX, f32::MIN];
+    let wide = vec![0.5, 0.5 + f64::EPSILON, -0.5, -0.5 - f64::EPSILON, f64::MAX, f64::INFINITY, 3.0, -3.0];
+    let columns: [ArrayRef; 9] = [
+        Arc::new(Int8Array::from(vec![0, 1, -1, i8::MIN, i8::MAX, 2, -2, 3])),
+        Arc::new(Int16Array::from(vec![0, 256, -256, i16::MIN, i16::MAX, 1, -1, 255])),
+        Arc::new(UInt32Array::from(vec![0, 1 << 16, 1 << 24, u32::MAX, 1 << 31, 1, 2, 3])),
+        Arc::new(Int64Array::from(vec![0, 1 << 32, 1 << 40, i64::MIN, i64::MAX, 1 << 56, -1, 1])),
+        Arc::new(UInt64Array::from(vec![0, 1 << 32, 1 << 40, 1 << 63, u64::MAX, 1 << 56, 1, 2])),
+        Arc::new(Date32Array::from(vec![0, 1 << 16, -1, i32::MIN, i32::MAX, 1, 2, 3])),
+        Arc::new(TimestampSecondArray::from(vec![0, 1 << 32, 1 << 40, -1, i64::MIN, i64::MAX, 1, 2])),
+        Arc::new(Float32Array::from(floats)),
+        Arc::new(Float64Array::from(wide)),
+    ];
+    for column in columns {
+        let flag: ArrayRef = Arc::new(BooleanArray::from(vec![true; 8]));
+        let all = batch(vec![column, flag]);
+        for row in 0..8 {
+            let key = pack(&all.slice(row, 1));
+            let lookup = LookupTable::from_bytes(Lookup::Keys, key.into(), 1).unwrap();
+            assert_eq!(kept(&all, lookup, false), [row as i64], "{:?}", all.column(0));
+        }
+    }
+    // One zero and one NaN; and a NULL among many rows is no key.
+    let one = Float32Array::from(vec![-0.0, f32::NAN]);
+    let other = Float32Array::from(vec![0.0, -f32::NAN]);
+    let pair = |of: Float32Array| batch(vec![Arc::new(of.clone()), Arc::new(of)]);
+    let lookup = LookupTable::from_bytes(Lookup::Keys, pack(&pair(one)).into(), 1).unwrap();
+    assert_eq!(kept(&pair(other), lookup, false), [0, 1]);
+    let numbers = || Int16Array::from_iter((0..20_000).map(|row| (row % 3 > 0).then_some(row)));
+    let many = batch(vec![Arc::new(numbers()), Arc::new(numbers())]);
+    let lookup = LookupTable::from_bytes(Lookup::Keys, pack(&many).into(), 1).unwrap();
+    let expected: Vec<i64> = (0..20_000).filter(|row| row % 3 > 0).collect();
+    assert_eq!(kept(&many, lookup, false), expected);
+}
+
+#[test]
+fn runs_look_up_no_more_bytes_than_their_bounds_permit() {
+    let run = |text: usize, keys: Vec<u16>, bounds: Bounds| {
+        let count = keys.len();
+        let join = Operator::SemiJoin { keys, lookup: Lookup::Keys, number: 0, is_anti: false };
+        let prepared =
+            Prepared::new(Arc::new(Program::check(vec![Type::Text], vec![join]).unwrap())).unwrap();
+        let row: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(text)]));
+        let keys = Keys::new(vec![Type::Text; count], &[batch(vec![Arc::clone(&row); count])], 1).unwrap();
+        let lookups = vec![Arc::new(LookupTable::Keys(keys))];
+        let mut run = Run::new(Arc::new(prepared), lookups, bounds).unwrap();
+        run.push(&batch(vec![row]), 0).map(|left| left.iter().map(RecordBatch::num_rows).sum::<usize>())
+    };
+    let bytes = |batch_bytes_max| Bounds { batch_bytes_max, ..Bounds::default() };
+    assert_eq!(run(60_000, vec![0; 16], bytes(1 << 20)), Ok(1), "one column may be several keys");
+    let stopped = run(70_000, vec![0; 16], bytes(1 << 20));
+    assert_eq!(stopped, Err(Stopped::TooLarge { what: "bytes of keys", found: 1_050_060, max: 1 << 20 }));
+    let steps = |steps_max| Bounds { steps_max, ..Bounds::default() };
+    assert_eq!(run(80_000, vec![0, 0], steps(20_002)), Ok(1));
+    let stopped = run(80_000, vec![0, 0], steps(20_001));
+    assert_eq!(stopped, Err(Stopped::TooLarge { what: "steps", found: 20_002, max: 20_001 }));
 }
 
 #[test]

@@ -47,6 +47,11 @@ impl Bloom {
         Ok(Bloom { words: bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect() })
     }
 
+    /// Bytes of memory that it takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.words.capacity() * WORD_BYTES
+    }
+
     /// Its bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -115,6 +120,58 @@ pub(super) struct Keyed<'c> {
     /// Rows with a NULL among their keys: they have no partner.
     pub(super) nulls: Option<NullBuffer>,
     pub(super) columns: Vec<KeyColumn<'c>>,
+    /// Which bytes of the numbers of each column tell them apart; of other columns it means nothing.
+    widths: Vec<Width>,
+}
+
+/// Which of a number's 8 bytes, the least significant first, tell values of its type apart.
+#[derive(Clone, Copy)]
+enum Width {
+    First1,
+    First2,
+    First4,
+    /// Of 32-bit floats, which are numbers as 64-bit ones: the other bits of their fractions are all 0, or all 1.
+    Last5,
+    All,
+}
+
+/// Bytes of a text's length in a row of keys.
+const LENGTH_BYTES: usize = 4;
+
+impl Width {
+    fn of(column: &ArrayRef) -> Width {
+        match column.data_type() {
+            DataType::Float32 => Width::Last5,
+            DataType::Boolean => Width::First1,
+            other => match other.primitive_width() {
+                Some(1) => Width::First1,
+                Some(2) => Width::First2,
+                Some(4) => Width::First4,
+                _ => Width::All,
+            },
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Width::First1 => 1,
+            Width::First2 => 2,
+            Width::First4 => 4,
+            Width::Last5 => 5,
+            Width::All => 8,
+        }
+    }
+}
+
+/// Bytes that [`Keyed::append`] writes for all rows of these columns, which have no dictionaries.
+pub(super) fn appended_bytes(columns: &[ArrayRef]) -> u64 {
+    let of_column = |column: &ArrayRef| match column.data_type() {
+        DataType::Utf8 | DataType::Binary => bytes_of(column),
+        DataType::Decimal128(..) => column.len() * size_of::<i128>(),
+        DataType::FixedSizeBinary(_) => bytes_of(column) + column.len() * LENGTH_BYTES,
+        _ => column.len() * Width::of(column).bytes(),
+    };
+    columns.iter().map(|column| of_column(column) as u64).sum()
 }
 
 impl<'c> Keyed<'c> {
@@ -134,6 +191,7 @@ impl<'c> Keyed<'c> {
             rows: columns.first().map_or(0, |column| column.len()),
             nulls: nulls.filter(|nulls| nulls.null_count() > 0),
             columns: columns.iter().map(of_column).collect(),
+            widths: columns.iter().map(Width::of).collect(),
         }
     }
 
@@ -165,12 +223,23 @@ impl<'c> Keyed<'c> {
         }
     }
 
-    /// Appends the keys of a row, so that rows are the same if and only if their bytes are.
+    /// Appends the keys of a row, so that rows are the same if and only if their bytes are: numbers by as many bytes as
+    /// their type has, or the rows of booleans would take 64 times what they travel in.
     #[inline]
     pub(super) fn append(&self, row: usize, out: &mut Vec<u8>) {
-        for column in &self.columns {
+        for (column, width) in self.columns.iter().zip(&self.widths) {
             match column {
-                KeyColumn::Numbers(values) => out.extend_from_slice(&values[row].to_le_bytes()),
+                KeyColumn::Numbers(values) => {
+                    let bytes = values[row].to_le_bytes();
+                    // Lengths that the compiler knows are a store each.
+                    match width {
+                        Width::First1 => out.push(bytes[0]),
+                        Width::First2 => out.extend_from_slice(&bytes[..2]),
+                        Width::First4 => out.extend_from_slice(&bytes[..4]),
+                        Width::Last5 => out.extend_from_slice(&bytes[3..]),
+                        Width::All => out.extend_from_slice(&bytes),
+                    }
+                }
                 KeyColumn::Decimals(values) => out.extend_from_slice(&values[row].to_le_bytes()),
                 KeyColumn::Bytes(column) => {
                     let bytes = bytes_at(column, row);

@@ -5,7 +5,7 @@
 //! table of where each key begins. Who does not know the seed cannot choose keys that meet in either table.
 
 use super::batch::*;
-use super::bloom::{KeyColumn, Keyed};
+use super::bloom::{KeyColumn, Keyed, appended_bytes};
 use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
 use super::hash::{fold, hash_bytes, mixed};
 use crate::types::Type;
@@ -21,6 +21,10 @@ const BITS_OF_A_KEY: u64 = 64;
 const BITS_ALWAYS: u64 = 1 << 16;
 /// Words of a table that the nearest caches hold.
 const NEAR_WORDS: usize = 64 << 10;
+/// Rows that are made bytes or numbers at a time: copies of more would take as much as the keys themselves.
+const ROWS_AT_A_TIME: usize = 8 << 10;
+/// Bytes of copies of a value that are there meanwhile, at most: with another unit or zone, and as a number.
+const COPIED_BYTES: u64 = 16;
 /// Numbers of a bucket.
 const LANES: usize = 4;
 /// Keys of a bucket that it is made for, of the four that it has room for: one bucket in fifty is full, or, where memory is
@@ -55,9 +59,18 @@ impl Keys {
             [of] => is_ordered(of).then(|| Vec::with_capacity(rows as usize)),
             _ => None,
         };
-        let mut table = RowTable::new(seed);
-        for batch in batches {
-            let columns = columns_of(batch, &types)?;
+        let mut table = match numbers {
+            Some(_) => RowTable::new(0, 0, seed),
+            None => {
+                RowTable::new(rows, batches.iter().map(|batch| appended_bytes(batch.columns())).sum(), seed)
+            }
+        };
+        let parts = batches.iter().flat_map(|batch| {
+            let starts = (0..batch.num_rows().max(1)).step_by(ROWS_AT_A_TIME);
+            starts.map(|start| batch.slice(start, ROWS_AT_A_TIME.min(batch.num_rows() - start)))
+        });
+        for part in parts {
+            let columns = columns_of(&part, &types)?;
             let columns =
                 columns.iter().map(|key| plain(key, BATCH_BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
             let keyed = Keyed::of(&columns);
@@ -71,9 +84,43 @@ impl Keys {
         }
         let held = match numbers {
             Some(numbers) => of_numbers(&numbers, seed),
-            None => Held::Rows(table),
+            None => Held::Rows(table.shrunk()),
         };
         Ok(Keys { types, held })
+    }
+
+    /// Bytes of memory that [`Keys::new`] takes for these, at most, and beside them: what it leaves, and what that is made
+    /// by.
+    pub(super) fn bytes_at_most(types: &[Type], batches: &[RecordBatch]) -> u64 {
+        let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+        let copied = rows.min(ROWS_AT_A_TIME as u64) * types.len() as u64 * COPIED_BYTES;
+        let held = match types[..] {
+            [of] if is_ordered(of) => {
+                let bits = BITS_ALWAYS.max(rows * BITS_OF_A_KEY) / 8 + 8;
+                let buckets = Buckets::count_for(rows as usize) * LANES * size_of::<u64>();
+                rows * size_of::<i64>() as u64 + bits.max(buckets as u64)
+            }
+            _ => {
+                let bytes = batches.iter().map(|batch| appended_bytes(batch.columns())).sum::<u64>();
+                let slots = RowTable::slots_for(rows) * size_of::<(u32, u32)>();
+                bytes + rows * size_of::<u32>() as u64 + slots as u64
+            }
+        };
+        copied + held
+    }
+
+    /// Bytes of memory that they take.
+    pub(super) fn held_bytes(&self) -> usize {
+        match &self.held {
+            Held::Bits { words, .. } | Held::Buckets(Buckets { words, .. }) => {
+                words.capacity() * size_of::<u64>()
+            }
+            Held::Rows(table) => {
+                table.bytes.capacity()
+                    + table.ends.capacity() * size_of::<u32>()
+                    + table.slots.capacity() * size_of::<(u32, u32)>()
+            }
+        }
     }
 
     /// Of these columns. Without types it has no keys, of whatever types.
@@ -142,14 +189,19 @@ struct Buckets {
 }
 
 impl Buckets {
+    /// How many there are of so many numbers: a power of two.
+    fn count_for(numbers: usize) -> usize {
+        let is_far = numbers * LANES > NEAR_WORDS;
+        let room = if is_far { KEYS_OF_A_FAR_BUCKET } else { KEYS_OF_A_BUCKET };
+        numbers.div_ceil(room).next_power_of_two()
+    }
+
     fn new(numbers: &[i64], seed: u64) -> Buckets {
         let mut free = mixed(seed);
         while numbers.contains(&free.cast_signed()) {
             free = mixed(free);
         }
-        let is_far = numbers.len() * LANES > NEAR_WORDS;
-        let room = if is_far { KEYS_OF_A_FAR_BUCKET } else { KEYS_OF_A_BUCKET };
-        let buckets = numbers.len().div_ceil(room).next_power_of_two();
+        let buckets = Buckets::count_for(numbers.len());
         let mut made = Buckets { seed, free, words: zeroed(buckets * LANES) };
         for number in numbers {
             let masked = number.cast_unsigned() ^ free;
@@ -235,8 +287,39 @@ struct RowTable {
 }
 
 impl RowTable {
-    fn new(seed: u64) -> RowTable {
-        RowTable { seed, bytes: Vec::new(), ends: Vec::new(), slots: vec![(0, 0); 16], row: Vec::new() }
+    /// One for so many rows, of so many bytes together. It does not grow: for a while it would be there twice.
+    fn new(rows: u64, bytes: u64, seed: u64) -> RowTable {
+        RowTable {
+            seed,
+            bytes: Vec::with_capacity(bytes.min(BATCH_BYTES_MAX as u64) as usize),
+            ends: Vec::with_capacity(rows as usize),
+            slots: vec![(0, 0); RowTable::slots_for(rows)],
+            row: Vec::new(),
+        }
+    }
+
+    /// Places of so many keys, of which every other one stays free: a power of two.
+    fn slots_for(rows: u64) -> usize {
+        (rows as usize * 2).next_power_of_two().max(16)
+    }
+
+    /// Without room for keys that came twice.
+    fn shrunk(mut self) -> RowTable {
+        self.bytes.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self.row = Vec::new();
+        let slots = RowTable::slots_for(self.ends.len() as u64);
+        if slots < self.slots.len() {
+            // The old ones go before: keys are known without them.
+            self.slots = Vec::new();
+            self.slots = vec![(0, 0); slots];
+            for number in 1..=self.ends.len() as u32 {
+                if let Err((at, tag)) = self.find(self.key(number)) {
+                    self.slots[at] = (tag, number);
+                }
+            }
+        }
+        self
     }
 
     fn key(&self, number: u32) -> &[u8] {
@@ -269,24 +352,8 @@ impl RowTable {
             self.bytes.extend_from_slice(&bytes);
             self.ends.push(self.bytes.len() as u32);
             self.slots[at] = (tag, self.ends.len() as u32);
-            if self.ends.len() * 2 > self.slots.len() {
-                self.grow();
-            }
         }
         self.row = bytes;
         Ok(())
-    }
-
-    fn grow(&mut self) {
-        let mut slots = vec![(0, 0); self.slots.len() * 2];
-        for number in 1..=self.ends.len() as u32 {
-            let hash = hash_bytes(self.key(number), self.seed);
-            let mut at = hash as usize & (slots.len() - 1);
-            while slots[at].1 != 0 {
-                at = (at + 1) & (slots.len() - 1);
-            }
-            slots[at] = ((hash >> 32) as u32, number);
-        }
-        self.slots = slots;
     }
 }

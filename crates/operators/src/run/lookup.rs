@@ -1,11 +1,12 @@
 //! What semi-joins look up in: the keys of another table, or a Bloom filter of them.
 
-use super::batch::plain;
+use super::batch::{bytes_of, plain};
 use super::bloom::{Bloom, Keyed};
 use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
+use super::evaluate::Limits;
 use super::keys::Keys;
-use crate::limits::LOOKUP_KEYS_MAX;
-use crate::packed::unpack_few;
+use crate::limits::{KEYS_MAX, LOOKUP_KEYS_MAX};
+use crate::packed::take_batch;
 use crate::program::Lookup;
 use crate::types::Type;
 use arrow_array::cast::AsArray;
@@ -17,6 +18,13 @@ use std::sync::Arc;
 
 /// Batches that keys travel in.
 const BATCHES_MAX: usize = 4_096;
+/// Rows times columns of the keys of a lookup. Only columns of booleans have more in the bytes that a lookup may have, and
+/// each value takes its time.
+const VALUES_MAX: u64 = 1 << 25;
+/// Bytes of memory that a column of a batch takes beside its values, about: what it is called, and where they are.
+const COLUMN_BYTES: u64 = 512;
+/// Bytes of text, or of bytes, that are compared in a step.
+const BYTES_OF_A_STEP: usize = 8;
 
 /// What comes with a request, by number.
 pub type Lookups = Vec<Arc<LookupTable>>;
@@ -34,32 +42,69 @@ impl LookupTable {
     /// One as it travels (`spec/pipeline.md`, "Lookups"), under a seed that whoever sent it does not know.
     ///
     /// # Errors
-    /// Bytes that are none.
+    /// Bytes that are none, or that more than 1 GiB of memory would be made of.
     pub fn from_bytes(kind: Lookup, bytes: Buffer, seed: u64) -> Result<LookupTable, WireError> {
-        let not = |what| WireError::Value { what, found: bytes.len() as u64 };
+        let room = |found: u64| {
+            let (what, max) = ("bytes that a lookup takes", BATCH_BYTES_MAX as u64);
+            if found > max { Err(WireError::TooMany { what, found, max }) } else { Ok(()) }
+        };
+        LookupTable::from_bytes_within(kind, bytes, seed, room)
+    }
+
+    /// The same for whoever bounds the memory it takes: `room` is asked before that is taken, with all bytes that there
+    /// will be then, those that travelled included, and ends it by an error. It is asked again as more becomes known.
+    ///
+    /// # Errors
+    /// Bytes that are none, and what `room` says.
+    pub fn from_bytes_within(
+        kind: Lookup,
+        bytes: Buffer,
+        seed: u64,
+        mut room: impl FnMut(u64) -> Result<(), WireError>,
+    ) -> Result<LookupTable, WireError> {
+        let travelled = bytes.len() as u64;
+        let not = |what| WireError::Value { what, found: travelled };
+        let at_most = |what, found, max| {
+            if found > max { Err(WireError::TooMany { what, found, max }) } else { Ok(()) }
+        };
         if kind == Lookup::Bloom {
+            room(travelled * 2)?;
             let bloom = Bloom::from_bytes(&bytes).map_err(|_| not("the bytes of a filter"))?;
             return Ok(LookupTable::Bloom(bloom));
         }
         let mut batches = Vec::new();
-        let mut rows = 0;
-        for (_, batch) in unpack_few(bytes.clone(), BATCHES_MAX)? {
-            rows += batch.num_rows() as u64;
-            if rows > LOOKUP_KEYS_MAX as u64 {
-                let (what, max) = ("keys of a lookup", LOOKUP_KEYS_MAX as u64);
-                return Err(WireError::TooMany { what, found: rows, max });
+        let (mut rows, mut taken, mut at) = (0, travelled, 0);
+        while at < bytes.len() {
+            let ((_, batch), end) = take_batch(&bytes, at)?;
+            let columns = batch.num_columns();
+            if !(1..=KEYS_MAX).contains(&columns) {
+                return Err(not("the columns of keys"));
             }
+            rows += batch.num_rows() as u64;
+            at_most("keys of a lookup", rows, LOOKUP_KEYS_MAX as u64)?;
+            at_most("values of a lookup's keys", rows * columns as u64, VALUES_MAX)?;
+            at_most("batches of a lookup", batches.len() as u64 + 1, BATCHES_MAX as u64)?;
+            taken += columns as u64 * COLUMN_BYTES;
+            room(taken)?;
             batches.push(batch);
+            at = end;
         }
         let types = batches.first().map(|batch| {
             let fields = batch.schema_ref().fields().iter();
             fields.map(|field| super::type_of(field.data_type())).collect::<Option<Vec<Type>>>()
         });
         let Some(types) = types.unwrap_or(Some(Vec::new())) else { return Err(not("the types of keys")) };
-        if types.is_empty() && !batches.is_empty() || types.len() > crate::limits::KEYS_MAX {
-            return Err(not("the columns of keys"));
-        }
+        room(taken + Keys::bytes_at_most(&types, &batches))?;
         Keys::new(types, &batches, seed).map(LookupTable::Keys).map_err(|_| not("the keys of a lookup"))
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<LookupTable>()
+            + match self {
+                LookupTable::Bloom(bloom) => bloom.held_bytes(),
+                LookupTable::Keys(keys) => keys.held_bytes(),
+            }
     }
 
     /// Whether it is of this kind and can be asked for keys of these types.
@@ -70,12 +115,17 @@ impl LookupTable {
         }
     }
 
-    /// Which rows have a partner.
-    pub(super) fn search(&self, columns: &[ArrayRef]) -> Result<BooleanArray, Stopped> {
+    /// Which rows have a partner. A step for each row and key has been taken.
+    pub(super) fn search(
+        &self,
+        columns: &[ArrayRef],
+        limits: &mut Limits<'_>,
+    ) -> Result<BooleanArray, Stopped> {
         let found = match columns {
             // Each value of a dictionary once.
             [column] if matches!(column.data_type(), DataType::Dictionary(..)) => {
                 let dictionary = column.as_any_dictionary();
+                limits.steps.take(dictionary.values().len() + byte_steps(dictionary.values()))?;
                 let values = self.found(std::slice::from_ref(dictionary.values()));
                 let found = match values.is_empty() {
                     // Every row is NULL, and no number is one of a value.
@@ -88,11 +138,14 @@ impl LookupTable {
                 }
             }
             _ => {
-                let mut bytes = 0u64;
+                // A column that is named several times counts as often: so often its bytes are in each row that is
+                // looked up.
+                let mut bytes = 0;
                 let plain = |column: &ArrayRef| {
-                    let column = plain(column, BATCH_BYTES_MAX)?;
-                    bytes += super::bytes_of(&column) as u64;
-                    bounded("bytes of keys", bytes, BATCH_BYTES_MAX as u64)?;
+                    let column = plain(column, limits.bytes_max.saturating_sub(bytes))?;
+                    bytes += bytes_of(&column);
+                    bounded("bytes of keys", bytes as u64, limits.bytes_max as u64)?;
+                    limits.steps.take(byte_steps(&column))?;
                     Ok(column)
                 };
                 let columns = columns.iter().map(plain).collect::<Result<Vec<_>, Stopped>>()?;
@@ -113,5 +166,15 @@ impl LookupTable {
             Some(nulls) => &found & nulls.inner(),
             None => found,
         }
+    }
+}
+
+/// Steps that comparing the values of a column takes beside one for each.
+fn byte_steps(column: &ArrayRef) -> usize {
+    match column.data_type() {
+        DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => {
+            bytes_of(column) / BYTES_OF_A_STEP
+        }
+        _ => 0,
     }
 }

@@ -216,7 +216,7 @@ impl Run {
                     limits.steps.take(rows.count.saturating_mul(keys.len()))?;
                     let keys: Vec<ArrayRef> =
                         keys.iter().map(|key| rows.columns[usize::from(*key)].clone()).collect();
-                    let found = self.lookups[usize::from(*number)].search(&keys)?;
+                    let found = self.lookups[usize::from(*number)].search(&keys, &mut limits)?;
                     let is_kept = match is_anti {
                         true => BooleanArray::new(!found.values(), None),
                         false => found,
