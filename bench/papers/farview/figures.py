@@ -57,7 +57,8 @@ class Queried:
         settings.progress("making tables")
         self._whole = tables.table(max(sizes) // tables.ROW_BYTES)
         self._has_rows = has_rows
-        self._far = Far((3 if has_rows else 2) * sum(sizes) + NODE_SPARE_BYTES, settings.transports)
+        # Each table takes whole regions, however small it is.
+        self._far = Far((2 * sum(sizes) + NODE_SPARE_BYTES) * (2 if has_rows else 1), settings.transports)
         for size in sizes:
             table = self._whole.slice(0, size // tables.ROW_BYTES).combine_chunks()
             self._far.put(f"t{size}", table)
@@ -364,7 +365,7 @@ def fig11(settings: Settings) -> Figure:
         rows = size // tables.ROW_BYTES
         table = whole.slice(0, rows).combine_chunks()
         far.put(f"plain{size}", table)
-        far.put(f"sealed{size}", table, key)
+        far.put(f"sealed{size}", table, key=key)
         local, engines = SealedEngine(table), Engines(table, ("DuckDB",))
         for panel, (query, title) in zip(figure.panels, queries, strict=True):
             settings.progress(f"{title}, {size_text(size)}")

@@ -11,6 +11,7 @@ use super::evaluate::bytes_at;
 use super::hash::hash_bytes;
 use super::keys::Keys;
 use super::lookup::LookupTable;
+use super::lookup::VALUES_MAX;
 use crate::limits::{LOOKUP_BYTES_MAX, LOOKUP_KEYS_MAX};
 use crate::packed::{pack, packed_bytes};
 use crate::types::{Arithmetic, Type, Value};
@@ -137,7 +138,8 @@ impl KeySet {
 
     /// Whether there are few enough of them to travel as they are.
     pub fn may_travel(&self) -> bool {
-        self.count() <= LOOKUP_KEYS_MAX && self.travel_bytes() <= LOOKUP_BYTES_MAX
+        let values = self.count() as u64 * self.keys.num_columns() as u64;
+        self.count() <= LOOKUP_KEYS_MAX && values <= VALUES_MAX && self.travel_bytes() <= LOOKUP_BYTES_MAX
     }
 
     /// As they travel.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const BATCHES_MAX: usize = 4_096;
 /// Rows times columns of the keys of a lookup. Only columns of booleans have more in the bytes that a lookup may have, and
 /// each value takes its time.
-const VALUES_MAX: u64 = 1 << 25;
+pub(super) const VALUES_MAX: u64 = 1 << 25;
 /// Bytes of memory that a column of a batch takes beside its values, about: what it is called, and where they are.
 const COLUMN_BYTES: u64 = 512;
 /// Bytes of text, or of bytes, that are compared in a step.
