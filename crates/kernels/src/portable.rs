@@ -195,8 +195,11 @@ pub fn add_found(words: &mut [u64], sums: Sums<'_>, places: &[u32], others: &[u8
 /// # Panics
 /// As that does.
 pub fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
+    let count = words.len();
     for (row, place) in places.iter().enumerate() {
-        let word = &mut words[*place as usize];
+        let Some(word) = words.get_mut(*place as usize) else {
+            panic!("places beyond {count} words");
+        };
         *word = with(row, *word);
     }
 }
