@@ -7,6 +7,9 @@
 #
 #   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5
 #   MEASURE=scan bench/netns.sh FARPOOL [FLAGS OF farpool bench scan]        queries fetched, shipped and split
+#   MEASURE=place bench/netns.sh FARPOOL [FLAGS OF farpool bench place]      and as the planner chooses; what was found
+#                                                                            goes to OUT/place-RATE.json, for --plot
+#   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, in all placements
 #
 # Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
@@ -48,8 +51,8 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 case $measure in
-io | scan) ;;
-*) fail "MEASURE: there is io and scan, not $measure" ;;
+io | scan | place | sql) ;;
+*) fail "MEASURE: there are io, scan, place and sql, not $measure" ;;
 esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
 [ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
@@ -111,6 +114,19 @@ for rate in $rates; do
 	if [ "$measure" = scan ]; then
 		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
 		ip netns exec "$client" "$farpool" bench scan --pool "$url" --plaintext --transports tcp "$@"
+		echo
+		continue
+	fi
+	if [ "$measure" = sql ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/sql/run.py" "$@" --pool "$url" --plaintext
+		echo
+		continue
+	fi
+	if [ "$measure" = place ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}; to $out/place-$rate.json"
+		ip netns exec "$client" "$farpool" bench place --pool "$url" --plaintext --transports tcp \
+			--link "${rate%gbit} Gbit/s" --json "$@" >"$out/place-$rate.json"
 		echo
 		continue
 	fi

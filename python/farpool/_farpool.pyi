@@ -13,7 +13,7 @@ import decimal
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, NotRequired, Protocol, Self, TypeAlias, TypedDict
 
 import pyarrow
 import pyarrow.dataset
@@ -38,9 +38,11 @@ of a clock."""
 Column: TypeAlias = str | Expr
 JoinKeys: TypeAlias = str | list[str | tuple[str, str]] | dict[str, str]
 """Columns that are compared: one of both tables, several, pairs (mine, theirs), or {mine: theirs}."""
-Mode: TypeAlias = Literal["fetch", "ship", "split"]
+Mode: TypeAlias = Literal["auto", "fetch", "ship", "split"]
 """Where a query runs: here over columns that are fetched, at the nodes that hold them, or both at once: nodes begin
-from the front, and fetching from the back, until they meet. The rows are the same."""
+from the front, and fetching from the back, until they meet. "auto": where it is expected to take least, by the rates of
+links, nodes and this process that were seen, and by earlier runs of the same query; of a query that is new, a few row
+groups are run first. The rows are the same."""
 
 __version__: str
 
@@ -457,7 +459,7 @@ class Scan:
     def filter(self, *conditions: Expr) -> Scan:
         """Rows for which all of these are true."""
 
-    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "split") -> Scan:
+    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "auto") -> Scan:
         """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
         once, in `mode` as `collect` says. NULL is like nothing. Keys of other types are compared as this scan's where
         that loses nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
@@ -465,7 +467,7 @@ class Scan:
         Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
         """
 
-    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "split") -> Scan:
+    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "auto") -> Scan:
         """Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise."""
 
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
@@ -495,10 +497,10 @@ class Scan:
     def limit(self, rows: int) -> Scan:
         """No more than so many rows: the first ones behind `sort`, otherwise any."""
 
-    def count(self, *, mode: Mode = "split") -> int:
+    def count(self, *, mode: Mode = "auto") -> int:
         """Runs it and counts its rows. Raises what `collect` raises."""
 
-    def collect(self, *, mode: Mode = "split") -> Rows:
+    def collect(self, *, mode: Mode = "auto") -> Rows:
         """Runs it where `mode` says. Groups come in the order of their keys, null first; other rows in that of the
         table.
 
@@ -506,15 +508,22 @@ class Scan:
         does not fit its type, a pattern that is no regular expression).
         """
 
-    def to_arrow(self, *, mode: Mode = "split") -> pyarrow.Table:
+    def to_arrow(self, *, mode: Mode = "auto") -> pyarrow.Table:
         """Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
         it."""
 
+    def stream(self, *, mode: Mode = "auto") -> Stream:
+        """Its rows as they come, so that they need not all be here at once. What groups, sorts the rows or joins comes
+        as a whole. They are the rows of `collect`, in its order; what `collect` raises, whoever takes them raises."""
+
+    def __arrow_c_schema__(self) -> object:
+        """The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`."""
+
     def explain(self, *, format: Literal["text", "json"] = "text") -> str:
-        """What it would read and where each step would run. Reads nothing."""
+        """What it would read, where each step would run, and what each mode is expected to take. Reads nothing."""
 
 class GroupBy:
     """A query and the keys it groups by."""
@@ -530,9 +539,70 @@ class Rows:
     def num_rows(self) -> int: ...
     @property
     def column_names(self) -> list[str]: ...
+    @property
+    def report(self) -> Report:
+        """What was done for them."""
+
+    def explain(self) -> str:
+        """The same in words: what was expected beside what it took."""
+
     def __len__(self) -> int: ...
     def to_arrow(self) -> pyarrow.Table: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+class Report(TypedDict):
+    """What was done for rows: where row groups of the table were seen to, bytes, seconds."""
+
+    mode: Mode | None
+    """What was asked for. Nothing as long as nothing was done."""
+    chosen: Mode | None
+    """What was done: the mode itself, or what was chosen for "auto"."""
+    why: NotRequired[str]
+    """The reason of the choice."""
+    sure: NotRequired[bool]
+    """Whether what the query takes was known from earlier runs."""
+    expected: NotRequired[dict[str, dict[str, float]]]
+    """Of each mode: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
+    tried: int
+    """Row groups that were run first, to see."""
+    corrected: bool
+    """Whether they changed the choice."""
+    row_groups: int
+    """Of the table."""
+    shipped: int
+    """Row groups that a node ran the query over."""
+    fetched: int
+    skipped: int
+    """Row groups in which no row can be of use, by their statistics."""
+    rows: int
+    result_bytes: int
+    """What nodes sent of results."""
+    fetched_bytes: int
+    lookup_bytes: int
+    """What nodes were sent for semi-joins."""
+    link_bytes: int
+    """All three."""
+    node_bytes: int
+    """What nodes read of columns."""
+    node_seconds: float
+    """Of all nodes together."""
+    client_seconds: float
+    """Without waiting."""
+    seconds: float
+    refusals: list[tuple[str, str]]
+    """Why nodes did not do what they were asked for, by node. It was done here."""
+
+class Stream:
+    """The rows of a query, as they come. Anything that reads Arrow streams takes them, once; the query runs from then
+    on, some row groups ahead of whoever takes them, and ends when nobody does."""
+
+    @property
+    def report(self) -> Report:
+        """What was done so far."""
+
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Raises InvalidError the second time."""
 
 class File:
     """A far file. Offsets need no alignment; operations on different ranges may run at once."""

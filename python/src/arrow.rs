@@ -7,11 +7,14 @@
 use crate::errors;
 use arrow_array::RecordBatchReader;
 use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
+use arrow_schema::Schema;
+use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::CStr;
 
 const NAME: &CStr = c"arrow_array_stream";
+const SCHEMA_NAME: &CStr = c"arrow_schema";
 
 /// The batches of any object that has `__arrow_c_stream__`, or of what pyarrow reads as such.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamReader> {
@@ -37,4 +40,11 @@ pub(crate) fn capsule_of<'py>(
     batches: Box<dyn RecordBatchReader + Send>,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(batches), NAME)
+}
+
+/// A capsule that hands the names and types of columns over.
+pub(crate) fn schema_capsule_of<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(schema)
+        .map_err(|error| errors::invalid(py, format!("the schema cannot be handed over: {error}")))?;
+    PyCapsule::new_with_value(py, schema, SCHEMA_NAME)
 }

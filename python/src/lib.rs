@@ -15,6 +15,7 @@ mod file;
 mod literal;
 mod pool;
 mod scan;
+mod stream;
 mod table;
 mod units;
 
@@ -48,6 +49,7 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::PyScan>()?;
     module.add_class::<scan::PyGroupBy>()?;
     module.add_class::<scan::PyRows>()?;
+    module.add_class::<stream::PyStream>()?;
     module.add_function(wrap_pyfunction!(expression::col, module)?)?;
     module.add_function(wrap_pyfunction!(expression::lit, module)?)?;
     module.add_function(wrap_pyfunction!(expression::len, module)?)?;

@@ -1,14 +1,15 @@
 //! `farpool.Scan`: a query over a far table, written step by step and run when it is collected; and what it leaves.
 
 use crate::expression::{self, PyExpr, What};
+use crate::stream::{self, PyStream};
 use crate::{arrow, errors, forks};
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use farpool::FarTable;
 use farpool::operators::limits::TOP_ROWS_MAX;
-use farpool::operators::run::sorted;
+use farpool::operators::run::{data_type, sorted};
 use farpool::operators::{Agg, By, Expr, Plan, Query, SortKey};
-use farpool::table::{JoinBy, Mode, SemiJoin};
+use farpool::table::{Answer, JoinBy, Mode, Report, SemiJoin};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
@@ -102,9 +103,7 @@ fn pairs(on: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
 
 /// Where it runs, by its name.
 fn mode_of(py: Python<'_>, name: &str) -> PyResult<Mode> {
-    Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
-        errors::invalid(py, format!("mode is {name:?}: \"fetch\", \"ship\" and \"split\" are permitted"))
-    })
+    name.parse().map_err(|error: farpool::Error| errors::of(py, &error))
 }
 
 impl PyScan {
@@ -112,8 +111,23 @@ impl PyScan {
         Ok(PyScan { query: table.query()?, table, order: None, forks: forks() })
     }
 
-    fn usable(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn usable(&self, py: Python<'_>) -> PyResult<()> {
         if self.forks != forks() { Err(errors::forked(py)) } else { Ok(()) }
+    }
+
+    pub(crate) fn table(&self) -> &FarTable {
+        &self.table
+    }
+
+    /// Whether its rows get an order in the client.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Its columns as Arrow names them.
+    pub(crate) fn arrow_schema(&self) -> SchemaRef {
+        let field = |(name, of): &(String, _)| Field::new(name, data_type(*of), true);
+        Arc::new(Schema::new(self.query.columns().iter().map(field).collect::<Vec<_>>()))
     }
 
     /// One step further. Behind an order of all rows there is none.
@@ -150,7 +164,8 @@ impl PyScan {
             Ok(scan) => {
                 let scan = scan.get();
                 let plan = scan.plan(py)?;
-                scan.run(py, &plan, mode)?
+                let rows = scan.run(py, &plan, mode)?;
+                (rows.schema, rows.batches)
             }
             Err(_) => {
                 let stream = arrow::stream_of(other)?;
@@ -235,18 +250,32 @@ impl PyScan {
         self.step(py, |query| query.group_by(keys, aggregates))
     }
 
-    fn run(&self, py: Python<'_>, plan: &Plan, mode: Mode) -> PyResult<(SchemaRef, Vec<RecordBatch>)> {
-        let answer = py.detach(|| self.table.run(plan, mode)).map_err(|error| errors::of(py, &error))?;
-        let (schema, batches) = (answer.schema, answer.batches);
-        let Some((by, rows)) = &self.order else { return Ok((schema, batches)) };
+    /// What was done for it, and its rows in their order. Waits, and so holds no interpreter.
+    pub(crate) fn answer(
+        &self,
+        plan: &Plan,
+        mode: Mode,
+    ) -> Result<(Answer, Vec<RecordBatch>), Box<dyn std::error::Error + Send + Sync>> {
+        let mut answer = self.table.run(plan, mode)?;
+        let batches = std::mem::take(&mut answer.batches);
+        let Some((by, rows)) = &self.order else { return Ok((answer, batches)) };
         let key = |by: &By| {
             let column = self.position(&by.column).unwrap_or(u16::MAX);
             SortKey { column, is_descending: by.is_descending, nulls_first: by.nulls_first }
         };
         let keys: Vec<SortKey> = by.iter().map(key).collect();
         let rows = rows.map_or(usize::MAX, |rows| usize::try_from(rows).unwrap_or(usize::MAX));
-        let batches = py.detach(|| sorted(&batches, &keys, rows));
-        Ok((schema, batches.map_err(|error| errors::invalid(py, error.to_string()))?))
+        let sorted = sorted(&batches, &keys, rows).map_err(|error| error.to_string())?;
+        Ok((answer, sorted))
+    }
+
+    fn run(&self, py: Python<'_>, plan: &Plan, mode: Mode) -> PyResult<PyRows> {
+        let answered = py.detach(|| self.answer(plan, mode));
+        let (answer, batches) = answered.map_err(|error| match error.downcast_ref() {
+            Some(error) => errors::of(py, error),
+            None => errors::invalid(py, error.to_string()),
+        })?;
+        Ok(PyRows { schema: answer.schema, batches, report: answer.report })
     }
 }
 
@@ -286,13 +315,13 @@ impl PyScan {
     /// What the keys are is sent to the nodes of this scan's table, unless it is fetched.
     ///
     /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
-    #[pyo3(signature = (other, on, *, mode="split"))]
+    #[pyo3(signature = (other, on, *, mode="auto"))]
     fn semi_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
         self.joined(other, on, mode, false)
     }
 
     /// Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise.
-    #[pyo3(signature = (other, on, *, mode="split"))]
+    #[pyo3(signature = (other, on, *, mode="auto"))]
     fn anti_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
         self.joined(other, on, mode, true)
     }
@@ -405,7 +434,7 @@ impl PyScan {
     /// Runs it and counts its rows, which are not kept.
     ///
     /// Raises what `collect` raises.
-    #[pyo3(signature = (*, mode="split"))]
+    #[pyo3(signature = (*, mode="auto"))]
     fn count(&self, py: Python<'_>, mode: &str) -> PyResult<u64> {
         self.usable(py)?;
         let count = [("len".to_owned(), Agg::Rows)];
@@ -423,21 +452,34 @@ impl PyScan {
         Ok(counted.map_or(0, |counted| counted.value(0).cast_unsigned()))
     }
 
-    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), or both at once ("split"). The rows
-    /// are the same. Groups come in the order of their keys, null first; other rows in that of the table.
+    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), both at once ("split"), or where it is
+    /// expected to take least ("auto"), which `report` of the rows tells of. The rows are the same. Groups come in the order of their keys, null first; other rows in that of the table.
     ///
     /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
     /// does not fit its type, a pattern that is no regular expression).
-    #[pyo3(signature = (*, mode="split"))]
+    #[pyo3(signature = (*, mode="auto"))]
     fn collect(&self, py: Python<'_>, mode: &str) -> PyResult<PyRows> {
         let mode = mode_of(py, mode)?;
         let plan = self.plan(py)?;
-        let (schema, batches) = self.run(py, &plan, mode)?;
-        Ok(PyRows { schema, batches })
+        self.run(py, &plan, mode)
+    }
+
+    /// Its rows as they come: some row groups at a time, so that they need not all be here at once. What groups, sorts, or
+    /// joins comes as a whole. Rows are those of `collect`, in its order; what it raises, whoever takes the rows raises.
+    #[pyo3(signature = (*, mode="auto"))]
+    fn stream(&self, py: Python<'_>, mode: &str) -> PyResult<PyStream> {
+        let mode = mode_of(py, mode)?;
+        let plan = self.plan(py)?;
+        Ok(PyStream::new(self.clone(), plan, mode))
+    }
+
+    /// The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        arrow::schema_capsule_of(py, &self.arrow_schema())
     }
 
     /// Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises.
-    #[pyo3(signature = (*, mode="split"))]
+    #[pyo3(signature = (*, mode="auto"))]
     fn to_arrow<'py>(&self, py: Python<'py>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
         Bound::new(py, self.collect(py, mode)?)?.get().to_arrow(py)
     }
@@ -449,10 +491,11 @@ impl PyScan {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        self.collect(py, "split")?.__arrow_c_stream__(py, requested_schema)
+        self.collect(py, "auto")?.__arrow_c_stream__(py, requested_schema)
     }
 
-    /// What it would read and where each step would run, in words, or with `format="json"` as JSON. Reads nothing.
+    /// What it would read, where each step would run, and what each mode is expected to take, in words, or with
+    /// `format="json"` as JSON. Reads nothing.
     #[pyo3(signature = (*, format="text"))]
     fn explain(&self, py: Python<'_>, format: &str) -> PyResult<String> {
         let plan = self.plan(py)?;
@@ -500,6 +543,10 @@ impl PyScan {
                     result.set_item(name, of.to_string())?;
                 }
                 told.set_item("result", result)?;
+                told.set_item("expected", stream::expected(py, &explanation.estimates)?)?;
+                told.set_item("choice", explanation.estimates.choice.name())?;
+                told.set_item("sure", explanation.estimates.is_sure)?;
+                told.set_item("why", &explanation.estimates.why)?;
                 py.import("json")?.getattr("dumps")?.call1((told,))?.extract()
             }
             other => {
@@ -537,10 +584,23 @@ impl PyGroupBy {
 pub(crate) struct PyRows {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
+    report: Report,
 }
 
 #[pymethods]
 impl PyRows {
+    /// What was done for them: the mode asked for and the one chosen, and why; row groups, bytes and times; and what each
+    /// way was expected to take before.
+    #[getter]
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stream::told(py, Some(&self.report), self.num_rows())
+    }
+
+    /// The same in words.
+    fn explain(&self) -> String {
+        self.report.to_string()
+    }
+
     /// How many there are.
     #[getter]
     fn num_rows(&self) -> u64 {
@@ -563,7 +623,8 @@ impl PyRows {
 
     /// As a `pyarrow.Table`.
     fn to_arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let rows = PyRows { schema: Arc::clone(&self.schema), batches: self.batches.clone() };
+        let (schema, batches) = (Arc::clone(&self.schema), self.batches.clone());
+        let rows = PyRows { schema, batches, report: self.report.clone() };
         py.import("pyarrow")?.getattr("table")?.call1((Bound::new(py, rows)?,))
     }
 

@@ -57,15 +57,37 @@ def test_scan_over_every_transport(pool):
     pool.drop_table("orders")
 
 
-@pytest.mark.parametrize("mode", ["fetch", "ship", "split"])
+@pytest.mark.parametrize("mode", ["auto", "fetch", "ship", "split"])
 def test_rows_are_the_same_wherever_the_query_runs(local, mode):
     scan = local.scan("orders").filter(col("day") >= datetime.date(2024, 3, 1))
     grouped = scan.group_by("mode").agg(col("price").sum(), farpool.len())
     assert grouped.to_arrow(mode=mode).equals(grouped.to_arrow())
     assert scan.collect(mode=mode).to_arrow().to_pylist() == scan.to_arrow().to_pylist()
     assert scan.count(mode=mode) == ROWS - 60_000
-    with pytest.raises(farpool.InvalidError, match='mode is "near": "fetch", "ship" and "split" are permitted'):
+    with pytest.raises(farpool.InvalidError, match='mode is "near": "auto", "fetch", "ship" and "split" are permitted'):
         scan.collect(mode="near")
+
+
+def test_report_says_what_was_expected_and_what_it_took(local):
+    query = local.scan("orders").group_by("mode").agg(col("price").sum())
+    found = query.collect()
+    report = found.report
+    assert report["mode"] == "auto" and report["chosen"] in ("fetch", "ship", "split")
+    assert report["why"].startswith(report["chosen"] + " is held up by ")
+    assert report["shipped"] + report["fetched"] + report["skipped"] == report["row_groups"] == 4
+    assert set(report["expected"]) == {"fetch", "ship", "split"}
+    for estimate in report["expected"].values():
+        assert estimate["seconds"] > 0 and estimate["link_bytes"] > 0
+    assert report["expected"]["ship"]["link_bytes"] < report["expected"]["fetch"]["link_bytes"]
+    assert report["link_bytes"] > 0 and report["seconds"] > 0
+    assert found.explain().startswith(f"auto, {report['chosen']}: of 4 row groups ")
+    assert "expected: fetch " in found.explain()
+    # What ran once is known.
+    told = json.loads(query.explain(format="json"))
+    assert told["sure"] and told["choice"] in ("fetch", "ship", "split") and told["expected"]["split"]["seconds"] > 0
+    assert "expected: fetch " in query.explain()
+    forced = query.collect(mode="fetch").report
+    assert (forced["mode"], forced["chosen"], forced["fetched"]) == ("fetch", "fetch", 4)
 
 
 def test_row_groups_and_columns_that_are_not_needed_are_not_read(local):

@@ -24,7 +24,7 @@ PIPELINES = int(os.environ.get("FARPOOL_PIPELINES", "400"))
 QUERIES_OF_A_TABLE = 20
 # Each test has so many queries, so that a failure among many is found again soon.
 TESTS = 8
-MODES = ("fetch", "ship", "split")
+MODES = ("auto", "fetch", "ship", "split")
 
 
 def rows_of(table: pa.Table) -> list[tuple]:

@@ -209,7 +209,7 @@ def test_encrypted_tables_are_read_with_their_key_alone(pool):
     assert far.to_arrow().equals(table)
     wanted = farpool.col("int64") == 0
     expected = table.filter(pyarrow.compute.field("int64") == 0).select(["string", "int64"])
-    for mode in ("fetch", "ship", "split"):
+    for mode in ("auto", "fetch", "ship", "split"):
         for sealed in (False, True):
             scan = pool.scan("sealed", key=key, seal_answers=sealed).filter(wanted).select("string", "int64")
             assert pa.table(scan.collect(mode=mode)).equals(expected)

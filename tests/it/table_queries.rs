@@ -305,3 +305,119 @@ fn plan_of_another_table_and_values_that_do_not_fit_are_refused() {
         }
     }
 }
+
+/// Whole numbers in 40 row groups, so many that a few are run first of what is new.
+fn many_groups(pool: &Pool) -> FarTable {
+    const GROUPS: i64 = 40;
+    let batch = |group: i64| {
+        let numbers = group * 65_536..(group + 1) * 65_536;
+        let key = Int64Array::from_iter_values(numbers.clone().map(|n| n * 7_919 % 1_000));
+        let value = Int64Array::from_iter_values(numbers);
+        RecordBatch::try_from_iter([
+            ("key", Arc::new(key) as ArrayRef),
+            ("value", Arc::new(value) as ArrayRef),
+        ])
+        .expect("a batch")
+    };
+    pool.put_table("numbers", batch(0).schema(), (0..GROUPS).map(batch)).expect("put");
+    pool.table("numbers").expect("a table")
+}
+
+#[test]
+fn choice_is_left_to_the_planner_and_the_rows_are_the_same() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let mut options = EmbeddedOptions::new(256 << 20);
+        options.node_count = 2;
+        options.pool.transport = transport;
+        let pool = Pool::embedded(options).expect("an embedded pool");
+        let table = many_groups(&pool);
+        let keys = sales().project(&[1]).expect("a column").slice(0, 3);
+        let queries: [fn(Query, RecordBatch) -> Query; 4] = [
+            |query, _| query.filter(col("key").lt(30)),
+            |query, _| query.group_by([named("key")], [("sum".to_owned(), Agg::Sum(col("value")))]),
+            |query, _| query.top([By::descending("key"), By::ascending("value")], 10),
+            |query, keys| {
+                let on = vec![("key".to_owned(), "item".to_owned())];
+                query.semi_join(on, &keys.schema(), std::slice::from_ref(&keys))
+            },
+        ];
+        for query in queries {
+            let plan = query(table.query().expect("known types"), keys.clone()).plan().expect("a plan");
+            let groups = table.row_groups().len();
+            let first = table.run(&plan, Mode::Auto).expect("a result");
+            let fetched = table.run(&plan, Mode::Fetch).expect("a result");
+            assert_eq!(first.batches, fetched.batches, "{}", first.report);
+            let report = &first.report;
+            assert_eq!(report.shipped + report.fetched, groups, "{report}");
+            assert!(report.tried >= 2 && report.tried <= groups / 4, "{report}");
+            assert!(Mode::ALL.contains(&report.chosen), "{report}");
+            let again = table.run(&plan, Mode::Auto).expect("a result");
+            assert_eq!(again.batches, fetched.batches, "{}", again.report);
+            assert_eq!(again.report.tried, 0, "it is known by now: {}", again.report);
+            assert!(again.report.estimates.as_ref().is_some_and(|estimates| estimates.is_sure));
+        }
+    }
+}
+
+#[test]
+fn steps_of_what_is_known_are_not_tried_and_their_estimates_add_up() {
+    let pool = Pool::embedded(EmbeddedOptions::new(128 << 20)).expect("an embedded pool");
+    let table = many_groups(&pool);
+    let plan = table.query().expect("known types").filter(col("key").lt(500)).plan().expect("a plan");
+    let all: Vec<usize> = (0..table.row_groups().len()).collect();
+    assert!(!table.estimate(&plan, &all).is_sure);
+    let mut rows = 0;
+    let mut sum: Option<farpool::table::Estimates> = None;
+    for (number, step) in all.chunks(4).enumerate() {
+        let answer = table.run_groups(&plan, Mode::Auto, step).expect("a result");
+        rows += answer.batches.iter().map(RecordBatch::num_rows).sum::<usize>();
+        let report = answer.report;
+        assert_eq!(report.tried, 0, "{report}");
+        let estimates = report.estimates.expect("estimates");
+        assert_eq!(estimates.is_sure, number > 0, "the first tells of the others: {estimates}");
+        match &mut sum {
+            Some(sum) => sum.add(&estimates),
+            none => *none = Some(estimates),
+        }
+    }
+    let whole = table.run(&plan, Mode::Fetch).expect("a result");
+    assert_eq!(rows, whole.batches.iter().map(RecordBatch::num_rows).sum::<usize>());
+    let sum = sum.expect("steps");
+    assert_eq!(sum.fetch.link_bytes, 40 * 65_536 * 16);
+    assert!(sum.ship.link_bytes > 0 && sum.split.time > std::time::Duration::ZERO);
+    // Other literals leave something else.
+    let other = table.query().expect("known types").filter(col("key").lt(7)).plan().expect("a plan");
+    assert!(!table.estimate(&other, &all).is_sure);
+    assert!(table.estimate(&plan, &all).is_sure);
+    let told = table.explain(&plan).to_string();
+    assert!(told.contains("expected: fetch ") && told.contains("by what was measured"), "{told}");
+}
+
+#[test]
+fn what_was_seen_of_one_column_is_not_believed_of_another() {
+    let pool = Pool::embedded(EmbeddedOptions::new(128 << 20)).expect("an embedded pool");
+    let table = many_groups(&pool);
+    let distinct = |column: &str| {
+        let query = table.query().expect("known types").select([named(column)]).distinct();
+        query.plan().expect("a plan")
+    };
+    let all: Vec<usize> = (0..table.row_groups().len()).collect();
+    let few = table.run(&distinct("key"), Mode::Auto).expect("a result");
+    assert!(table.estimate(&distinct("key"), &all).is_sure);
+    assert!(!table.estimate(&distinct("value"), &all).is_sure, "it has other values");
+    let many = table.run(&distinct("value"), Mode::Auto).expect("a result").report;
+    assert!(many.tried > 0, "{many}");
+    let (few, many) = (few.report.estimates.expect("estimates"), many.estimates.expect("estimates"));
+    assert!(few.ship.link_bytes < 100_000, "a thousand values: {few}");
+    assert!(many.ship.link_bytes > 10_000_000, "a value for each row: {many}");
+}
+
+#[test]
+fn modes_are_read_by_their_names() {
+    for mode in Mode::ALL.into_iter().chain([Mode::Auto]) {
+        assert_eq!(mode.name().parse::<Mode>().expect("a mode"), mode);
+    }
+    let error = "near".parse::<Mode>().expect_err("no mode");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("\"near\"") && error.to_string().contains("\"auto\""), "{error}");
+}

@@ -7,17 +7,15 @@ mod broker;
 mod certs;
 mod demo;
 mod drain;
-mod exit;
 mod far_table;
 mod node;
-mod reach;
 mod signals;
+mod sql;
 mod status;
-mod table;
-mod units;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
+use farpool_command::{exit, reach, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.
@@ -44,6 +42,9 @@ enum Command {
     /// List, describe and drop the far tables of a pool.
     #[command(subcommand)]
     Table(far_table::Command),
+    /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
+    #[command(disable_help_flag = true)]
+    Sql(sql::Args),
     /// Make and look at the certificates of a pool.
     #[command(subcommand)]
     Certs(certs::Command),
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
+        Command::Sql(args) => sql::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Demo(args) => demo::run(&args),

@@ -8,6 +8,7 @@ use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
+use farpool_place::Learned;
 use farpool_transport::landing::Keeper;
 use farpool_transport::{Bell, Dial, ForkMark, Host, Link, LinkError, Turn};
 use farpool_wire::control::*;
@@ -61,6 +62,10 @@ pub(crate) struct Session {
     pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
     /// What has been received is to be received into again.
     pub(crate) landing: Keeper,
+    /// What was seen of links and programs, for whoever chooses where to run a query.
+    pub(crate) learned: Mutex<Learned>,
+    /// CPUs of this process.
+    pub(crate) cpus: usize,
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Rings when the session ends.
@@ -119,6 +124,8 @@ impl Session {
             rebuilders: Mutex::default(),
             rebuilding: Mutex::default(),
             landing: Keeper::new(),
+            learned: Mutex::default(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,

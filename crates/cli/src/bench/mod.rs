@@ -18,6 +18,7 @@ mod far;
 mod figures;
 mod files;
 mod groups;
+mod heat_map;
 mod io;
 mod joins;
 mod key_value;
@@ -28,6 +29,7 @@ mod measure;
 mod neighbour;
 mod operators;
 mod patterns;
+mod place;
 mod plot;
 mod processes;
 mod program;
@@ -55,6 +57,8 @@ pub(crate) enum Command {
     Neighbour(neighbour::NeighbourArgs),
     /// A query over a far table: fetched, shipped, split.
     Scan(scan::ScanArgs),
+    /// Queries as the planner chooses to run them, beside fetching, shipping and splitting all of them.
+    Place(place::PlaceArgs),
     /// What spinning and parking cost on CPUs that are idle, busy, or only one.
     Waiting(waiting::WaitingArgs),
     /// Near-data operators beside the memory they read, and beside what others would run.
@@ -69,6 +73,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Fairness(args) => fairness::run(args),
         Command::Neighbour(args) => neighbour::run(args),
         Command::Scan(args) => scan::run(args),
+        Command::Place(args) => place::run(args),
         Command::Waiting(args) => waiting::run(args),
         Command::Operators(args) => operators::run(args),
     }

@@ -3,6 +3,7 @@
 use super::FarTable;
 use super::footer::RowGroup;
 use super::joining::{Joining, SemiJoin};
+use super::placing::Estimates;
 use super::report::Mode;
 use farpool_operators::{Operator, Plan, Type, words};
 use std::fmt;
@@ -34,6 +35,8 @@ pub struct Explanation {
     pub finish: Vec<String>,
     /// The columns of the result.
     pub result: Vec<(String, Type)>,
+    /// What each way to run it is expected to take, by what the session has seen so far.
+    pub estimates: Estimates,
 }
 
 impl FarTable {
@@ -76,6 +79,7 @@ impl FarTable {
             semi_joins: joins,
             finish,
             result: plan.columns.clone(),
+            estimates: self.estimate(plan, &kept),
         }
     }
 }
@@ -103,6 +107,7 @@ impl fmt::Display for Explanation {
         steps(f, "for each row group", &self.near)?;
         steps(f, "in the client, over the merged rows", &self.finish)?;
         let result = self.result.iter().map(|(name, of)| format!("{name} {of}"));
-        write!(f, "result: {}", result.collect::<Vec<_>>().join(", "))
+        writeln!(f, "result: {}", result.collect::<Vec<_>>().join(", "))?;
+        write!(f, "expected: {}", self.estimates)
     }
 }

@@ -21,6 +21,7 @@ use farpool_transport::landing::Landing;
 use farpool_wire::control::ByName;
 use farpool_wire::{Code, Name, Request};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Read with the trailer: all of most footers.
@@ -314,6 +315,8 @@ impl FarTable {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
+    /// Bytes that came, and nanoseconds that they were on their way.
+    moved: (AtomicU64, AtomicU64),
     changed: Bell,
 }
 
@@ -340,6 +343,12 @@ impl TableReader {
     /// The columns that were asked for.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Bytes that came so far, and nanoseconds that they were on their way.
+    pub(super) fn moved(&self) -> (u64, u64) {
+        let (bytes, ns) = &self.shared.moved;
+        (bytes.load(Ordering::Relaxed), ns.load(Ordering::Relaxed))
     }
 }
 
@@ -451,7 +460,12 @@ impl Fetch {
             }
         }
         ranges.retain(|range| !range.into.is_empty());
+        let host = &table.file.inner.session.host;
+        let begun = host.now();
         table.file.read_batch(&mut ranges)?;
+        let (moved, moved_ns) = &self.shared.moved;
+        moved.fetch_add(ranges.iter().map(|range| range.into.len() as u64).sum(), Ordering::Relaxed);
+        moved_ns.fetch_add(host.now().0.saturating_sub(begun.0), Ordering::Relaxed);
         Ok(taken.into_iter().map(|(index, group, buffers)| self.batch(index, group, buffers)).collect())
     }
 

@@ -6,7 +6,7 @@
 //! of the file says where the footer is.
 //!
 //! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) and which of them a query needs
-//! (`skipping`) is pure; `put` and `far_table` move them, `query` runs programs of operators over them, `shipping` beside
+//! (`skipping`) is pure, and so is the planner that `placing` asks where to run it; `put` and `far_table` move them, `query` runs programs of operators over them, `shipping` beside
 //! them.
 //!
 //! Never here: an operator of our own over columns, or another file format.
@@ -18,6 +18,7 @@ mod footer;
 mod joining;
 mod layout;
 mod pacing;
+mod placing;
 mod put;
 mod query;
 mod report;
@@ -31,6 +32,7 @@ pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, Packer};
+pub use placing::{Estimate, Estimates};
 pub use put::{PutOptions, TableLayout};
 pub use query::Answer;
 pub use report::{Mode, Report};

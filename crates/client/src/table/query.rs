@@ -6,6 +6,7 @@
 
 use super::joining::{self, JoinBy, Joining};
 use super::pacing::{Claim, Fetching};
+use super::placing::{Placing, Ran};
 use super::report::{Mode, Report};
 use super::shipping::{Shipping, shares};
 use super::{FarTable, TableReader};
@@ -56,26 +57,69 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query where `mode` says. Groups come in the order of their keys, NULL first; of other rows the order is
+    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the order of their keys, NULL first; of other rows the order is
     /// that of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
     /// value does not fit its type; those of [`FarTable::read`].
     pub fn run(&self, plan: &Plan, mode: Mode) -> Result<Answer, Error> {
+        let all: Vec<usize> = (0..self.row_groups().len()).collect();
+        self.run_groups(plan, mode, &all)
+    }
+
+    /// The same over some of its row groups, by their places in ascending order: for who takes a table step by step,
+    /// with what was learnt on the way. What a plan does with all rows it then does with those of the step.
+    ///
+    /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
+    pub fn run_groups(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
         let host = Arc::clone(&self.file.inner.session.host);
         let begun = host.now();
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         if self.query()?.plan().map_err(refused)?.near.input() != plan.near.input() {
             return Err(during(refused("the query was planned over other columns")));
         }
+        let count = self.row_groups().len();
+        if let Some(group) = groups.iter().find(|group| **group >= count) {
+            return Err(during(refused(format_args!("there is no row group {group}; there are {count}"))));
+        }
         let (near, columns) = plan.near.narrowed();
-        let groups = self.groups_for(plan);
-        let joining = Joining::of(plan, mode);
+        let asked = groups.len();
+        let groups = self.groups_for(plan, groups);
+        let mut joining = Joining::of(plan, mode);
+        let placing = Placing::new(self, &near, &columns, &groups, &joining);
+        if mode == Mode::Auto {
+            placing.probe_links(&groups);
+        }
+        let tried = if mode == Mode::Auto { placing.tried(&groups) } else { Vec::new() };
+        let mut estimates = placing.estimates(&groups);
+        let mut chosen = if mode == Mode::Auto { estimates.choice } else { mode };
+        if chosen == Mode::Fetch && tried.is_empty() {
+            joining = Joining::of(plan, Mode::Fetch);
+        }
         let finish = joining.plan.finish.clone();
         let mut work = Work::new(self, near, columns, groups, (plan, joining), mode).map_err(during)?;
-        work.run(mode).map_err(during)?;
-        let (merged, mut report) = work.finish().map_err(during)?;
+        work.report.skipped = asked - work.groups.len();
+        work.report.tried = tried.len();
+        let mut rest = work.groups.clone();
+        if !tried.is_empty() {
+            work.run_part(&placing, Mode::Ship, tried.clone(), false).map_err(during)?;
+            rest.retain(|group| tried.binary_search(group).is_err());
+            let before = chosen;
+            estimates = placing.estimates(&work.groups);
+            // What a node refuses once it will refuse again.
+            let is_refused = !work.report.refusals.is_empty();
+            chosen = if is_refused { Mode::Fetch } else { estimates.choice };
+            work.report.is_corrected = chosen != before;
+        }
+        if tried.is_empty() || !work.is_complete() {
+            work.run_part(&placing, chosen, rest, true).map_err(during)?;
+        }
+        (work.report.chosen, work.report.estimates) = (chosen, Some(estimates));
+        let merging = host.now();
+        let (merged, mut report, left_rows) = work.finish().map_err(during)?;
         let finish = self.finish(finish, &plan.key_sets, merged).map_err(during)?;
+        let merge_ns = host.now().0.saturating_sub(merging.0);
+        placing.learn_merge(&report, left_rows, merge_ns);
         let field = |(name, of): &(String, farpool_operators::Type)| Field::new(name, data_type(*of), true);
         let schema = Arc::new(Schema::new(plan.columns.iter().map(field).collect::<Vec<_>>()));
         let named = |batch: RecordBatch| {
@@ -202,6 +246,10 @@ struct Work<'t> {
     positions: Vec<u64>,
     /// What shares that are over have left.
     shipped: Vec<(usize, RecordBatch)>,
+    /// Whether shares have left all rows that are wanted.
+    is_enough: bool,
+    /// What the part under way takes.
+    ran: Ran,
     report: Report,
 }
 
@@ -224,26 +272,73 @@ impl<'t> Work<'t> {
         let local = Local::new(table, Arc::clone(&program), plan.key_sets.clone())?;
         let mut report = Report::new(mode, table.row_groups().len());
         report.semi_joins = joining.joins.clone();
-        report.skipped = table.row_groups().len() - groups.len();
         let positions = table.positions();
-        Ok(Work { table, program, joining, columns, groups, local, positions, shipped: Vec::new(), report })
+        let (shipped, is_enough, ran) = (Vec::new(), false, Ran::default());
+        Ok(Work {
+            table,
+            program,
+            joining,
+            columns,
+            groups,
+            local,
+            positions,
+            shipped,
+            is_enough,
+            ran,
+            report,
+        })
     }
 
-    fn run(&mut self, mode: Mode) -> Result<(), Error> {
-        let groups = self.groups.clone();
+    /// Whether further rows change nothing.
+    fn is_complete(&self) -> bool {
+        self.is_enough || self.local.is_done()
+    }
+
+    /// Runs some of the row groups, which are each run once, and learns from it. `is_whole`: whether they are enough for
+    /// their time to tell something.
+    fn run_part(
+        &mut self,
+        placing: &Placing<'_>,
+        mode: Mode,
+        groups: Vec<usize>,
+        is_whole: bool,
+    ) -> Result<(), Error> {
+        let host = Arc::clone(&self.table.file.inner.session.host);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.report.clone();
+        self.ran = Ran::default();
+        let begun = host.now();
+        self.run(mode, groups.clone())?;
+        let mut ran = std::mem::take(&mut self.ran);
+        ran.elapsed_ns = host.now().0.saturating_sub(begun.0);
+        let after = &self.report;
+        let node_bytes = after.node_bytes.saturating_sub(before.node_bytes);
+        ran.node = (node_bytes, ns(after.node_time.saturating_sub(before.node_time)));
+        let fetched = after.fetched_bytes - before.fetched_bytes;
+        ran.client = (fetched, ns(after.client_time - before.client_time));
+        ran.result_bytes = after.result_bytes - before.result_bytes;
+        // What was refused says nothing of the mode.
+        if !groups.is_empty() && after.refusals.len() == before.refusals.len() && !self.columns.is_empty() {
+            placing.learn(mode, &groups, &ran, is_whole);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, mode: Mode, groups: Vec<usize>) -> Result<(), Error> {
         if self.columns.is_empty() {
             // What counts rows needs none of their bytes, from nobody.
             return self.count_rows(groups);
         }
         if mode == Mode::Fetch || groups.is_empty() || !self.joining.is_shipped() {
-            return self.fetch(groups);
+            self.ran.fetched = self.fetch(groups)?;
+            return Ok(());
         }
         // It reads the same columns as the program here.
         let (Ok(program), Ok(uploads)) =
             (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
         else {
             self.report.semi_joins.iter_mut().for_each(|join| join.by = JoinBy::Here);
-            return self.fetch(groups);
+            return self.fetch(groups).map(|_| ());
         };
         let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
         let rows_wanted = match self.program.operators().last() {
@@ -274,7 +369,7 @@ impl<'t> Work<'t> {
         if let Some(node) = nodes.first().filter(|_| is_free) {
             shipping.run_at(&session, node);
         }
-        let mut result = if shipping.is_stopped() { Ok(()) } else { self.fetch(rest) };
+        let mut result = if shipping.is_stopped() { Ok(()) } else { self.fetch(rest).map(|_| ()) };
         let mut claimed = BTreeSet::new();
         if result.is_ok() && mode == Mode::Split {
             result = self.fetch_from_back(&shipping, &mut claimed);
@@ -303,13 +398,14 @@ impl<'t> Work<'t> {
         buffers.map(|buffer| u64::from(buffer.bytes)).sum()
     }
 
-    /// Fetches row groups and runs the program over them.
-    fn fetch(&mut self, groups: Vec<usize>) -> Result<(), Error> {
+    /// Fetches row groups and runs the program over them. Bytes that came, and nanoseconds that they were on their way.
+    fn fetch(&mut self, groups: Vec<usize>) -> Result<(u64, u64), Error> {
         if groups.is_empty() {
-            return Ok(());
+            return Ok((0, 0));
         }
-        let batches = self.table.read(Some(&self.columns), Some(&groups))?;
-        self.take(groups, batches)
+        let mut batches = self.table.read(Some(&self.columns), Some(&groups))?;
+        self.take(groups, batches.by_ref())?;
+        Ok(batches.moved())
     }
 
     /// Runs the program over row groups as they come.
@@ -413,6 +509,8 @@ impl<'t> Work<'t> {
             match outcome {
                 Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
                     self.report.shipped += shipped.groups;
+                    let bytes = [shipped.chunk_bytes, shipped.read_bytes, shipped.busy_ns];
+                    self.ran.scans.push((Arc::clone(&share.node), shipped.seen, bytes));
                     // What a node says of itself may be anything.
                     let report = &mut self.report;
                     report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
@@ -430,18 +528,20 @@ impl<'t> Work<'t> {
         }
         self.report.lookup_bytes += shipping.uploaded.load(Ordering::Relaxed);
         undone.sort_unstable();
-        if is_enough { Ok(()) } else { self.fetch(undone) }
+        self.is_enough |= is_enough;
+        if is_enough { Ok(()) } else { self.fetch(undone).map(|_| ()) }
     }
 
-    /// Merges all of it, once.
-    fn finish(self) -> Result<(Vec<RecordBatch>, Report), Error> {
+    /// Merges all of it, once. With it, how many rows left the program here.
+    fn finish(self) -> Result<(Vec<RecordBatch>, Report, u64), Error> {
         let (mut merge, mut partials) = self.local.finish()?;
+        let left_rows = partials.iter().map(|(_, partial)| partial.num_rows() as u64).sum();
         partials.extend(self.shipped);
         // Rows in the order of the table; of partial results it does not matter.
         partials.sort_by_key(|(group, _)| *group);
         for (_, partial) in partials {
             merge.push(&partial).map_err(refused)?;
         }
-        Ok((merge.finish().map_err(refused)?, self.report))
+        Ok((merge.finish().map_err(refused)?, self.report, left_rows))
     }
 }

@@ -10,6 +10,7 @@ use super::column_type::RowPlaces;
 use super::footer::{Encoding, RowGroup};
 use super::joining::Upload;
 use super::pacing::{Heard, Pace};
+use super::placing::ScanSeen;
 use super::sealed::ScanKeys;
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
@@ -56,6 +57,8 @@ pub(super) struct Shipped {
     pub(super) chunk_bytes: u64,
     /// Nanoseconds that the node was at it.
     pub(super) busy_ns: u64,
+    /// What else was seen.
+    pub(super) seen: ScanSeen,
 }
 
 /// How far a share has come.
@@ -139,7 +142,7 @@ pub(super) fn shares(
 }
 
 /// The region that all of a row group lies in, and where.
-fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
+pub(super) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
     let group = table.row_groups().get(index)?;
     let (start, end) = (group.offset, group.end());
     let rank = |region: &Arc<LeasedRegion>| {
@@ -425,13 +428,18 @@ impl Shipping {
         let deadline = session.deadline(session.options.request_timeout_ms);
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {
+            let asked = session.host.now();
             let scan = match link.call(&open, deadline)? {
                 Reply::OpenScan(opened) => opened.scan,
                 other => return Err(unexpected(&other)),
             };
+            let opened = session.host.now();
+            shipped.seen.open_ns = opened.0.saturating_sub(asked.0);
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host.now(), pace));
-            self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped)
+            let received = self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped);
+            shipped.seen.elapsed_ns = session.host.now().0.saturating_sub(opened.0);
+            received
         });
         received.map(|()| shipped)
     }
@@ -455,7 +463,9 @@ impl Shipping {
             asked += 1;
         }
         loop {
+            let begun = session.host.now();
             let answer = link.take_call(&next, deadline());
+            shipped.seen.blocked_ns += session.host.now().0.saturating_sub(begun.0);
             asked -= 1;
             let chunk = match answer {
                 Ok(Reply::NextChunk(chunk)) => opened(chunk, number, opens)?,
@@ -482,6 +492,7 @@ impl Shipping {
             shipped.groups = chunk.done as usize;
             shipped.read_bytes = shipped.read_bytes.saturating_add(chunk.read_bytes);
             shipped.busy_ns = shipped.busy_ns.saturating_add(chunk.busy_ns);
+            shipped.seen.waited_ns = shipped.seen.waited_ns.saturating_add(chunk.waited_ns);
             shipped.chunk_bytes += chunk.batches.len() as u64;
             if chunk.is_last {
                 settle(link, &next, asked, &deadline)?;

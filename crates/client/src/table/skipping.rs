@@ -58,19 +58,19 @@ pub fn may_pass(near: &Program, key_sets: &[Arc<KeySet>], group: &RowGroup) -> b
 impl FarTable {
     /// The row groups that a query has to read, in order. Nothing is asked of any node.
     pub fn groups_that_may_pass(&self, plan: &Plan) -> Vec<usize> {
-        let groups = self.row_groups().iter().enumerate();
-        groups
-            .filter(|(_, group)| may_pass(&plan.near, &plan.key_sets, group))
-            .map(|(index, _)| index)
-            .collect()
+        (0..self.row_groups().len()).filter(|group| self.may_pass(plan, *group)).collect()
     }
 
-    /// The same, and counted in the session's [`Stats`](crate::Stats): for who reads them now.
-    pub(super) fn groups_for(&self, plan: &Plan) -> Vec<usize> {
-        let kept = self.groups_that_may_pass(plan);
+    pub(super) fn may_pass(&self, plan: &Plan, group: usize) -> bool {
+        self.row_groups().get(group).is_some_and(|group| may_pass(&plan.near, &plan.key_sets, group))
+    }
+
+    /// Those of these, counted in the session's [`Stats`](crate::Stats): for who reads them now.
+    pub(super) fn groups_for(&self, plan: &Plan, groups: &[usize]) -> Vec<usize> {
+        let kept: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         let counters = &self.file.inner.session.counters;
         add(&counters.row_groups_read, kept.len() as u64);
-        add(&counters.row_groups_skipped, (self.row_groups().len() - kept.len()) as u64);
+        add(&counters.row_groups_skipped, (groups.len() - kept.len()) as u64);
         kept
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Flags of every command that connects or listens.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Speak TLS with the certificates of this folder, made by `farpool certs init`
     #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key", "plaintext"])]
     certs: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 /// Flags of a command that opens a session.
 #[derive(clap::Args)]
-pub(crate) struct ClientArgs {
+pub struct ClientArgs {
     #[command(flatten)]
     reach: Args,
     /// With --certs: the tenant to be; otherwise the pool's administrator
@@ -37,7 +37,7 @@ pub(crate) struct ClientArgs {
 
 impl Args {
     /// What the flags come to. `stem` is what this command's files are called in a folder of certificates.
-    pub(crate) fn reach(&self, stem: &str) -> Result<Reach, Failure> {
+    pub fn reach(&self, stem: &str) -> Result<Reach, Failure> {
         let files = match (&self.certs, &self.tls_ca, &self.tls_cert, &self.tls_key) {
             (Some(folder), ..) => Some(files_in(folder, stem)?),
             (None, Some(ca), Some(cert), Some(key)) => {
@@ -54,7 +54,7 @@ impl Args {
 
 impl ClientArgs {
     /// What the flags come to.
-    pub(crate) fn reach(&self) -> Result<Reach, Failure> {
+    pub fn reach(&self) -> Result<Reach, Failure> {
         let stem = self.tenant.as_ref().map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
         self.reach.reach(&stem)
     }
@@ -81,7 +81,7 @@ fn files_in(folder: &Path, stem: &str) -> Result<TlsFiles, Failure> {
 }
 
 /// The addresses behind `host:port`, refused if one lies beyond this machine and nothing protects it.
-pub(crate) fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, Failure> {
+pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, Failure> {
     match reach.resolve(address) {
         Ok(found) => Ok(found[0]),
         Err(ReachError::Beyond(error)) => Err(Failure::Refused(format!("{flag} {address}: {error}"))),
@@ -92,7 +92,7 @@ pub(crate) fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<Socket
 }
 
 /// `host:port` of a pool's address.
-pub(crate) fn broker_of(flag: &str, url: &str) -> Result<String, Failure> {
+pub fn broker_of(flag: &str, url: &str) -> Result<String, Failure> {
     match url.strip_prefix("farpool://").map(|rest| rest.trim_end_matches('/')) {
         Some(address) if address.contains(':') => Ok(address.to_owned()),
         _ => Err(Failure::Usage(format!("{flag} {url}: no pool address; farpool://HOST:PORT is one"))),

@@ -3,7 +3,7 @@
 use farpool_transport::waiting::Waiting;
 
 /// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes).
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is no size; a whole number with B, KiB, MiB, GiB or TiB is, such as 4GiB");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -21,7 +21,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a time in milliseconds: a whole number and one of ms, s, m.
-pub(crate) fn millis(text: &str) -> Result<u32, String> {
+pub fn millis(text: &str) -> Result<u32, String> {
     let wrong = || format!("{text:?} is no time; a whole number with ms, s or m is, such as 250ms");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -37,7 +37,7 @@ pub(crate) fn millis(text: &str) -> Result<u32, String> {
 
 /// Reads a rate in bytes a second: a whole number and one of B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
 /// TiB, then `/s`.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
+pub fn rate(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
             "{text:?} is no rate; a whole number with KB/s, MB/s, GB/s, TB/s or KiB/s to TiB/s is, such as 500MB/s"
@@ -58,7 +58,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a number of CPUs in thousandths: at most three digits behind the point.
-pub(crate) fn cpus(text: &str) -> Result<u32, String> {
+pub fn cpus(text: &str) -> Result<u32, String> {
     let wrong = || format!("{text:?} is no number of CPUs; one with up to three decimals is, such as 0.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -71,7 +71,7 @@ pub(crate) fn cpus(text: &str) -> Result<u32, String> {
 }
 
 /// A size as people read it: three digits and a unit.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -87,7 +87,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
 }
 
 /// How to wait: a value of `--waiting`.
-pub(crate) fn waiting(text: &str) -> Result<Waiting, String> {
+pub fn waiting(text: &str) -> Result<Waiting, String> {
     Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// A peer or a policy said no.
     Refused(String),
     /// The arguments cannot be meant.
@@ -21,7 +21,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn failed(what: impl fmt::Display) -> Failure {
+    /// That it did not work, and why.
+    pub fn failed(what: impl fmt::Display) -> Failure {
         Failure::Failed(what.to_string())
     }
 }
@@ -43,7 +44,7 @@ impl From<io::Error> for Failure {
 }
 
 /// Says what went wrong. Returns the exit code.
-pub(crate) fn report(failure: &Failure) -> ExitCode {
+pub fn report(failure: &Failure) -> ExitCode {
     let (code, text) = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,
         Failure::Said(code) => return ExitCode::from(*code),

@@ -1,7 +1,7 @@
 //! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right.
 
 /// The lines of a table.
-pub(crate) fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)

@@ -1,0 +1,10 @@
+//! What the commands of Farpool are made of: flags that say how far connections go, failures and their exit codes,
+//! sizes and times as people write them, plain tables.
+//!
+//! Never in this crate: what a command does.
+#![forbid(unsafe_code)]
+
+pub mod exit;
+pub mod reach;
+pub mod table;
+pub mod units;

@@ -1,0 +1,103 @@
+//! Averages that follow what they are of.
+//!
+//! The idea: times are late much oftener than they are early, because somebody else was at the machine. So it is their
+//! logarithms that are averaged, and none of them counts as far off.
+
+/// A new value counts for at least so much.
+const NEWEST_MIN: f64 = 0.3;
+/// One that is so many times the average, or the average so many times it, counts as no more than that.
+const FAR_MAX: f64 = 4.0;
+/// What was seen once is doubted by so much each time that something else is seen.
+const DOUBT: f64 = 0.1;
+
+/// Of values above zero; nothing while none was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Average {
+    log: f64,
+    seen: u32,
+}
+
+impl Average {
+    /// What is believed before anything was seen: it counts as one value.
+    pub(crate) fn believed(value: f64) -> Average {
+        let mut average = Average::default();
+        average.note(value);
+        average
+    }
+
+    /// Notes a value. What is no positive number says nothing.
+    pub(crate) fn note(&mut self, value: f64) {
+        if !value.is_finite() || value <= 0.0 {
+            return;
+        }
+        let log = value.ln();
+        if self.seen == 0 {
+            self.log = log;
+        } else {
+            let off = (log - self.log).clamp(-FAR_MAX.ln(), FAR_MAX.ln());
+            self.log += off * (1.0 / f64::from(self.seen + 1)).max(NEWEST_MIN);
+        }
+        self.seen = self.seen.saturating_add(1);
+    }
+
+    /// Brings it a little nearer to something else: the more values were seen, the less so.
+    pub(crate) fn doubt(&mut self, value: f64) {
+        if self.seen > 0 && value.is_finite() && value > 0.0 {
+            let seen = f64::from(self.seen);
+            self.log += (value.ln() - self.log) * DOUBT / (seen * seen);
+        }
+    }
+
+    pub(crate) fn get(self) -> Option<f64> {
+        (self.seen > 0).then(|| self.log.exp())
+    }
+
+    pub(crate) fn seen(self) -> u32 {
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(average: Average, value: f64) -> bool {
+        average.get().is_some_and(|found| (found / value - 1.0).abs() < 0.01)
+    }
+
+    #[test]
+    fn average_follows_what_changed_for_good_and_not_what_happened_once() {
+        let mut average = Average::default();
+        assert_eq!(average.get(), None);
+        (0..10).for_each(|_| average.note(10.0));
+        average.note(1e9);
+        assert!(average.get().is_some_and(|value| value < 16.0), "one that is far off");
+        (0..30).for_each(|_| average.note(100.0));
+        assert!(near(average, 100.0));
+    }
+
+    #[test]
+    fn what_is_no_positive_number_says_nothing() {
+        let mut average = Average::default();
+        [f64::NAN, f64::INFINITY, 0.0, -1.0].into_iter().for_each(|value| average.note(value));
+        assert_eq!((average.get(), average.seen()), (None, 0));
+    }
+
+    #[test]
+    fn belief_counts_as_much_as_what_is_seen_first() {
+        let mut average = Average::believed(1.0);
+        average.note(4.0);
+        assert!(near(average, 2.0));
+    }
+
+    #[test]
+    fn what_was_seen_often_is_doubted_less() {
+        let doubted = |seen: u32| {
+            let mut average = Average::default();
+            (0..seen).for_each(|_| average.note(4.0));
+            (0..10).for_each(|_| average.doubt(1.0));
+            average.get().unwrap_or(0.0)
+        };
+        assert!(doubted(1) < 2.0 && doubted(3) > 3.0, "{} {}", doubted(1), doubted(3));
+    }
+}

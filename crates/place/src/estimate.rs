@@ -1,0 +1,526 @@
+//! What fetching, shipping and splitting a step would take.
+//!
+//! The idea: with a share `f` of the bytes run at the nodes and the rest fetched, each part of the work has so much to
+//! do, and the one with the most says how long the step takes: `max(f N, f R + (1 - f) S, (1 - f) C, ...)`, in the time
+//! that each needs for all of it. Shipping is `f = 1`, fetching `f = 0`, and a split meets where the greatest part is
+//! least, by itself.
+
+use crate::leaves::Leaves;
+use crate::prior;
+use std::fmt;
+
+/// The three ways to run a step over far data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Way {
+    /// The data moves.
+    Fetch,
+    /// The program moves.
+    Ship,
+    /// Part of each, until they meet.
+    Split,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Way; 3] = [Way::Fetch, Way::Ship, Way::Split];
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Fetch => "fetch",
+            Way::Ship => "ship",
+            Way::Split => "split",
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Way::Fetch => 0,
+            Way::Ship => 1,
+            Way::Split => 2,
+        }
+    }
+}
+
+/// What leads to a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Nanoseconds for each byte of columns.
+    pub column_ns: f64,
+    /// Nanoseconds for each byte of results.
+    pub result_ns: f64,
+    /// From a question to its answer.
+    pub round_trip_ns: f64,
+    /// CPU time of both ends for each byte.
+    pub cpu_ns: f64,
+    /// Whether it is memory of this machine: fetching is a copy, and results take nothing from it.
+    pub is_memory: bool,
+    /// Of the node's time, the share that others have.
+    pub load: f64,
+    /// Whether its rate was measured.
+    pub is_measured: bool,
+}
+
+/// What of the data lies with one node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Bytes that are read.
+    pub bytes: f64,
+    /// Their rows.
+    pub rows: f64,
+    /// Pieces that are taken at a time.
+    pub groups: f64,
+    /// The way there.
+    pub link: Link,
+}
+
+/// A step over far data.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// By node.
+    pub shares: Vec<Share>,
+    /// Bytes that are fetched in any case.
+    pub fetched_bytes: f64,
+    /// Bytes that each node is sent before it begins.
+    pub sent_bytes: f64,
+}
+
+/// What a program costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Nanoseconds at a node for each byte read.
+    pub node_ns: f64,
+    /// Nanoseconds here for each byte read.
+    pub client_ns: f64,
+    /// Nanoseconds here for each byte of results that come.
+    pub unpack_ns: f64,
+    /// Nanoseconds here for each byte of partial results, once all are here.
+    pub merge_ns: f64,
+    /// What leaves.
+    pub leaves: Leaves,
+    /// How many times as long as expected each way took, by [`Way`].
+    pub factors: [f64; 3],
+}
+
+/// This side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// CPUs.
+    pub cpus: f64,
+    /// Whether nodes run on these CPUs as well.
+    pub is_shared: bool,
+}
+
+/// What holds a step up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Beginning and ending: there is little to do.
+    Start,
+    /// The program at a node.
+    Node,
+    /// The link.
+    Link,
+    /// The program here.
+    Client,
+    /// CPUs that all of it shares.
+    Cpus,
+    /// Merging.
+    Merge,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Start => "what it takes to begin",
+            Limit::Node => "the node",
+            Limit::Link => "the link",
+            Limit::Client => "the client",
+            Limit::Cpus => "the CPUs of both sides",
+            Limit::Merge => "merging",
+        })
+    }
+}
+
+/// What one way would take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Nanoseconds until the result is here.
+    pub ns: f64,
+    /// Nanoseconds of them that are for merging.
+    pub merge_ns: f64,
+    /// Bytes over links.
+    pub link_bytes: f64,
+    /// Nanoseconds that nodes run the program, all together.
+    pub node_ns: f64,
+    /// Nanoseconds that the program runs here.
+    pub client_ns: f64,
+    /// Of the bytes that may be, the share that nodes run the program over.
+    pub shipped: f64,
+    /// What holds it up.
+    pub limit: Limit,
+}
+
+/// What each way would take, and which to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimates {
+    each: [Estimate; 3],
+    /// The one to take.
+    pub choice: Way,
+}
+
+/// A way that is better by less than this is not told from one that is simpler.
+const TIE: f64 = 0.03;
+/// Pieces that each node of a split takes in any case.
+const BEGUN: f64 = 4.0;
+/// Points that are tried for where a split meets.
+const POINTS: u32 = 64;
+
+impl Estimates {
+    /// Of one way.
+    pub fn of(&self, way: Way) -> Estimate {
+        self.each[way.index()]
+    }
+
+    /// Why this way, in a sentence.
+    pub fn why(&self) -> String {
+        let chosen = self.of(self.choice);
+        let others = Way::ALL.into_iter().filter(|way| *way != self.choice);
+        let other = |way: Way| {
+            let Estimate { ns, limit, .. } = self.of(way);
+            format!(
+                "{} would take {:.2} times as long, held up by {limit}",
+                way.name(),
+                ns / chosen.ns.max(1.0)
+            )
+        };
+        let others: Vec<String> = others.map(other).collect();
+        format!("{} is held up by {}; {}", self.choice.name(), chosen.limit, others.join("; "))
+    }
+}
+
+/// What all parts have to do, with a share of the bytes at the nodes.
+struct Load {
+    ns: f64,
+    limit: Limit,
+}
+
+impl Step {
+    /// Bytes that nodes may be asked to run the program over.
+    fn bytes(&self) -> f64 {
+        self.shares.iter().map(|share| share.bytes).sum()
+    }
+
+    fn rows(&self) -> f64 {
+        self.shares.iter().map(|share| share.rows).sum()
+    }
+
+    /// Bytes of results that nodes send, with a share of the bytes with them.
+    fn results(&self, cost: &Cost, shipped: f64) -> f64 {
+        self.shares.iter().map(|share| share.results(cost, shipped)).sum()
+    }
+
+    /// Bytes of partial results here.
+    fn partial(&self, cost: &Cost, shipped: f64) -> f64 {
+        let here = 1.0 - shipped;
+        cost.leaves.of(self.bytes() * here + self.fetched_bytes, self.rows() * here)
+            + self.results(cost, shipped)
+    }
+
+    /// How long the parts that work at the same time need, with a share of the bytes at the nodes.
+    fn parts(&self, cost: &Cost, machine: Machine, shipped: f64) -> Load {
+        let fetched = 1.0 - shipped;
+        let (mut node, mut link, mut cpu) = (0.0f64, 0.0f64, 0.0);
+        let mut results = 0.0;
+        for share in &self.shares {
+            let Share { bytes, link: Link { column_ns, result_ns, cpu_ns, is_memory, load, .. }, .. } =
+                *share;
+            let leaving = share.results(cost, shipped);
+            results += leaving;
+            let runs = shipped * bytes * cost.node_ns;
+            node = node.max(runs / (1.0 - load.clamp(0.0, 0.95)));
+            let (columns, leaves) = (fetched * bytes * column_ns, leaving * result_ns);
+            link = link.max(if is_memory { columns.max(leaves) } else { columns + leaves });
+            // Of what both ends do for a byte, half is done here.
+            let ends = (fetched * bytes + leaving) * cpu_ns;
+            cpu += if machine.is_shared { runs + ends } else { ends / 2.0 };
+        }
+        let here = fetched * self.bytes() * cost.client_ns;
+        let unpacking = results * cost.unpack_ns;
+        cpu += here + unpacking;
+        let shares = self.shares.len().max(1) as f64;
+        let parts = [
+            (node, Limit::Node),
+            (link, Limit::Link),
+            (here.max(unpacking / shares), Limit::Client),
+            (cpu / machine.cpus.max(1.0), Limit::Cpus),
+        ];
+        let greatest = parts.into_iter().max_by(|left, right| left.0.total_cmp(&right.0));
+        greatest.map_or(Load { ns: 0.0, limit: Limit::Start }, |(ns, limit)| Load { ns, limit })
+    }
+
+    /// The longest round trip.
+    fn round_trip_ns(&self) -> f64 {
+        self.shares.iter().map(|share| share.link.round_trip_ns).fold(0.0, f64::max)
+    }
+
+    /// Fetching one piece and running the program over it, where that takes longest.
+    fn one_piece_ns(&self, cost: &Cost) -> f64 {
+        let each = |share: &Share| {
+            share.bytes / share.groups.max(1.0) * (share.link.column_ns + cost.client_ns)
+                + share.link.round_trip_ns
+        };
+        self.shares.iter().map(each).fold(0.0, f64::max)
+    }
+
+    fn way(&self, way: Way, cost: &Cost, machine: Machine) -> Estimate {
+        let parts = |shipped| self.parts(cost, machine, shipped);
+        let column_ns = self.shares.iter().map(|share| share.link.column_ns).fold(0.0, f64::max);
+        // What no node can do is fetched behind the rest.
+        let behind = self.fetched_bytes * (column_ns + cost.client_ns);
+        let sent =
+            || self.shares.iter().map(|share| self.sent_bytes * share.link.column_ns).fold(0.0, f64::max);
+        let rtt = self.round_trip_ns();
+        let (shipped, load, edges) = match way {
+            Way::Fetch => {
+                // The first bytes are waited for.
+                let first = self.bytes().min(prior::FETCH_BYTES) * column_ns.min(cost.client_ns);
+                (0.0, parts(0.0), prior::FETCH_START_NS + rtt + first + behind)
+            }
+            Way::Ship => (1.0, parts(1.0), prior::SHIP_START_NS + 2.0 * rtt + sent() + behind),
+            Way::Split => {
+                // One piece is always fetched, to see how long it takes, and the last one is waited for.
+                let piece = self.one_piece_ns(cost);
+                let groups: f64 = self.shares.iter().map(|share| share.groups).sum();
+                let most = 1.0 - 1.0 / groups.max(1.0);
+                // Nodes are at it before it is known what that is worth.
+                let least = (BEGUN * self.shares.len() as f64 / groups.max(1.0)).min(most);
+                let point = |point| least + (most - least) * f64::from(point) / f64::from(POINTS);
+                let points = (0..=POINTS).map(point);
+                let best = points.map(|shipped| (shipped, parts(shipped)));
+                let best = best.min_by(|left, right| left.1.ns.total_cmp(&right.1.ns));
+                let (shipped, load) = best.unwrap_or_else(|| (most, parts(most)));
+                let load = if piece > load.ns { Load { ns: piece, limit: Limit::Link } } else { load };
+                (shipped, load, prior::SPLIT_START_NS + 2.0 * rtt + sent() + behind + piece / 2.0)
+            }
+        };
+        let factor = cost.factors[way.index()];
+        let merge_ns = self.partial(cost, shipped) * cost.merge_ns;
+        let limit = match load.limit {
+            _ if merge_ns > load.ns && merge_ns > edges => Limit::Merge,
+            _ if edges > load.ns => Limit::Start,
+            limit => limit,
+        };
+        let fetched = self.bytes() * (1.0 - shipped) + self.fetched_bytes;
+        let sent_bytes = if way == Way::Fetch { 0.0 } else { self.sent_bytes * self.shares.len() as f64 };
+        Estimate {
+            ns: (load.ns + edges) * factor + merge_ns,
+            merge_ns,
+            link_bytes: fetched + self.results(cost, shipped) + sent_bytes,
+            node_ns: self.bytes() * shipped * cost.node_ns,
+            client_ns: fetched * cost.client_ns,
+            shipped,
+            limit,
+        }
+    }
+}
+
+impl Share {
+    fn results(&self, cost: &Cost, shipped: f64) -> f64 {
+        cost.leaves.of(self.bytes * shipped, self.rows * shipped)
+    }
+}
+
+/// What each way would take.
+pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> Estimates {
+    let each = Way::ALL.map(|way| step.way(way, cost, machine));
+    // The simplest first.
+    let mut choice = Way::Ship;
+    if step.shares.is_empty() {
+        choice = Way::Fetch;
+    }
+    for way in [Way::Fetch, Way::Split] {
+        if each[way.index()].ns < each[choice.index()].ns * (1.0 - TIE) {
+            choice = way;
+        }
+    }
+    Estimates { each, choice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GIB: f64 = (1u64 << 30) as f64;
+
+    fn link(gbyte_per_s: f64) -> Link {
+        let (column_ns, result_ns) = (1.0 / gbyte_per_s, 1.0 / gbyte_per_s);
+        let (round_trip_ns, cpu_ns, is_memory, load, is_measured) = (50e3, 0.0, false, 0.0, true);
+        Link { column_ns, result_ns, round_trip_ns, cpu_ns, is_memory, load, is_measured }
+    }
+
+    fn step(bytes: f64, link: Link) -> Step {
+        let share = Share { bytes, rows: bytes / 64.0, groups: (bytes / 4e6).max(1.0), link };
+        Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
+    }
+
+    /// Both sides run the program at this rate, and it leaves this share.
+    fn cost(gbyte_per_s: f64, share: f64) -> Cost {
+        let ns = 1.0 / gbyte_per_s;
+        let leaves = Leaves::Share(share);
+        Cost { node_ns: ns, client_ns: ns, unpack_ns: 0.0, merge_ns: 0.0, leaves, factors: [1.0; 3] }
+    }
+
+    const APART: Machine = Machine { cpus: 64.0, is_shared: false };
+
+    fn ms(estimates: &Estimates, way: Way) -> f64 {
+        estimates.of(way).ns / 1e6
+    }
+
+    #[test]
+    fn over_a_slow_link_the_share_that_leaves_is_the_share_of_the_time() {
+        for share in [0.5, 0.25, 0.1] {
+            let found = estimate(&step(GIB, link(1.17)), &cost(26.0, share), APART);
+            let ratio = ms(&found, Way::Ship) / ms(&found, Way::Fetch);
+            assert!((ratio / share - 1.0).abs() < 0.05, "{share}: {ratio}");
+            assert_eq!(found.choice, Way::Ship, "{}", found.why());
+            assert_eq!(found.of(Way::Fetch).limit, Limit::Link);
+        }
+    }
+
+    #[test]
+    fn node_slower_than_the_link_is_helped_by_as_much_as_the_client_can() {
+        // Regular expressions over 100 Gbit/s: two sides at the same rate.
+        let found = estimate(&step(GIB, link(11.7)), &cost(4.9, 0.01), APART);
+        assert_eq!(found.choice, Way::Split);
+        let gain = ms(&found, Way::Ship) / ms(&found, Way::Split);
+        assert!((1.8..2.0).contains(&gain), "{gain}");
+        assert_eq!(found.of(Way::Ship).limit, Limit::Node);
+    }
+
+    #[test]
+    fn split_meets_where_the_rule_says() {
+        let (rate, of_link, share) = (3.3, 3.0, 0.01);
+        let mut cost = cost(rate, share);
+        cost.client_ns = 0.01;
+        let found = estimate(&step(GIB, link(of_link)), &cost, APART);
+        let expected = rate / (of_link + (1.0 - share) * rate);
+        assert!((found.of(Way::Split).shipped - expected).abs() < 0.02, "{}", found.of(Way::Split).shipped);
+    }
+
+    #[test]
+    fn results_that_are_more_than_their_columns_are_not_sent() {
+        let found = estimate(&step(GIB, link(1.17)), &cost(10.0, 1.5), APART);
+        assert_eq!(found.choice, Way::Fetch, "{}", found.why());
+    }
+
+    #[test]
+    fn one_piece_too_long_for_a_slow_link_speaks_against_splitting() {
+        let found = estimate(&step(128e6, link(0.117)), &cost(10.0, 0.01), APART);
+        assert_eq!(found.choice, Way::Ship);
+        assert!(ms(&found, Way::Split) > 1.5 * ms(&found, Way::Ship), "{}", found.why());
+    }
+
+    #[test]
+    fn node_that_others_keep_busy_is_left_alone_as_far_as_they_do() {
+        let shipped = |load| {
+            let link = Link { load, ..link(3.0) };
+            estimate(&step(GIB, link), &cost(6.0, 0.01), APART).of(Way::Split).shipped
+        };
+        assert!(
+            shipped(0.0) > shipped(0.5) && shipped(0.5) > shipped(0.9),
+            "{} {}",
+            shipped(0.0),
+            shipped(0.9)
+        );
+    }
+
+    #[test]
+    fn shared_memory_is_not_held_up_by_results_and_columns_together() {
+        let memory = Link { is_memory: true, ..link(6.0) };
+        let machine = Machine { cpus: 2.0, is_shared: true };
+        let found = estimate(&step(GIB, memory), &cost(6.0, 1.0), machine);
+        assert_eq!(found.choice, Way::Split, "{}", found.why());
+    }
+
+    #[test]
+    fn cpus_that_both_sides_share_are_no_more_by_sharing_them() {
+        let machine = Machine { cpus: 1.0, is_shared: true };
+        let found = estimate(&step(GIB, link(50.0)), &cost(5.0, 0.01), machine);
+        assert!(ms(&found, Way::Split) > ms(&found, Way::Ship) * 0.97, "{}", found.why());
+        assert_eq!(found.of(Way::Split).limit, Limit::Cpus);
+    }
+
+    #[test]
+    fn several_nodes_work_at_the_same_time() {
+        let one = step(GIB, link(1.17));
+        let halves = Step { shares: vec![step(GIB / 2.0, link(1.17)).shares[0]; 2], ..one.clone() };
+        let of = |step: &Step| ms(&estimate(step, &cost(2.0, 0.01), APART), Way::Ship);
+        assert!((of(&one) / of(&halves) - 2.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn what_lies_with_no_node_is_fetched() {
+        let step = Step { fetched_bytes: GIB, ..Step::default() };
+        assert_eq!(estimate(&step, &cost(10.0, 0.1), APART).choice, Way::Fetch);
+    }
+
+    #[test]
+    fn keys_that_are_sent_first_count() {
+        let few = step(4e6, link(1.17));
+        let many = Step { sent_bytes: 8e6, ..few.clone() };
+        let choice = |step: &Step| estimate(step, &cost(10.0, 0.01), APART).choice;
+        assert_eq!((choice(&few), choice(&many)), (Way::Ship, Way::Fetch));
+    }
+
+    #[test]
+    fn why_names_the_choice_and_what_the_others_would_take() {
+        let why = estimate(&step(GIB, link(1.17)), &cost(26.0, 0.1), APART).why();
+        assert!(why.starts_with("ship is held up by the link; fetch would take 9."), "{why}");
+        assert!(why.contains("split would take 1."), "{why}");
+    }
+
+    proptest! {
+        /// The bound of the rule: a split is at most twice as fast as the better of the others.
+        #[test]
+        fn split_is_never_more_than_twice_as_fast_as_both(
+            rate in 0.1..50.0f64, of_link in 0.05..50.0f64, share in 0.0..2.0f64, mib in 64.0..4096.0f64,
+        ) {
+            let found = estimate(&step(mib * 1e6, link(of_link)), &cost(rate, share), APART);
+            let better = found.of(Way::Ship).ns.min(found.of(Way::Fetch).ns);
+            prop_assert!(found.of(Way::Split).ns >= better / 2.0);
+            prop_assert!(found.of(found.choice).ns <= better * 1.04);
+        }
+
+        #[test]
+        fn nothing_takes_less_with_more_to_do(
+            rate in 0.1..50.0f64, of_link in 0.05..50.0f64, share in 0.0..2.0f64, mib in 1.0..4096.0f64,
+        ) {
+            let of = |bytes| estimate(&step(bytes, link(of_link)), &cost(rate, share), APART);
+            let (less, more) = (of(mib * 1e6), of(mib * 2e6));
+            for way in [Way::Fetch, Way::Ship] {
+                prop_assert!(more.of(way).ns >= less.of(way).ns, "{way:?}");
+                prop_assert!(more.of(way).link_bytes >= less.of(way).link_bytes);
+            }
+        }
+
+        /// Whatever it is told, it says numbers.
+        #[test]
+        fn estimates_are_numbers(
+            bytes in 0.0..1e15f64, groups in 0.0..1e6f64, load in 0.0..2.0f64, cpus in 0.0..1e3f64,
+            ns in 0.0..1e3f64, is_memory: bool, is_shared: bool,
+        ) {
+            let link = Link { is_memory, load, ..link(1.0) };
+            let share = Share { bytes, rows: bytes / 8.0, groups, link };
+            let step = Step { shares: vec![share; 2], fetched_bytes: bytes, sent_bytes: bytes };
+            let leaves = Leaves::Groups { row_bytes: 8.0, groups: bytes };
+            let cost = Cost { leaves, merge_ns: ns, unpack_ns: ns, ..cost(1.0, 0.0) };
+            let found = estimate(&step, &cost, Machine { cpus, is_shared });
+            for way in Way::ALL {
+                let Estimate { ns, link_bytes, node_ns, client_ns, shipped, .. } = found.of(way);
+                let all = [ns, link_bytes, node_ns, client_ns, shipped];
+                prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{all:?}");
+            }
+        }
+    }
+}

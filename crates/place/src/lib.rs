@@ -1,0 +1,21 @@
+//! The one planner: whether a step over far data is fetched, shipped or split, and what each would take.
+//!
+//! The idea: every part of a step has a rate of its own: nodes run the program, links carry columns or results, the
+//! client runs the program over what it fetched, and CPUs that both sides share do all of it. Parts work at the same
+//! time, so the slowest says how long a step takes ([`estimate`]). Rates are not believed, they are learnt: of links by
+//! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a factor.
+//! Before anything was seen, priors stand in ([`prior`]).
+//!
+//! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables: who asks says
+//! what is read, what leaves, and by which key to remember it.
+#![forbid(unsafe_code)]
+
+mod average;
+mod estimate;
+mod learned;
+mod leaves;
+pub mod prior;
+
+pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
+pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, PIPELINES_MAX, Reach, Took, fingerprint};
+pub use leaves::Leaves;

@@ -1,0 +1,282 @@
+//! `farpool.Stream`: the rows of a query while they come, step by step, and what was done for them; and the numbers of
+//! reports as Python reads them.
+//!
+//! The idea: rows that leave a query as they are may leave some row groups at a time, so whoever takes them needs memory
+//! for two steps and not for the table. One thread runs the next step while the last one is taken, and waits until it
+//! is. What needs all rows before it leaves one (groups, the first in an order) is one step.
+//!
+//! Never here: touching the interpreter from that thread, or ending rows early without an error.
+
+use crate::scan::PyScan;
+use crate::{arrow, errors};
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use farpool::operators::Operator;
+use farpool::operators::Plan;
+use farpool::table::{Estimates, Mode, Report};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Row groups of the first steps, so that the first rows come soon, and whoever wants few of them causes little work.
+const FIRST_GROUPS: usize = 2;
+/// Row groups of a step, at most.
+const STEP_GROUPS: usize = 16;
+
+/// What was done so far, by all steps together.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    report: Option<Report>,
+    rows: u64,
+}
+
+impl Done {
+    fn add(&mut self, report: &Report, rows: u64) {
+        match &mut self.report {
+            Some(all) => all.add(report),
+            None => self.report = Some(report.clone()),
+        }
+        self.rows += rows;
+    }
+}
+
+/// A report as Python reads it; of no step so far, zeros.
+pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> PyResult<Bound<'py, PyDict>> {
+    let told = PyDict::new(py);
+    told.set_item("mode", report.map(|report| report.mode.name()))?;
+    told.set_item("chosen", report.map(|report| report.chosen.name()))?;
+    if let Some(estimates) = report.and_then(|report| report.estimates.as_ref()) {
+        told.set_item("why", &estimates.why)?;
+        told.set_item("sure", estimates.is_sure)?;
+        told.set_item("expected", expected(py, estimates)?)?;
+    }
+    let number = |of: fn(&Report) -> u64| report.map_or(0, of);
+    let seconds = |of: fn(&Report) -> Duration| report.map_or(0.0, |report| of(report).as_secs_f64());
+    told.set_item("tried", number(|report| report.tried as u64))?;
+    told.set_item("corrected", report.is_some_and(|report| report.is_corrected))?;
+    told.set_item("row_groups", number(|report| report.row_groups as u64))?;
+    told.set_item("shipped", number(|report| report.shipped as u64))?;
+    told.set_item("fetched", number(|report| report.fetched as u64))?;
+    told.set_item("skipped", number(|report| report.skipped as u64))?;
+    told.set_item("rows", rows)?;
+    told.set_item("result_bytes", number(|report| report.result_bytes))?;
+    told.set_item("fetched_bytes", number(|report| report.fetched_bytes))?;
+    told.set_item("lookup_bytes", number(|report| report.lookup_bytes))?;
+    told.set_item("link_bytes", number(Report::link_bytes))?;
+    told.set_item("node_bytes", number(|report| report.node_bytes))?;
+    told.set_item("node_seconds", seconds(|report| report.node_time))?;
+    told.set_item("client_seconds", seconds(|report| report.client_time))?;
+    told.set_item("seconds", seconds(|report| report.elapsed))?;
+    told.set_item("refusals", report.map(|report| report.refusals.clone()).unwrap_or_default())?;
+    Ok(told)
+}
+
+/// What each way to run a query was expected to take.
+pub(crate) fn expected<'py>(py: Python<'py>, estimates: &Estimates) -> PyResult<Bound<'py, PyDict>> {
+    let told = PyDict::new(py);
+    for mode in Mode::ALL {
+        let estimate = estimates.of(mode);
+        let of = PyDict::new(py);
+        of.set_item("seconds", estimate.time.as_secs_f64())?;
+        of.set_item("link_bytes", estimate.link_bytes)?;
+        of.set_item("node_seconds", estimate.node_time.as_secs_f64())?;
+        of.set_item("client_seconds", estimate.client_time.as_secs_f64())?;
+        told.set_item(mode.name(), of)?;
+    }
+    Ok(told)
+}
+
+/// What a step leaves, or that there is none behind it.
+enum Sent {
+    Batches(Vec<RecordBatch>),
+    Failed(ArrowError),
+    End,
+}
+
+/// How the rows of a query come.
+enum Course {
+    /// All at once.
+    Whole,
+    /// Some row groups at a time, until there are so many rows, if that is bounded.
+    Steps(Option<u64>),
+}
+
+fn course(plan: &Plan, is_ordered: bool) -> Course {
+    let near = plan.near.operators();
+    // Keys of semi-joins travel with each run: once is enough.
+    if is_ordered || !plan.key_sets.is_empty() {
+        return Course::Whole;
+    }
+    match near.last() {
+        Some(Operator::Group { .. } | Operator::Top { .. }) => Course::Whole,
+        // What follows a limit may keep fewer rows than it takes.
+        Some(Operator::Limit(_)) if !plan.finish.operators().is_empty() => Course::Whole,
+        Some(Operator::Limit(rows)) => Course::Steps(Some(*rows)),
+        _ => Course::Steps(None),
+    }
+}
+
+/// Runs the steps, as long as somebody takes what they leave.
+fn run(scan: &PyScan, plan: &Plan, mode: Mode, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
+    let note = |report: &Report, batches: &[RecordBatch]| {
+        let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+        done.lock().unwrap_or_else(PoisonError::into_inner).add(report, rows);
+    };
+    let failed = |error: farpool::Error| Sent::Failed(ArrowError::ExternalError(Box::new(error)));
+    let mut left = match course(plan, scan.is_ordered()) {
+        Course::Whole => {
+            let sent = match scan.answer(plan, mode) {
+                Ok((answer, batches)) => {
+                    note(&answer.report, &batches);
+                    Sent::Batches(batches)
+                }
+                Err(error) => Sent::Failed(ArrowError::ExternalError(error)),
+            };
+            let is_whole = matches!(sent, Sent::Batches(_));
+            if sender.send(sent).is_ok() && is_whole {
+                let _ = sender.send(Sent::End);
+            }
+            return;
+        }
+        Course::Steps(rows) => rows,
+    };
+    let groups: Vec<usize> = (0..scan.table().row_groups().len()).collect();
+    let (mut from, mut count) = (0, FIRST_GROUPS);
+    // A table without row groups has a step as well, which leaves nothing.
+    while from < groups.len().max(1) {
+        let step = &groups[from..groups.len().min(from + count)];
+        let mut answer = match scan.table().run_groups(plan, mode, step) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let _ = sender.send(failed(error));
+                return;
+            }
+        };
+        if let Some(left) = &mut left {
+            for batch in &mut answer.batches {
+                let rows = usize::try_from(*left).unwrap_or(usize::MAX).min(batch.num_rows());
+                *batch = batch.slice(0, rows);
+                *left -= rows as u64;
+            }
+        }
+        note(&answer.report, &answer.batches);
+        if sender.send(Sent::Batches(answer.batches)).is_err() {
+            // Nobody wants more.
+            return;
+        }
+        if left == Some(0) {
+            break;
+        }
+        from += count;
+        count = (count * 2).min(STEP_GROUPS);
+    }
+    let _ = sender.send(Sent::End);
+}
+
+/// Batches as steps leave them.
+struct Steps {
+    schema: SchemaRef,
+    ready: VecDeque<RecordBatch>,
+    receiver: Option<Receiver<Sent>>,
+}
+
+impl Iterator for Steps {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Some(Ok(batch));
+            }
+            match self.receiver.as_ref()?.recv() {
+                Ok(Sent::Batches(batches)) => {
+                    self.ready.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0));
+                }
+                Ok(Sent::End) => self.receiver = None,
+                Ok(Sent::Failed(error)) => {
+                    self.receiver = None;
+                    return Some(Err(error));
+                }
+                // Rows that are missing are no end.
+                Err(_) => {
+                    self.receiver = None;
+                    let text = "the thread that ran the query ended before its rows did";
+                    return Some(Err(ArrowError::ExternalError(text.into())));
+                }
+            }
+        }
+    }
+}
+
+impl RecordBatchReader for Steps {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+/// The rows of a query, as they come. They are taken once, by anything that reads Arrow streams; the query runs from then
+/// on, some row groups ahead of whoever takes them.
+#[pyclass(name = "Stream", module = "farpool", frozen)]
+pub(crate) struct PyStream {
+    schema: SchemaRef,
+    /// Until they are taken.
+    query: Mutex<Option<(PyScan, Plan, Mode)>>,
+    done: Arc<Mutex<Done>>,
+}
+
+impl PyStream {
+    pub(crate) fn new(scan: PyScan, plan: Plan, mode: Mode) -> PyStream {
+        PyStream {
+            schema: scan.arrow_schema(),
+            query: Mutex::new(Some((scan, plan, mode))),
+            done: Arc::new(Mutex::new(Done::default())),
+        }
+    }
+}
+
+#[pymethods]
+impl PyStream {
+    /// What was done for the rows so far: row groups, bytes and times.
+    #[getter]
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        told(py, done.report.as_ref(), done.rows)
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        arrow::schema_capsule_of(py, &self.schema)
+    }
+
+    /// For any library that reads Arrow, once. Raises InvalidError the second time.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // Another schema is a wish, which need not be fulfilled.
+        drop(requested_schema);
+        let taken = self.query.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((scan, plan, mode)) = taken else {
+            return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
+        };
+        scan.usable(py)?;
+        // A step is made while the one before it is taken, and no more than that.
+        let (sender, receiver) = sync_channel(0);
+        let done = Arc::clone(&self.done);
+        std::thread::Builder::new()
+            .name("farpool-steps".to_owned())
+            .spawn(move || run(&scan, &plan, mode, &done, &sender))?;
+        let steps =
+            Steps { schema: Arc::clone(&self.schema), ready: VecDeque::new(), receiver: Some(receiver) };
+        arrow::capsule_of(py, Box::new(steps))
+    }
+
+    fn __repr__(&self) -> String {
+        let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
+        format!("<farpool.Stream of {}>", names.join(", "))
+    }
+}
