@@ -1,8 +1,12 @@
-"""Lets a stock DuckDB spill into far memory.
+"""Lets a stock DuckDB spill into far memory, and query far tables.
 
     con = duckdb.connect("tpch.duckdb")
     con.execute("SET memory_limit = '200MB'")
-    farpool.duckdb.attach(con, pool)
+    farpool.duckdb.attach(con, pool)                          # from here on it spills into far memory
+    farpool.duckdb.register(con, pool)                        # far tables are relations
+    farpool.duckdb.sql_pushdown(con, "SELECT ...").show()     # what can be runs beside them
+
+Relations are in `farpool.dataset`, `_registered` and `_pushdown`; the rest of this is about spilling.
 
 DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
 root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
@@ -38,8 +42,10 @@ from fsspec import AbstractFileSystem
 
 import farpool
 from farpool._farpool import _size_bytes
+from farpool._pushdown import Block, Pushdown, sql_pushdown
+from farpool._registered import register, unregister
 
-__all__ = ["FarFileSystem", "attach", "detach"]
+__all__ = ["Block", "FarFileSystem", "Pushdown", "attach", "detach", "register", "sql_pushdown", "unregister"]
 
 _PREFIX = "farpool://"
 

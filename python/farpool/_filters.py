@@ -1,0 +1,301 @@
+"""Filters of pyarrow as conditions of queries.
+
+The idea: an expression of pyarrow can be written down (that is how it is pickled) as a list of tokens in the metadata
+of a small Arrow file, beside its literals as columns with their types. So nothing is lost and nothing is guessed from
+text. What is understood becomes a condition that runs beside the data; whatever is not is said so, and filtered by
+pyarrow itself.
+
+A condition that is made here is true, false or null exactly where pyarrow's is: comparisons with NaN are false there,
+and NaN is the greatest number in queries, so floats have conditions of their own."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import farpool
+
+# A program holds so many values in one list.
+_LIST_VALUES_MAX = 1_024
+_LISTS_MAX = 8
+# Deeper than queries nest.
+_DEPTH_MAX = 48
+
+_FLIPPED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+# Of which options a call of theirs means the same without being looked at.
+_PLAIN = {"and_kleene", "or_kleene", "invert", "is_valid", "if_else", *_FLIPPED}
+
+
+class NotUnderstood(Exception):
+    """Why an expression is no condition of a query."""
+
+
+@dataclass
+class Node:
+    """A call, a field (`name`), or a literal (`value`)."""
+
+    kind: str
+    name: str = ""
+    value: Any = None
+    arguments: list[Node] | None = None
+    options: dict[str, Any] | None = None
+
+
+def decode(expression: pc.Expression) -> Node:
+    """An expression as a tree. Raises NotUnderstood."""
+    try:
+        buffer = expression.__reduce__()[1][0]
+        tokens = _tokens(memoryview(buffer))
+        with pa.ipc.open_file(buffer) as file:
+            values = file.get_batch(0).columns
+        return _tree(tokens, values)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error, pa.ArrowException) as error:
+        raise NotUnderstood(f"this version of pyarrow writes it down in another form: {error}") from error
+
+
+def fields(node: Node) -> set[str]:
+    """The columns that it names."""
+    found, left = set(), [node]
+    while left:
+        node = left.pop()
+        if node.kind == "field":
+            found.add(node.name)
+        left += node.arguments or []
+    return found
+
+
+def conjuncts(node: Node) -> list[Node]:
+    """What all has to be true."""
+    parts, left = [], [node]
+    while left:
+        node = left.pop()
+        if node.kind == "call" and node.name == "and_kleene":
+            left += reversed(node.arguments)
+        else:
+            parts.append(node)
+    return parts
+
+
+def condition(node: Node, schema: pa.Schema) -> farpool.Expr:
+    """The same as a condition of a query over these columns. Raises NotUnderstood."""
+    return _condition(node, schema, 0)
+
+
+def _condition(node: Node, schema: pa.Schema, depth: int) -> farpool.Expr:
+    if depth > _DEPTH_MAX:
+        raise NotUnderstood(f"it nests deeper than {_DEPTH_MAX}")
+    if node.kind == "field":
+        if not pa.types.is_boolean(_type(node, schema)):
+            raise NotUnderstood(f"column {node.name!r} is neither true nor false")
+        return farpool.col(node.name)
+    if node.kind == "literal":
+        if not pa.types.is_boolean(node.value.type):
+            raise NotUnderstood(f"a value of {node.value.type} is neither true nor false")
+        return farpool.lit(node.value.as_py())
+    arguments = node.arguments
+    if node.options and node.name in _PLAIN:
+        raise NotUnderstood(f"{node.name} with options")
+    match node.name, len(arguments):
+        case "and_kleene", 2:
+            return _condition(arguments[0], schema, depth + 1) & _condition(arguments[1], schema, depth + 1)
+        case "or_kleene", 2:
+            return _condition(arguments[0], schema, depth + 1) | _condition(arguments[1], schema, depth + 1)
+        case "invert", 1:
+            return ~_condition(arguments[0], schema, depth + 1)
+        case "is_valid", 1:
+            return _column(arguments[0], schema).is_not_null()
+        case "is_null", 1:
+            of = _type(arguments[0], schema)
+            if (node.options or {}).get("nan_is_null") and pa.types.is_floating(of):
+                raise NotUnderstood("is_null of NaN")
+            return _column(arguments[0], schema).is_null()
+        case "is_in", 1:
+            # Where there is no value, it is false and not unknown.
+            return _column(arguments[0], schema).is_not_null() & _is_in(node, schema)
+        case "if_else", 3:
+            asked, found, other = arguments
+            is_sql = (
+                (asked.kind, asked.name) == ("call", "is_valid")
+                and (found.kind, found.name) == ("call", "is_in")
+                and asked.arguments == found.arguments
+                and other.kind == "literal"
+                and not other.value.is_valid
+            )
+            if is_sql:
+                return _is_in(found, schema)
+        case name, 2 if name in _FLIPPED:
+            return _comparison(name, *arguments, schema)
+    raise NotUnderstood(f"the function {node.name} of {len(arguments)} values")
+
+
+def _type(node: Node, schema: pa.Schema) -> pa.DataType:
+    if node.kind != "field":
+        raise NotUnderstood("what is computed")
+    place = schema.get_field_index(node.name)
+    if place < 0:
+        raise NotUnderstood(f"no column {node.name!r}")
+    return schema.field(place).type
+
+
+def _column(node: Node, schema: pa.Schema) -> farpool.Expr:
+    _type(node, schema)
+    return farpool.col(node.name)
+
+
+def _comparison(name: str, left: Node, right: Node, schema: pa.Schema) -> farpool.Expr:
+    if left.kind == "literal":
+        left, right, name = right, left, _FLIPPED[name]
+    of, column = _type(left, schema), _column(left, schema)
+    if right.kind == "field":
+        if _type(right, schema) != of or pa.types.is_floating(of):
+            raise NotUnderstood(f"{of} beside {_type(right, schema)}")
+        other = farpool.col(right.name)
+    elif right.kind == "literal":
+        other = farpool.lit(value(right.value, of))
+    else:
+        raise NotUnderstood("what is computed")
+    match name:
+        case "equal":
+            return column == other
+        case "not_equal":
+            return column != other
+        case "less":
+            return column < other
+        case "less_equal":
+            return column <= other
+        case "greater":
+            found = column > other
+        case _:
+            found = column >= other
+    # NaN is greater than all else in queries, and than nothing in pyarrow.
+    return found & (column <= math.inf) if pa.types.is_floating(of) else found
+
+
+def _is_in(node: Node, schema: pa.Schema) -> farpool.Expr:
+    column, of = _column(node.arguments[0], schema), _type(node.arguments[0], schema)
+    options = node.options or {}
+    matching = options.get("null_matching_behavior")
+    listed = options.get("value_set")
+    if matching is None or matching.as_py() != 0 or not isinstance(listed, pa.ListScalar):
+        raise NotUnderstood("is_in with these options")
+    listed = listed.values
+    if not 0 < len(listed) <= _LISTS_MAX * _LIST_VALUES_MAX or listed.null_count:
+        raise NotUnderstood(f"a list of {len(listed)} values, {listed.null_count} of them null")
+    values = [value(one, of) for one in listed]
+    parts = [values[start : start + _LIST_VALUES_MAX] for start in range(0, len(values), _LIST_VALUES_MAX)]
+    found = column.is_in(parts[0])
+    for part in parts[1:]:
+        found = found | column.is_in(part)
+    return found
+
+
+def value(scalar: pa.Scalar, of: pa.DataType) -> Any:
+    """A literal as a value beside a column of this type: the same value there. Raises NotUnderstood."""
+    if not scalar.is_valid:
+        raise NotUnderstood("a comparison with null")
+    try:
+        if scalar.type != of:
+            is_time = pa.types.is_timestamp(of), pa.types.is_timestamp(scalar.type)
+            if any(is_time) and not (all(is_time) and (of.tz is None) == (scalar.type.tz is None)):
+                raise NotUnderstood(f"{scalar.type} beside {of}")
+            moved = scalar.cast(of)
+            if not moved.cast(scalar.type).equals(scalar):
+                raise NotUnderstood(f"a value of {scalar.type} that is no {of}")
+            scalar = moved
+        if pa.types.is_timestamp(of) and of.unit == "ns":
+            if scalar.value % 1_000:
+                raise NotUnderstood("a time that is finer than a microsecond")
+            scalar = scalar.cast(pa.timestamp("us", of.tz))
+        found = scalar.as_py()
+    except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
+        raise NotUnderstood(f"a value of {scalar.type} beside {of}: {error}") from error
+    if isinstance(found, float) and math.isnan(found):
+        raise NotUnderstood("a comparison with NaN")
+    return found
+
+
+def _tree(tokens: list[tuple[str, str]], values: list[pa.Array]) -> Node:
+    # As calls are opened; what stands alone is in none.
+    root = Node("call", "", arguments=[])
+    open_calls = [root]
+    for key, text in tokens:
+        match key:
+            case "call":
+                call = Node("call", text, arguments=[])
+                open_calls[-1].arguments.append(call)
+                open_calls.append(call)
+            case "end":
+                if open_calls.pop().name != text or not open_calls:
+                    raise ValueError(f"{text} ends what did not begin")
+            case "options":
+                options = values[int(text)][0]
+                options = {name: options[name] for name in options.type.names} if options.is_valid else {}
+                open_calls[-1].options = _told(options)
+            case "field_ref":
+                open_calls[-1].arguments.append(Node("field", text))
+            case "literal":
+                open_calls[-1].arguments.append(Node("literal", value=values[int(text)][0]))
+            case _:
+                raise ValueError(f"{key} is not known")
+    if len(open_calls) != 1 or len(root.arguments) != 1:
+        raise ValueError("it does not end")
+    return root.arguments[0]
+
+
+def _told(options: dict[str, pa.Scalar]) -> dict[str, Any]:
+    """Options that say something: not the name of their own type."""
+    told = {name: one for name, one in options.items() if name != "_type_name"}
+    if "nan_is_null" in told:
+        told["nan_is_null"] = told["nan_is_null"].as_py()
+    return told
+
+
+# Where the tables of the two forms have what is looked for: org.apache.arrow.flatbuf's Message.fbs and Schema.fbs.
+_MAGIC = b"ARROW1\0\0"
+_CONTINUED = 0xFFFF_FFFF
+_MESSAGE_HEADER = 2
+_SCHEMA_METADATA = 2
+
+
+def _tokens(file: memoryview) -> list[tuple[str, str]]:
+    """The metadata of an Arrow file's schema, in order: pyarrow gives it as a dict, where a key is there once."""
+
+    def u32(at: int) -> int:
+        return struct.unpack_from("<I", file, at)[0]
+
+    def field(table: int, number: int) -> int:
+        """Where a field of a table lies."""
+        vtable = table - struct.unpack_from("<i", file, table)[0]
+        (size,) = struct.unpack_from("<H", file, vtable)
+        place = 4 + 2 * number
+        offset = struct.unpack_from("<H", file, vtable + place)[0] if place < size else 0
+        if offset == 0:
+            raise ValueError("a part of it is missing")
+        return table + offset
+
+    def behind(at: int) -> int:
+        return at + u32(at)
+
+    def text(at: int) -> str:
+        start = behind(at)
+        return bytes(file[start + 4 : start + 4 + u32(start)]).decode()
+
+    if file[:8] != _MAGIC or u32(8) != _CONTINUED:
+        raise ValueError("it is no Arrow file")
+    message = behind(16)
+    schema = behind(field(message, _MESSAGE_HEADER))
+    pairs = behind(field(schema, _SCHEMA_METADATA))
+    tables = [behind(pairs + 4 + 4 * index) for index in range(u32(pairs))]
+    return [(text(field(table, 0)), text(field(table, 1))) for table in tables]
