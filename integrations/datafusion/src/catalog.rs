@@ -1,0 +1,176 @@
+//! The far tables of a pool as tables of a DataFusion schema, beside whatever else is registered there.
+
+use crate::source::{FarSource, GroupsEach};
+use crate::{external, statistics};
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{CatalogProvider, SchemaProvider, Session};
+use datafusion::common::{Result, Statistics, exec_datafusion_err};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::{TableProvider, TableType};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+use farpool::{ErrorKind, FarTable, Pool};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One far table.
+#[derive(Debug)]
+pub struct FarTableProvider {
+    table: FarTable,
+}
+
+impl FarTableProvider {
+    /// Of an open table.
+    pub fn new(table: FarTable) -> FarTableProvider {
+        FarTableProvider { table }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &FarTable {
+        &self.table
+    }
+}
+
+#[async_trait]
+impl TableProvider for FarTableProvider {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(self.table.schema())
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        let all: Vec<usize> = (0..self.table.schema().fields().len()).collect();
+        Some(statistics::of_table(&self.table, &all))
+    }
+
+    // Filters are taken from the physical plan, where there are only those that nothing simpler is known of.
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Unsupported; filters.len()])
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let all: Vec<usize>;
+        let columns = match projection {
+            Some(columns) => columns,
+            None => {
+                all = (0..self.table.schema().fields().len()).collect();
+                &all
+            }
+        };
+        let each = state.config().get_extension::<GroupsEach>().map_or(GroupsEach::default(), |each| *each);
+        let source =
+            FarSource::try_new(self.table.clone(), columns, state.config().target_partitions(), each)?;
+        let scan = DataSourceExec::from_data_source(source);
+        Ok(match limit.and_then(|limit| scan.with_fetch(Some(limit))) {
+            Some(limited) => limited,
+            None => scan,
+        })
+    }
+}
+
+/// A schema of all far tables of a pool; others may be registered in it, and hide those of the same name.
+pub struct FarSchema {
+    pool: Pool,
+    others: RwLock<BTreeMap<String, Arc<dyn TableProvider>>>,
+}
+
+impl fmt::Debug for FarSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FarSchema").finish_non_exhaustive()
+    }
+}
+
+impl FarSchema {
+    /// Of a pool's tables.
+    pub fn new(pool: Pool) -> FarSchema {
+        FarSchema { pool, others: RwLock::default() }
+    }
+
+    fn other(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
+        self.others.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+}
+
+#[async_trait]
+impl SchemaProvider for FarSchema {
+    fn table_names(&self) -> Vec<String> {
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = others.keys().cloned().collect();
+        // There is no way to say that they are not known now; whoever opens one is told.
+        let far = self.pool.tables().unwrap_or_default();
+        names.extend(far.into_iter().map(|table| table.name).filter(|name| !others.contains_key(name)));
+        names
+    }
+
+    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        if let Some(other) = self.other(name) {
+            return Ok(Some(other));
+        }
+        let (pool, wanted) = (self.pool.clone(), name.to_owned());
+        let opened = tokio::task::spawn_blocking(move || pool.table(&wanted)).await;
+        match opened.map_err(|error| exec_datafusion_err!("opening far table {name:?}: {error}"))? {
+            Ok(table) => Ok(Some(Arc::new(FarTableProvider::new(table)))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(external(error)),
+        }
+    }
+
+    fn register_table(
+        &self,
+        name: String,
+        table: Arc<dyn TableProvider>,
+    ) -> Result<Option<Arc<dyn TableProvider>>> {
+        Ok(self.others.write().unwrap_or_else(PoisonError::into_inner).insert(name, table))
+    }
+
+    /// Of a far table: drops it, for everybody.
+    fn deregister_table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        let other = self.others.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        if other.is_some() || !self.table_exist(name) {
+            return Ok(other);
+        }
+        let table = self.pool.table(name).map_err(external)?;
+        self.pool.drop_table(name).map_err(external)?;
+        Ok(Some(Arc::new(FarTableProvider::new(table))))
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.other(name).is_some()
+            || self.pool.tables().is_ok_and(|tables| tables.iter().any(|table| table.name == name))
+    }
+}
+
+/// A catalog of one schema.
+#[derive(Debug)]
+pub struct FarCatalog {
+    name: String,
+    schema: Arc<FarSchema>,
+}
+
+impl FarCatalog {
+    /// Of a schema under this name.
+    pub fn new(name: impl Into<String>, schema: Arc<FarSchema>) -> FarCatalog {
+        FarCatalog { name: name.into(), schema }
+    }
+}
+
+impl CatalogProvider for FarCatalog {
+    fn schema_names(&self) -> Vec<String> {
+        vec![self.name.clone()]
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        (name == self.name).then(|| Arc::clone(&self.schema) as Arc<dyn SchemaProvider>)
+    }
+}

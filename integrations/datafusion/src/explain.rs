@@ -1,0 +1,117 @@
+//! What a plan's scans of far tables would do and have done, for people and as JSON.
+
+use crate::outcome::Sum;
+use crate::source::FarSource;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
+use farpool::table::{Estimate, Estimates, Mode};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+
+/// What is known before it runs.
+pub(crate) fn outlook(
+    source: &FarSource,
+    form: DisplayFormatType,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let Ok(plan) = source.plan(&Default::default()) else { return Ok(()) };
+    let told = source.table().explain(&plan);
+    let all = source.table().estimate(&plan, source.groups());
+    let ways = [(Mode::Fetch, &all.fetch), (Mode::Ship, &all.ship), (Mode::Split, &all.split)];
+    let ways: Vec<String> =
+        ways.iter().map(|(way, expected)| format!("{way} {:.1?}", expected.time)).collect();
+    let (groups, expected) =
+        (format!("{} of {}", source.groups_that_may_pass().len(), told.row_groups_total), ways.join(", "));
+    if form == DisplayFormatType::TreeRender {
+        writeln!(f, "row groups={groups}")?;
+        writeln!(f, "expected={expected}")?;
+        return writeln!(f, "choice={}", all.choice);
+    }
+    write!(f, ", row groups={groups}, expected=[{expected}], choice={}: {}", all.choice, all.why)
+}
+
+/// Shows each scan of a far table in a plan, from above.
+pub fn each_scan(plan: &Arc<dyn ExecutionPlan>, show: &mut dyn FnMut(&FarSource)) {
+    let mut open = vec![plan];
+    while let Some(plan) = open.pop() {
+        let scan = plan.downcast_ref::<DataSourceExec>();
+        if let Some(source) = scan.and_then(|scan| scan.data_source().downcast_ref::<FarSource>()) {
+            show(source);
+        }
+        open.extend(plan.children().into_iter().rev());
+    }
+}
+
+/// The scans of far tables in a plan, from above: what each is and, if it ran, what it did.
+pub fn scans(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
+    let mut found = Vec::new();
+    each_scan(plan, &mut |source| found.push(scan(source)));
+    found
+}
+
+fn scan(source: &FarSource) -> Value {
+    let planned = source.plan(&Default::default()).ok();
+    let estimates = planned.as_ref().map(|plan| estimates(&source.table().estimate(plan, source.groups())));
+    let told = planned.map(|plan| source.table().explain(&plan));
+    json!({
+        "table": source.table().name(),
+        "beside_the_data": source.ships(),
+        "dynamic_filters": source.dynamic(),
+        "not_shipped": source.stays(),
+        "columns": told.as_ref().map(|told| &told.columns),
+        "rows": told.as_ref().map(|told| told.rows),
+        "bytes": told.as_ref().map(|told| told.bytes),
+        "row_groups": told.as_ref().map(|_| source.groups_that_may_pass().len()),
+        "row_groups_total": told.as_ref().map(|told| told.row_groups_total),
+        "expected": estimates,
+        "actual": source.outcome().sum().as_ref().map(actual),
+    })
+}
+
+fn estimates(all: &Estimates) -> Value {
+    let way = |of: &Estimate| {
+        json!({
+            "seconds": of.time.as_secs_f64(),
+            "link_bytes": of.link_bytes,
+            "node_seconds": of.node_time.as_secs_f64(),
+            "client_seconds": of.client_time.as_secs_f64(),
+        })
+    };
+    json!({
+        "fetch": way(&all.fetch),
+        "ship": way(&all.ship),
+        "split": way(&all.split),
+        "choice": all.choice.name(),
+        "is_sure": all.is_sure,
+        "why": all.why,
+    })
+}
+
+fn actual(sum: &Sum) -> Value {
+    let report = &sum.report;
+    let semi_joins: Vec<String> = report.semi_joins.iter().map(|join| join.to_string()).collect();
+    let refusals: Vec<Value> =
+        report.refusals.iter().map(|(node, why)| json!({ "node": node, "why": why })).collect();
+    json!({
+        "placement": report.mode.name(),
+        "ways": sum.ways,
+        "steps": sum.steps,
+        "expected_seconds": sum.expected.as_secs_f64(),
+        "row_groups_tried": report.tried,
+        "is_corrected": report.is_corrected,
+        "why": report.estimates.as_ref().map(|all| &all.why),
+        "row_groups_shipped": report.shipped,
+        "row_groups_fetched": report.fetched,
+        "row_groups_skipped": report.skipped,
+        "result_bytes": report.result_bytes,
+        "fetched_bytes": report.fetched_bytes,
+        "lookup_bytes": report.lookup_bytes,
+        "link_bytes": report.link_bytes(),
+        "node_seconds": report.node_time.as_secs_f64(),
+        "client_seconds": report.client_time.as_secs_f64(),
+        "step_seconds": report.elapsed.as_secs_f64(),
+        "semi_joins": semi_joins,
+        "refusals": refusals,
+    })
+}

@@ -1,0 +1,291 @@
+//! Keys of a join's build side for the scan on its other side: a semi-join beside the data.
+//!
+//! The idea: DataFusion's dynamic filter of a large build side is its hash table, which cannot leave this process. So the
+//! build side's keys are noted as they pass, and once all of them have, steps of the scan look rows up in them where
+//! they lie. It spares rows that the join would drop, and never changes the answer: whenever the keys cannot be had, or
+//! are too many, nothing is spared.
+
+use crate::source::FarSource;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{NullEquality, Result, internal_err};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    PlanProperties, ReplaceChildrenOptions, replace_children_if_necessary,
+};
+use farpool::operators::{KeySet, Type};
+use futures::StreamExt;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Rows of keys, at most.
+const ROWS_MAX: usize = 1 << 21;
+/// Bytes of keys that are held for it, at most.
+const BYTES_MAX: usize = 32 << 20;
+/// Keys are of use if they are fewer than this part of the rows that are looked up.
+const PART: u64 = 4;
+
+/// Keys that are noted, and whether they are all of them.
+#[derive(Debug)]
+pub(crate) struct JoinKeys {
+    schema: SchemaRef,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    batches: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+    /// Partitions whose streams were begun, and that came to their ends.
+    begun: usize,
+    ended: usize,
+    partitions: usize,
+    /// They are too many, or were not all seen.
+    is_off: bool,
+    set: Option<Arc<KeySet>>,
+}
+
+impl JoinKeys {
+    fn new(schema: SchemaRef, partitions: usize) -> JoinKeys {
+        let noted = Noted {
+            batches: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            begun: 0,
+            ended: 0,
+            partitions,
+            is_off: false,
+            set: None,
+        };
+        JoinKeys { schema, noted: Mutex::new(noted) }
+    }
+
+    fn noted(&self) -> std::sync::MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A partition begins. If the plan is run once more, keys of the first time may be others: they are given up.
+    fn begin(&self) {
+        let mut noted = self.noted();
+        noted.begun += 1;
+        if noted.begun > noted.partitions {
+            noted.give_up();
+        }
+    }
+
+    fn note(&self, keys: RecordBatch) {
+        let mut noted = self.noted();
+        noted.rows += keys.num_rows();
+        noted.bytes += keys.get_array_memory_size();
+        if noted.rows > ROWS_MAX || noted.bytes > BYTES_MAX {
+            noted.give_up();
+        }
+        if !noted.is_off {
+            noted.batches.push(keys);
+        }
+    }
+
+    fn end(&self) {
+        self.noted().ended += 1;
+    }
+
+    /// The keys as these types, if all of them were noted and they are of use for so many rows.
+    pub(crate) fn set(&self, types: &[Type], rows: u64) -> Option<Arc<KeySet>> {
+        let mut noted = self.noted();
+        if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / PART {
+            return None;
+        }
+        if noted.set.is_none() {
+            let places: Vec<(usize, Type)> = types.iter().copied().enumerate().collect();
+            match KeySet::new(&places, &self.schema, &noted.batches) {
+                Ok(set) => noted.set = Some(Arc::new(set)),
+                Err(_) => noted.give_up(),
+            }
+            noted.batches = Vec::new();
+        }
+        noted.set.clone()
+    }
+}
+
+impl Noted {
+    fn give_up(&mut self) {
+        self.is_off = true;
+        (self.batches, self.set) = (Vec::new(), None);
+    }
+}
+
+/// Hands its input on, and notes keys of it.
+#[derive(Debug)]
+pub(crate) struct CollectKeys {
+    input: Arc<dyn ExecutionPlan>,
+    keys: Vec<Arc<dyn PhysicalExpr>>,
+    into: Arc<JoinKeys>,
+}
+
+impl DisplayAs for CollectKeys {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match form {
+            DisplayFormatType::TreeRender => writeln!(f, "keys={keys}"),
+            _ => write!(f, "CollectKeys: keys=[{keys}]"),
+        }
+    }
+}
+
+impl ExecutionPlan for CollectKeys {
+    fn name(&self) -> &'static str {
+        "CollectKeys"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        for key in &self.keys {
+            if f(key)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Ok([input]) = <[_; 1]>::try_from(children) else {
+            return internal_err!("CollectKeys has one input");
+        };
+        Ok(Arc::new(CollectKeys { input, keys: self.keys.clone(), into: Arc::clone(&self.into) }))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(partition, context)?;
+        let schema = input.schema();
+        let (keys, into) = (self.keys.clone(), Arc::clone(&self.into));
+        into.begin();
+        let at_end = Arc::clone(&into);
+        let noted = input.inspect(move |batch| {
+            let Ok(batch) = batch else { return };
+            let column = |key: &Arc<dyn PhysicalExpr>| key.evaluate(batch)?.into_array(batch.num_rows());
+            let columns = keys.iter().map(column).collect::<Result<Vec<_>>>();
+            let noted =
+                columns.and_then(|columns| Ok(RecordBatch::try_new(Arc::clone(&into.schema), columns)?));
+            match noted {
+                Ok(keys) => into.note(keys),
+                // The join says what is wrong, if anything is.
+                Err(_) => into.noted().give_up(),
+            }
+        });
+        // Behind the last batch, before the end is seen.
+        let end = futures::stream::poll_fn(move |_| {
+            at_end.end();
+            std::task::Poll::Ready(None)
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, noted.chain(end.fuse()))))
+    }
+}
+
+/// Has scans below the probe side of hash joins look up in the build side's keys. It comes behind the last push-down
+/// of filters, which shows it where dynamic filters went.
+#[derive(Debug, Default)]
+pub struct ShipJoinKeys;
+
+impl PhysicalOptimizerRule for ShipJoinKeys {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|plan| match plan.downcast_ref::<HashJoinExec>() {
+            Some(join) => ship_keys(join, &plan),
+            None => Ok(Transformed::no(plan)),
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "farpool_ship_join_keys"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn ship_keys(
+    join: &HashJoinExec,
+    plan: &Arc<dyn ExecutionPlan>,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let unchanged = Transformed::no(Arc::clone(plan));
+    // Where NULL finds NULL, or says something of all rows, such rows are not spared.
+    let is_plain = join.null_equality() == NullEquality::NullEqualsNothing && !join.null_aware;
+    let made = join.dynamic_expressions_produced();
+    let id = made.first().filter(|_| is_plain).and_then(|filter| filter.expression_id());
+    let Some(id) = id else { return Ok(unchanged) };
+    let left = join.left();
+    let field = |(number, key): (usize, &Arc<dyn PhysicalExpr>)| {
+        Ok(Field::new(format!("key {number}"), key.data_type(&left.schema())?, true))
+    };
+    let fields = join.on().iter().map(|(key, _)| key).enumerate().map(field).collect::<Result<Vec<_>>>()?;
+    let keys =
+        Arc::new(JoinKeys::new(Arc::new(Schema::new(fields)), left.output_partitioning().partition_count()));
+    let mut is_taken = false;
+    let right = Arc::clone(join.right()).transform_down(|plan| {
+        let scan = plan.downcast_ref::<DataSourceExec>();
+        let Some(source) = scan.and_then(|scan| scan.data_source().downcast_ref::<FarSource>()) else {
+            return Ok(Transformed::no(plan));
+        };
+        let found = source.dynamic_filters().iter().find(|filter| filter.expression_id() == Some(id));
+        let places = found.and_then(|filter| {
+            let place = |key: &Arc<dyn PhysicalExpr>| Some(key.downcast_ref::<Column>()?.index());
+            filter.children().into_iter().map(place).collect::<Option<Vec<_>>>()
+        });
+        let Some(places) = places.filter(|places| places.len() == join.on().len()) else {
+            return Ok(Transformed::no(plan));
+        };
+        is_taken = true;
+        let looking = DataSourceExec::from_data_source(source.looking_up(places, Arc::clone(&keys)));
+        Ok(Transformed::yes(looking as Arc<dyn ExecutionPlan>))
+    })?;
+    if !is_taken {
+        return Ok(unchanged);
+    }
+    let exprs = join.on().iter().map(|(key, _)| Arc::clone(key)).collect();
+    let left = Arc::new(CollectKeys { input: Arc::clone(left), keys: exprs, into: keys });
+    Ok(Transformed::yes(replace_children_if_necessary(Arc::clone(plan), vec![left, right.data])?))
+}

@@ -1,0 +1,333 @@
+//! The rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
+//!
+//! The idea: what DataFusion would do for each partition before it merges, a scan leaves done: the same partial states in
+//! the same columns. What merges them stays DataFusion's, so that results have its types.
+//!
+//! It has to come before the last filter push-down: dynamic filters hold on to the plan as it is then.
+
+use crate::options::Options;
+use crate::source::{FarSource, Merges};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use farpool::operators::limits::TOP_ROWS_MAX;
+use farpool::operators::{Aggregate, Function, SortKey};
+use farpool::table::Mode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a row takes DataFusion to group, on one thread: of TPC-H's line items by 4 to 200,000 keys.
+const GROUPING_NS: u64 = 100;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct ShipToScans;
+
+impl PhysicalOptimizerRule for ShipToScans {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|plan| {
+            if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+                return shipped(
+                    aggregate.input(),
+                    |reached| ship_aggregate(aggregate, reached, config),
+                    &plan,
+                );
+            }
+            if let Some(sort) = plan.downcast_ref::<SortExec>() {
+                return shipped(sort.input(), |reached| ship_top(sort, reached), &plan);
+            }
+            Ok(Transformed::no(plan))
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "farpool_ship_to_scans"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// A scan below a node, and the projections between them, from above.
+struct Reached<'p> {
+    source: &'p FarSource,
+    projections: Vec<&'p ProjectionExprs>,
+    /// Whether a filter stays in between.
+    is_filtered: bool,
+}
+
+/// Why not, or what takes a node's place; nothing where it is no business of a scan.
+type Shipped = std::result::Result<Option<Arc<dyn ExecutionPlan>>, String>;
+
+fn shipped(
+    input: &Arc<dyn ExecutionPlan>,
+    ship: impl FnOnce(&Reached<'_>) -> Shipped,
+    plan: &Arc<dyn ExecutionPlan>,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(reached) = reach(input) else { return Ok(Transformed::no(Arc::clone(plan))) };
+    match ship(&reached) {
+        Ok(Some(shipped)) => Ok(Transformed::yes(shipped)),
+        Ok(None) => Ok(Transformed::no(Arc::clone(plan))),
+        Err(why) => {
+            let noted = noting(input, &why)?;
+            let plan = Arc::clone(plan);
+            Ok(Transformed::yes(replace_children_if_necessary(plan, vec![noted])?))
+        }
+    }
+}
+
+/// The scan that rows come from, if nothing happens to them on the way but being handed on.
+fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<Reached<'_>> {
+    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+        let source = scan.data_source().downcast_ref::<FarSource>()?;
+        return Some(Reached { source, projections: Vec::new(), is_filtered: false });
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let mut reached = reach(projection.input())?;
+        reached.projections.insert(0, projection.projection_expr());
+        return Some(reached);
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        let reached = reach(filter.input())?;
+        return Some(Reached { is_filtered: true, ..reached });
+    }
+    let hands_on = plan.is::<RepartitionExec>() || plan.is::<CoalescePartitionsExec>();
+    match plan.children()[..] {
+        [input] if hands_on && plan.fetch().is_none() => reach(input),
+        _ => None,
+    }
+}
+
+/// The same with a reason in its scan.
+fn noting(plan: &Arc<dyn ExecutionPlan>, why: &str) -> Result<Arc<dyn ExecutionPlan>> {
+    let note = |plan: Arc<dyn ExecutionPlan>| {
+        let source = plan
+            .downcast_ref::<DataSourceExec>()
+            .and_then(|scan| scan.data_source().downcast_ref::<FarSource>());
+        Ok(match source {
+            Some(source) => {
+                let noted: Arc<dyn ExecutionPlan> =
+                    DataSourceExec::from_data_source(source.noting(why.to_owned()));
+                Transformed::new(noted, true, TreeNodeRecursion::Stop)
+            }
+            None => Transformed::no(plan),
+        })
+    };
+    Arc::clone(plan).transform_down(note).data()
+}
+
+impl Reached<'_> {
+    /// An expression over what comes from here, as one over columns of the table.
+    fn over_table(&self, expr: &Arc<dyn PhysicalExpr>) -> std::result::Result<Arc<dyn PhysicalExpr>, String> {
+        let mut expr = Arc::clone(expr);
+        for projection in &self.projections {
+            let place = |expr: Arc<dyn PhysicalExpr>| match expr.downcast_ref::<Column>() {
+                None => Ok(Transformed::no(expr)),
+                Some(column) => match projection.iter().nth(column.index()) {
+                    Some(one) => Ok(Transformed::new(Arc::clone(&one.expr), true, TreeNodeRecursion::Jump)),
+                    None => datafusion::common::internal_err!("no column {column}"),
+                },
+            };
+            expr = expr.transform_down(place).data().map_err(|error| error.to_string())?;
+        }
+        self.source.over_table(&expr).map_err(|error| error.to_string())
+    }
+
+    /// That rows leave the scan as they are in the table, all of them.
+    fn check(&self, what: &str) -> std::result::Result<(), String> {
+        match () {
+            () if self.source.is_ended() => Err(format!("{what}: the scan ends with another step")),
+            () if self.is_filtered => Err(format!("{what}: a filter stays between it and the scan")),
+            () => Ok(()),
+        }
+    }
+}
+
+fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &ConfigOptions) -> Shipped {
+    if aggregate.mode().input_mode() != AggregateInputMode::Raw {
+        return Ok(None);
+    }
+    let group = aggregate.group_expr();
+    let what = match (group.expr().len(), aggregate.aggr_expr().len()) {
+        (_, 0) => "distinct",
+        (0, _) => "aggregation",
+        _ => "grouping",
+    };
+    reached.check(what)?;
+    if group.has_grouping_set() || (!group.is_single() && !group.is_empty()) {
+        return Err(format!("{what}: by sets of keys"));
+    }
+    let mut inputs: Vec<(String, Arc<dyn PhysicalExpr>)> = Vec::new();
+    for (expr, name) in group.expr() {
+        inputs.push((name.clone(), reached.over_table(expr)?));
+    }
+    let keys = inputs.len();
+    let mut aggregates = Vec::new();
+    for (function, filter) in aggregate.aggr_expr().iter().zip(aggregate.filter_expr()) {
+        let functions = functions(function).map_err(|why| format!("{what}: {why}"))?;
+        if filter.is_some() {
+            return Err(format!("{what}: {} is of some rows only", function.name()));
+        }
+        let over = match &function.expressions()[..] {
+            // Of any value but NULL there are as many as rows.
+            [literal] if functions == [Function::Count] && is_value(literal) => None,
+            [] if functions == [Function::Count] => None,
+            [expr] => Some(reached.over_table(expr)?),
+            _ => return Err(format!("{what}: {} of several values", function.name())),
+        };
+        // One column for each expression, however often it is used.
+        let column = over.map(|over| {
+            let known = inputs[keys..].iter().position(|(_, known)| known.as_ref() == over.as_ref());
+            if known.is_none() {
+                inputs.push((function.name().to_owned(), over));
+            }
+            known.map_or(inputs.len() - 1, |at| keys + at) as u16
+        });
+        aggregates.extend(functions.iter().map(|function| Aggregate { function: *function, column }));
+    }
+    let failed = |error: datafusion::error::DataFusionError| format!("{what}: {error}");
+    let is_partial = *aggregate.mode() == AggregateMode::Partial;
+    let schema = if is_partial { aggregate.schema() } else { partial_schema(aggregate).map_err(failed)? };
+    let merges = if is_partial { Merges::Partitions } else { Merges::One };
+    let source = reached.source.grouped(inputs, keys, aggregates, schema, merges);
+    let source = source.map_err(|why| format!("{what}: {why}"))?;
+    check_worth(&source, reached.source, config).map_err(|why| format!("{what}: {why}"))?;
+    let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(source);
+    if is_partial {
+        return Ok(Some(scan));
+    }
+    merged(aggregate, scan).map(Some).map_err(failed)
+}
+
+/// Whether groups are better made by the scan than here. DataFusion makes them with all threads, so they are worth
+/// making elsewhere only if that spares more than it takes.
+fn check_worth(
+    groups: &FarSource,
+    rows: &FarSource,
+    config: &ConfigOptions,
+) -> std::result::Result<(), String> {
+    let placement = config.extensions.get::<Options>().cloned().unwrap_or_default().placement;
+    match placement {
+        Mode::Ship | Mode::Split => Ok(()),
+        Mode::Fetch => Err("all is fetched, as farpool.placement says".to_owned()),
+        Mode::Auto => {
+            let (made, left) = (groups.expected()?, rows.expected()?);
+            let threads = config.execution.target_partitions.max(1) as u64;
+            let here = Duration::from_nanos(GROUPING_NS * rows.table().rows() / threads);
+            match made <= left.max(here) {
+                true => Ok(()),
+                false => Err(format!(
+                    "it would take {made:.1?} there; rows come in {left:.1?}, and take {here:.1?} here"
+                )),
+            }
+        }
+    }
+}
+
+fn partial_schema(aggregate: &AggregateExec) -> Result<SchemaRef> {
+    let partial = AggregateExec::try_new(
+        AggregateMode::Partial,
+        aggregate.group_expr().clone(),
+        aggregate.aggr_expr().to_vec(),
+        aggregate.filter_expr().to_vec(),
+        Arc::clone(aggregate.input()),
+        aggregate.input_schema(),
+    )?;
+    Ok(partial.schema())
+}
+
+/// What merges partial states where one node did all of it, with as many partitions as that one leaves.
+fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let group = aggregate.group_expr().as_final();
+    let partitions = aggregate.cache().partitioning.partition_count();
+    let (mode, input): (_, Arc<dyn ExecutionPlan>) = match aggregate.mode() {
+        AggregateMode::SinglePartitioned if partitions > 1 => {
+            let by = Partitioning::Hash(group.input_exprs(), partitions);
+            (AggregateMode::FinalPartitioned, Arc::new(RepartitionExec::try_new(scan, by)?))
+        }
+        _ => (AggregateMode::Final, scan),
+    };
+    let merging = AggregateExec::try_new(
+        mode,
+        group,
+        aggregate.aggr_expr().to_vec(),
+        vec![None; aggregate.aggr_expr().len()],
+        input,
+        aggregate.input_schema(),
+    )?;
+    Ok(Arc::new(merging.with_limit_options(aggregate.limit_options())))
+}
+
+/// The partial values of an aggregate, in the order of DataFusion's states.
+fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [Function], String> {
+    if aggregate.is_distinct() {
+        return Err(format!("{} is of each value once", aggregate.name()));
+    }
+    if !aggregate.order_bys().is_empty() {
+        return Err(format!("{} is over rows in an order", aggregate.name()));
+    }
+    match aggregate.fun().name() {
+        "count" => Ok(&[Function::Count]),
+        "sum" => Ok(&[Function::Sum]),
+        "min" => Ok(&[Function::Min]),
+        "max" => Ok(&[Function::Max]),
+        "avg" => Ok(&[Function::Count, Function::Sum]),
+        _ => Err(format!("{} is not known beside the data", aggregate.name())),
+    }
+}
+
+fn is_value(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.downcast_ref::<Literal>().is_some_and(|literal| !literal.value().is_null())
+}
+
+fn ship_top(sort: &SortExec, reached: &Reached<'_>) -> Shipped {
+    let Some(rows) = sort.fetch() else { return Ok(None) };
+    let rows = match u32::try_from(rows) {
+        Ok(rows @ 1..=TOP_ROWS_MAX) => rows,
+        _ => return Err(format!("top: of {rows} rows: 1 to {TOP_ROWS_MAX} are permitted")),
+    };
+    reached.check("top")?;
+    if !reached.projections.is_empty() {
+        return Err("top: what it is by is computed here".to_owned());
+    }
+    let mut keys: Vec<SortKey> = Vec::new();
+    for by in sort.expr() {
+        let column = by.expr.downcast_ref::<Column>().ok_or_else(|| format!("top: by {}", by.expr))?;
+        let column = column.index() as u16;
+        // Rows that a column leaves in a tie are not told apart by the same column.
+        if keys.iter().all(|known| known.column != column) {
+            keys.push(SortKey {
+                column,
+                is_descending: by.options.descending,
+                nulls_first: by.options.nulls_first,
+            });
+        }
+    }
+    let merges = if sort.preserve_partitioning() { Merges::Partitions } else { Merges::One };
+    let source = reached.source.top(keys, rows, merges).map_err(|why| format!("top: {why}"))?;
+    let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(source);
+    let sorted = SortExec::new(sort.expr().clone(), scan)
+        .with_fetch(sort.fetch())
+        .with_preserve_partitioning(sort.preserve_partitioning());
+    Ok(Some(Arc::new(sorted)))
+}

@@ -1,0 +1,135 @@
+//! A DataFusion session over a pool.
+
+use crate::catalog::{FarCatalog, FarSchema};
+use crate::external;
+use crate::keys::ShipJoinKeys;
+use crate::options::Options;
+use crate::rules::ShipToScans;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use farpool::Pool;
+use futures::StreamExt;
+use std::sync::Arc;
+
+/// The catalog that far tables are in, and its schema; the default ones.
+pub const CATALOG: &str = "farpool";
+/// See [`CATALOG`].
+pub const SCHEMA: &str = "public";
+/// What moves steps into scans comes before this one, and so before the last push-down of filters.
+const BEFORE: &str = "EnsureCooperative";
+/// What shows scans the keys of joins comes before this one, and so behind it.
+const BEHIND: &str = "SanityCheckPlan";
+
+/// Batches on their way into a table.
+const AHEAD: usize = 4;
+
+/// A session: far tables by their names, and whatever is registered besides.
+#[derive(Clone)]
+pub struct Session {
+    context: SessionContext,
+    pool: Pool,
+}
+
+impl Session {
+    /// Over the tables of a pool.
+    pub fn new(pool: &Pool, options: Options) -> Result<Session> {
+        Ok(Session::over(pool, builder(SessionConfig::new(), options).with_default_features().build()))
+    }
+
+    /// The same of a state that was made of [`builder`] or [`builder_for`] and more.
+    pub fn over(pool: &Pool, state: SessionState) -> Session {
+        let context = SessionContext::new_with_state(state);
+        let schema = Arc::new(FarSchema::new(pool.clone()));
+        context.register_catalog(CATALOG, Arc::new(FarCatalog::new(SCHEMA, schema)));
+        Session { context, pool: pool.clone() }
+    }
+
+    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's.
+    pub async fn execute(&self, plan: LogicalPlan) -> Result<DataFrame> {
+        match plan {
+            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
+                let name = create.name.table().to_owned();
+                let (pool, wanted) = (self.pool.clone(), name.clone());
+                let known = tokio::task::spawn_blocking(move || pool.table(&wanted).is_ok()).await;
+                let is_there = known.map_err(|error| exec_datafusion_err!("looking for {name}: {error}"))?;
+                if is_there && !create.or_replace {
+                    return match create.if_not_exists {
+                        true => self.context.read_empty(),
+                        false => exec_err!(
+                            "there is a far table {name} already; CREATE OR REPLACE TABLE replaces it"
+                        ),
+                    };
+                }
+                let rows = DataFrame::new(self.context.state(), Arc::unwrap_or_clone(create.input));
+                self.put(&name, rows).await?;
+                self.context.read_empty()
+            }
+            other => self.context.execute_logical_plan(other).await,
+        }
+    }
+
+    /// Puts rows as a far table of this name, as they come.
+    pub async fn put(&self, name: &str, rows: DataFrame) -> Result<()> {
+        let mut rows = rows.execute_stream().await?;
+        let schema = rows.schema();
+        let (send, mut receive) = tokio::sync::mpsc::channel::<Result<RecordBatch>>(AHEAD);
+        let (pool, table) = (self.pool.clone(), name.to_owned());
+        let put = tokio::task::spawn_blocking(move || {
+            pool.try_put_table(&table, schema, std::iter::from_fn(|| receive.blocking_recv()))
+                .map_err(external)
+        });
+        while let Some(batch) = rows.next().await {
+            // Whoever takes no more says why.
+            if send.send(batch).await.is_err() {
+                break;
+            }
+        }
+        drop(send);
+        put.await.map_err(|error| exec_datafusion_err!("putting far table {name:?}: {error}"))?
+    }
+
+    /// DataFusion's session.
+    pub fn context(&self) -> &SessionContext {
+        &self.context
+    }
+}
+
+/// Where the plans of a session run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plans {
+    /// In this process.
+    Stay,
+    /// Parts of them in others, which can be sent what DataFusion has and scans, and nothing else of ours.
+    Travel,
+}
+
+/// What a session over far tables is built of, for who adds more to it.
+pub fn builder(config: SessionConfig, options: Options) -> SessionStateBuilder {
+    builder_for(config, options, Plans::Stay)
+}
+
+/// The same for plans that may travel: without the rule that shows scans the keys of joins, as those are in one process.
+pub fn builder_for(config: SessionConfig, options: Options, plans: Plans) -> SessionStateBuilder {
+    let mut config = config
+        .with_default_catalog_and_schema(CATALOG, SCHEMA)
+        .with_create_default_catalog_and_schema(false)
+        .with_information_schema(true)
+        .with_option_extension(options);
+    // Names in a plan are those of Arrow's types as they lie in far tables.
+    config.options_mut().sql_parser.map_string_types_to_utf8view = false;
+    let mut rules = PhysicalOptimizer::new().rules;
+    let mut insert = |before: &str, rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
+        let at = rules.iter().position(|known| known.name() == before).unwrap_or(rules.len());
+        rules.insert(at, rule);
+    };
+    insert(BEFORE, Arc::new(ShipToScans));
+    if plans == Plans::Stay {
+        insert(BEHIND, Arc::new(ShipJoinKeys));
+    }
+    SessionStateBuilder::new().with_config(config).with_physical_optimizer_rules(rules)
+}

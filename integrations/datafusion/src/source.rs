@@ -1,0 +1,599 @@
+//! A scan of a far table as DataFusion plans it: a [`DataSource`] that takes filters, projections, limits and, by the
+//! rules of [`crate::rules`], groupings and tops, as far as they can be said beside the data.
+
+use crate::keys::JoinKeys;
+use crate::narrowing::narrowing;
+use crate::outcome::Outcome;
+use crate::pipeline::{Ending, Narrowing, Output, Pipeline};
+use crate::statistics;
+use crate::steps::Steps;
+use crate::translate::{condition, translate};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, Statistics, internal_datafusion_err, plan_datafusion_err, plan_err};
+use datafusion::datasource::source::{DataSource, OpenArgs};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::DisplayFormatType;
+use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use farpool::FarTable;
+use farpool::operators::run::type_of;
+use farpool::operators::{Aggregate, Plan, Program, SortKey, Type, words};
+use farpool::table::Mode;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of rows that a filter is asked for, so many are believed to pass, where nothing is known of it: DataFusion's own
+/// belief.
+const PASSING: f64 = 0.2;
+/// A scan is taken in turns by several partitions if it has at least so many row groups for each. A session's
+/// configuration may have another number among its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupsEach(pub usize);
+
+impl Default for GroupsEach {
+    fn default() -> GroupsEach {
+        GroupsEach(4)
+    }
+}
+
+/// What stands above a scan that a step is moved into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merges {
+    /// Something that merges what several partitions leave.
+    Partitions,
+    /// Something that takes one partition for all there is.
+    One,
+}
+
+/// A column that leaves the scan, as DataFusion said it, over columns of the table.
+#[derive(Clone, Debug)]
+struct Said {
+    name: String,
+    expr: Arc<dyn PhysicalExpr>,
+}
+
+/// What one scan does.
+#[derive(Clone, Debug)]
+pub struct FarSource {
+    table: FarTable,
+    /// The types of all columns of the table.
+    types: Arc<[Type]>,
+    /// What leaves, by the names and types that DataFusion knows.
+    schema: SchemaRef,
+    said: Vec<Said>,
+    pipeline: Pipeline,
+    /// Conditions as DataFusion said them, for people.
+    filters: Vec<String>,
+    /// Over columns of the table.
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// Columns of the table, and keys of joins that rows of no use lack there.
+    joins: Vec<(Vec<usize>, Arc<JoinKeys>)>,
+    /// What could not be done beside the data, and why.
+    stays: Vec<String>,
+    /// The row groups that are read, unless statistics rule them out.
+    groups: Arc<[usize]>,
+    partitions: usize,
+    /// Whether what is above it was planned for several partitions, and so merges what several leave.
+    is_divisible: bool,
+    /// Where its steps run, whatever the session says.
+    placement: Option<Mode>,
+    metrics: ExecutionPlanMetricsSet,
+    outcome: Arc<Outcome>,
+}
+
+impl FarSource {
+    /// All rows of these columns.
+    ///
+    /// Errors: a column of a type that queries do not know, or an encrypted table without its key.
+    pub fn try_new(
+        table: FarTable,
+        columns: &[usize],
+        target_partitions: usize,
+        each: GroupsEach,
+    ) -> Result<FarSource> {
+        table.query().map_err(crate::external)?;
+        let known = |field: &Arc<Field>| {
+            type_of(field.data_type()).ok_or_else(|| {
+                plan_datafusion_err!(
+                    "column {} of far table {} is {}",
+                    field.name(),
+                    table.name(),
+                    field.data_type()
+                )
+            })
+        };
+        let types: Vec<Type> = table.schema().fields().iter().map(known).collect::<Result<_>>()?;
+        let field = |place: &usize| {
+            table.schema().fields().get(*place).ok_or_else(|| internal_datafusion_err!("no column {place}"))
+        };
+        let said = |place: &usize| {
+            let name = field(place)?.name().clone();
+            Ok(Said { expr: Arc::new(Column::new(&name, *place)), name })
+        };
+        let said: Vec<Said> = columns.iter().map(said).collect::<Result<_>>()?;
+        let fields = columns.iter().map(|place| Ok(Arc::clone(field(place)?))).collect::<Result<Vec<_>>>()?;
+        let partitions = (table.row_groups().len() / each.0.max(1)).clamp(1, target_partitions.max(1));
+        let mut source = FarSource {
+            types: types.into(),
+            schema: Arc::new(Schema::new(fields)),
+            said,
+            pipeline: Pipeline { filters: Vec::new(), outputs: Vec::new(), ending: Ending::Rows(None) },
+            filters: Vec::new(),
+            dynamic: Vec::new(),
+            joins: Vec::new(),
+            stays: Vec::new(),
+            groups: (0..table.row_groups().len()).collect(),
+            partitions,
+            is_divisible: partitions > 1,
+            placement: None,
+            metrics: ExecutionPlanMetricsSet::new(),
+            outcome: Arc::default(),
+            table,
+        };
+        source.pipeline.outputs =
+            source.outputs(&source.said).map_err(|why| internal_datafusion_err!("{why}"))?;
+        Ok(source)
+    }
+
+    /// The table.
+    pub fn table(&self) -> &FarTable {
+        &self.table
+    }
+
+    /// The row groups that are read, unless statistics rule them out.
+    pub fn groups(&self) -> &[usize] {
+        &self.groups
+    }
+
+    /// Of them, those that statistics do not rule out.
+    pub fn groups_that_may_pass(&self) -> Vec<usize> {
+        let Ok(plan) = self.plan(&Narrowing::default()) else { return self.groups.to_vec() };
+        let may_pass = self.table.groups_that_may_pass(&plan);
+        let is_wanted = |group: &usize| may_pass.binary_search(group).is_ok();
+        self.groups.iter().copied().filter(is_wanted).collect()
+    }
+
+    /// Streams that it leaves.
+    pub fn partitions(&self) -> usize {
+        self.partitions
+    }
+
+    /// Whether it may be divided into scans of some of its row groups each: what is above it merges what they leave,
+    /// as it was planned for several partitions. Above others a limit or a merge may stand that takes each for all.
+    pub fn is_divisible(&self) -> bool {
+        self.is_divisible
+    }
+
+    /// The same whose steps run there, whatever the session says.
+    pub fn placed(&self, placement: Mode) -> FarSource {
+        FarSource { placement: Some(placement), ..self.clone() }
+    }
+
+    /// Where its steps run, if something was said.
+    pub fn placement(&self) -> Option<Mode> {
+        self.placement
+    }
+
+    /// The same over some of its row groups only, in ascending order.
+    pub fn over_groups(&self, groups: impl IntoIterator<Item = usize>) -> FarSource {
+        FarSource { groups: groups.into_iter().collect(), outcome: Arc::default(), ..self.clone() }
+    }
+
+    /// What another process needs to run it: the program over all columns of the table, and the columns that leave.
+    /// Filters that come while it runs are not among it: they spare work, and change no answer.
+    pub fn program(&self) -> Result<(Vec<u8>, SchemaRef)> {
+        let plan = self.plan(&Narrowing::default()).map_err(|why| internal_datafusion_err!("{why}"))?;
+        let bytes = plan.near.encode().map_err(|error| plan_datafusion_err!("{error}"))?;
+        Ok((bytes, Arc::clone(&self.schema)))
+    }
+
+    /// A scan of these row groups by such a program, which may be anybody's, in so many streams.
+    ///
+    /// Errors: bytes that are no program, one over other columns than the table's, one that leaves other columns than
+    /// said, and row groups that there are not.
+    pub fn of_program(
+        table: FarTable,
+        program: &[u8],
+        schema: SchemaRef,
+        groups: Vec<usize>,
+        partitions: usize,
+    ) -> Result<FarSource> {
+        let name = table.name().to_owned();
+        let mut source = FarSource::try_new(table, &[], 1, GroupsEach::default())?;
+        let program =
+            Program::decode(program).map_err(|error| plan_datafusion_err!("far table {name}: {error}"))?;
+        if program.input() != &source.types[..] {
+            return plan_err!("far table {name} has other columns than it had when the query was planned");
+        }
+        let (left, said) = (program.output().len(), schema.fields().len());
+        if left != said {
+            return plan_err!("far table {name}: a program that leaves {left} columns where {said} are said");
+        }
+        let count = source.table.row_groups().len();
+        if let Some(group) = groups.iter().find(|group| **group >= count) {
+            return plan_err!("far table {name} has no row group {group}: it has {count}");
+        }
+        let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        source.pipeline =
+            Pipeline::of(&program, &names).map_err(|why| plan_datafusion_err!("far table {name}: {why}"))?;
+        source.schema = schema;
+        source.groups = groups.into();
+        source.partitions = partitions.max(1);
+        Ok(source)
+    }
+
+    /// What its scans have done.
+    pub fn outcome(&self) -> &Arc<Outcome> {
+        &self.outcome
+    }
+
+    /// What could not be done beside the data, and why.
+    pub fn stays(&self) -> &[String] {
+        &self.stays
+    }
+
+    /// What runs beside the data, a line for each step.
+    pub fn ships(&self) -> Vec<String> {
+        let names: Vec<String> =
+            self.table.schema().fields().iter().map(|field| field.name().clone()).collect();
+        match self.plan(&Narrowing::default()) {
+            Ok(plan) => words::lines(&plan.near, &names).0,
+            Err(why) => vec![why],
+        }
+    }
+
+    /// What it is expected to take, where the planner would have it run.
+    pub(crate) fn expected(&self) -> std::result::Result<Duration, String> {
+        let all = self.table.estimate(&self.plan(&Narrowing::default())?, &self.groups);
+        Ok(all.of(all.choice).time)
+    }
+
+    /// The names of filters that come while it runs.
+    pub fn dynamic(&self) -> Vec<String> {
+        self.dynamic.iter().map(|filter| filter.to_string()).collect()
+    }
+
+    pub(crate) fn metrics(&self) -> &ExecutionPlanMetricsSet {
+        &self.metrics
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.pipeline.ending != Ending::Rows(None)
+    }
+
+    pub(crate) fn limit(&self) -> Option<u64> {
+        match self.pipeline.ending {
+            Ending::Rows(limit) => limit,
+            _ => None,
+        }
+    }
+
+    /// Whether it can be taken step by step.
+    pub(crate) fn is_rows(&self) -> bool {
+        matches!(self.pipeline.ending, Ending::Rows(_))
+    }
+
+    /// What is known now of rows without a partner.
+    pub(crate) fn narrowing(&self) -> Narrowing {
+        let keys = |(places, keys): &(Vec<usize>, Arc<JoinKeys>)| {
+            let types =
+                places.iter().map(|place| self.types.get(*place).copied()).collect::<Option<Vec<_>>>()?;
+            let set = keys.set(&types, self.table.rows())?;
+            Some((places.iter().map(|place| *place as u16).collect(), set))
+        };
+        narrowing(&self.dynamic, self.joins.iter().filter_map(keys).collect(), self.table.schema())
+    }
+
+    /// The same, its rows looked up in keys of a join by these columns of the table.
+    pub(crate) fn looking_up(&self, places: Vec<usize>, keys: Arc<JoinKeys>) -> FarSource {
+        let mut source = self.clone();
+        source.joins.push((places, keys));
+        source
+    }
+
+    pub(crate) fn dynamic_filters(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.dynamic
+    }
+
+    pub(crate) fn plan(&self, narrowing: &Narrowing) -> std::result::Result<Plan, String> {
+        self.pipeline.plan(&self.types, narrowing)
+    }
+
+    /// An expression over what leaves as one over columns of the table.
+    pub(crate) fn over_table(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+        let place = |expr: Arc<dyn PhysicalExpr>| match expr.downcast_ref::<Column>() {
+            None => Ok(Transformed::no(expr)),
+            Some(column) => {
+                let said = self.said.get(column.index());
+                let said = said.ok_or_else(|| internal_datafusion_err!("no column {column}"))?;
+                // What stands there is over the table already, and is not looked into again.
+                Ok(Transformed::new(Arc::clone(&said.expr), true, TreeNodeRecursion::Jump))
+            }
+        };
+        Arc::clone(expr).transform_down(place).data()
+    }
+
+    fn outputs(&self, said: &[Said]) -> std::result::Result<Vec<Output>, String> {
+        let output = |said: &Said| {
+            let code = translate(&said.expr, self.table.schema())?.code;
+            Ok(Output { name: said.name.clone(), code })
+        };
+        said.iter().map(output).collect()
+    }
+
+    /// The same with other columns leaving it.
+    fn with_said(&self, said: Vec<Said>, schema: SchemaRef) -> std::result::Result<FarSource, String> {
+        let mut source = FarSource { schema, ..self.clone() };
+        source.pipeline.outputs = source.outputs(&said)?;
+        source.said = said;
+        source.plan(&Narrowing::default())?;
+        Ok(source)
+    }
+
+    /// The same with a reason why something is done elsewhere.
+    pub(crate) fn noting(&self, why: String) -> FarSource {
+        let mut source = self.clone();
+        if !source.stays.contains(&why) {
+            source.stays.push(why);
+        }
+        source
+    }
+
+    /// Its rows grouped by the first of these expressions, all of which are over columns of the table: partial results
+    /// of this schema leave.
+    pub(crate) fn grouped(
+        &self,
+        inputs: Vec<(String, Arc<dyn PhysicalExpr>)>,
+        keys: usize,
+        aggregates: Vec<Aggregate>,
+        schema: SchemaRef,
+        merges: Merges,
+    ) -> std::result::Result<FarSource, String> {
+        let said: Vec<Said> = inputs.into_iter().map(|(name, expr)| Said { name, expr }).collect();
+        let is_divisible = self.is_divisible && merges == Merges::Partitions;
+        let mut source = FarSource { schema, partitions: 1, is_divisible, ..self.clone() };
+        source.pipeline.outputs = source.outputs(&said)?;
+        source.pipeline.ending = Ending::Groups { keys, aggregates };
+        source.said = said;
+        source.plan(&Narrowing::default())?;
+        Ok(source)
+    }
+
+    /// Its first rows in an order.
+    pub(crate) fn top(
+        &self,
+        keys: Vec<SortKey>,
+        rows: u32,
+        merges: Merges,
+    ) -> std::result::Result<FarSource, String> {
+        let is_divisible = self.is_divisible && merges == Merges::Partitions;
+        let mut source = FarSource { partitions: 1, is_divisible, ..self.clone() };
+        source.pipeline.ending = Ending::Top { keys, rows };
+        source.plan(&Narrowing::default())?;
+        Ok(source)
+    }
+
+    /// Bytes of a row that leaves, about.
+    fn width(&self, exprs: &[Said], schema: &Schema) -> usize {
+        let width = |said: &Said| {
+            let of = said.expr.data_type(schema).ok();
+            of.and_then(|of| of.primitive_width()).unwrap_or(32)
+        };
+        exprs.iter().map(width).sum()
+    }
+}
+
+impl DataSource for FarSource {
+    fn open(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let steps = self.create_sibling_state(context.session_config().options());
+        self.open_with_args(OpenArgs::new(partition, context).with_shared_state(steps))
+    }
+
+    fn open_with_args(&self, args: OpenArgs) -> Result<SendableRecordBatchStream> {
+        let steps = args.sibling_state.and_then(|steps| steps.downcast::<Steps>().ok());
+        let steps = steps.ok_or_else(|| internal_datafusion_err!("a scan without its steps"))?;
+        Ok(steps.stream(args.partition))
+    }
+
+    fn create_sibling_state(&self, config: &ConfigOptions) -> Option<Arc<dyn Any + Send + Sync>> {
+        let of_session = || config.extensions.get::<crate::Options>().cloned().unwrap_or_default().placement;
+        let placement = self.placement.unwrap_or_else(of_session);
+        Some(Arc::new(Steps::new(self.clone(), placement)))
+    }
+
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = |f: &mut fmt::Formatter<'_>, name: &str, what: &[String], separator: &str| match what {
+            [] => Ok(()),
+            _ if form == DisplayFormatType::TreeRender => writeln!(f, "{name}={}", what.join(separator)),
+            _ => write!(f, ", {name}=[{}]", what.join(separator)),
+        };
+        match form {
+            DisplayFormatType::TreeRender => writeln!(f, "far table={}", self.table.name())?,
+            _ => write!(f, "far table={}", self.table.name())?,
+        }
+        lines(f, "beside the data", &self.ships(), "; ")?;
+        lines(f, "dynamic filters", &self.dynamic(), "; ")?;
+        lines(f, "not shipped", &self.stays, "; ")?;
+        crate::explain::outlook(self, form, f)
+    }
+
+    fn repartitioned(
+        &self,
+        _target_partitions: usize,
+        _file_min_size: usize,
+        _ordering: Option<datafusion::physical_expr::LexOrdering>,
+    ) -> Result<Option<Arc<dyn DataSource>>> {
+        Ok(None)
+    }
+
+    fn output_partitioning(&self) -> Partitioning {
+        Partitioning::UnknownPartitioning(self.partitions)
+    }
+
+    fn eq_properties(&self) -> EquivalenceProperties {
+        EquivalenceProperties::new(Arc::clone(&self.schema))
+    }
+
+    fn partition_statistics(&self, partition: Option<usize>) -> Result<Arc<Statistics>> {
+        let place = |said: &Said| said.expr.downcast_ref::<Column>().map(Column::index);
+        let places: Option<Vec<usize>> = self.said.iter().map(place).collect();
+        let whole =
+            match places.filter(|places| partition.is_none() && places.len() == self.schema.fields().len()) {
+                Some(places) if self.is_rows() => statistics::of_table(&self.table, &places),
+                _ => Statistics {
+                    num_rows: Precision::Exact(self.table.rows() as usize),
+                    ..Statistics::new_unknown(&self.schema)
+                },
+            };
+        // Of a program from elsewhere nothing but the pipeline is known.
+        let is_filtered = !self.filters.is_empty() || !self.pipeline.filters.is_empty();
+        let is_all = self.groups.len() == self.table.row_groups().len();
+        let is_exact =
+            !is_filtered && is_all && self.dynamic.is_empty() && partition.is_none() && self.is_rows();
+        if is_exact && self.limit().is_none() {
+            return Ok(Arc::new(whole));
+        }
+        let mut known = whole.to_inexact();
+        let rows =
+            |group: &usize| self.table.row_groups().get(*group).map_or(0, |group| u64::from(group.rows));
+        let read = self.groups.iter().map(rows).sum::<u64>() as f64 / self.table.rows().max(1) as f64;
+        let share = if is_filtered { PASSING * read } else { read };
+        let parts = if partition.is_some() { self.partitions as f64 } else { 1.0 };
+        let scaled = |of: Precision<usize>| match of.get_value() {
+            Some(value) => Precision::Inexact((*value as f64 * share / parts) as usize),
+            None => Precision::Absent,
+        };
+        (known.num_rows, known.total_byte_size) = (scaled(known.num_rows), scaled(known.total_byte_size));
+        let rows_max = match &self.pipeline.ending {
+            Ending::Rows(limit) => limit.map(|limit| limit as usize),
+            Ending::Top { rows, .. } => Some(*rows as usize),
+            Ending::Groups { keys: 0, .. } => Some(1),
+            Ending::Groups { .. } => None,
+        };
+        if let Some((rows, max)) = known.num_rows.get_value().copied().zip(rows_max) {
+            known.num_rows = Precision::Inexact(rows.min(max));
+        }
+        Ok(Arc::new(known))
+    }
+
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn DataSource>> {
+        let mut source = self.clone();
+        let Ending::Rows(known) = &mut source.pipeline.ending else { return None };
+        *known = limit.map(|limit| limit as u64);
+        Some(Arc::new(source))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.limit().map(|limit| limit as usize)
+    }
+
+    fn metrics(&self) -> ExecutionPlanMetricsSet {
+        self.metrics.clone()
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExprs,
+    ) -> Result<Option<Arc<dyn DataSource>>> {
+        if self.is_ended() && self.limit().is_none() {
+            return Ok(None);
+        }
+        let over = |one: &datafusion::physical_expr::projection::ProjectionExpr| {
+            Ok(Said { name: one.alias.clone(), expr: self.over_table(&one.expr)? })
+        };
+        let said: Vec<Said> = projection.iter().map(over).collect::<Result<_>>()?;
+        let schema = Arc::new(projection.project_schema(&self.schema)?);
+        // What is computed beside the data must not be more than what it is computed of.
+        let places = said.iter().flat_map(|said| collect_columns(&said.expr));
+        let places: std::collections::BTreeSet<usize> = places.map(|column| column.index()).collect();
+        let table = self.table.schema();
+        let read = places.iter().map(|place| Said {
+            name: String::new(),
+            expr: Arc::new(Column::new(table.field(*place).name(), *place)),
+        });
+        let (now, before) = (self.width(&said, table), self.width(&read.collect::<Vec<_>>(), table));
+        let is_plain = said.iter().all(|said| said.expr.is::<Column>());
+        if !is_plain && now > before {
+            return Ok(None);
+        }
+        match self.with_said(said, schema) {
+            Ok(source) => Ok(Some(Arc::new(source))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn try_pushdown_filters(
+        &self,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn DataSource>>> {
+        let mut source = self.clone();
+        let mut answers = Vec::new();
+        for filter in filters {
+            answers.push(source.take_filter(&filter)?);
+        }
+        Ok(FilterPushdownPropagation::with_parent_pushdown_result(answers)
+            .with_updated_node(Arc::new(source) as Arc<dyn DataSource>))
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        for filter in &self.dynamic {
+            if f(filter)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+}
+
+impl FarSource {
+    /// Takes a filter over what leaves, if that can be.
+    fn take_filter(&mut self, filter: &Arc<dyn PhysicalExpr>) -> Result<PushedDown> {
+        if self.is_ended() {
+            // Rows behind a limit or a grouping are others.
+            return Ok(PushedDown::No);
+        }
+        let over = self.over_table(filter)?;
+        if holds_dynamic(&over) {
+            // Whoever made it does without: it spares work and changes no answer.
+            self.dynamic.push(over);
+            return Ok(PushedDown::No);
+        }
+        let taken = condition(&over, self.table.schema()).and_then(|code| {
+            let mut with = self.pipeline.clone();
+            with.filters.push(code);
+            with.plan(&self.types, &Narrowing::default()).map(|_| with)
+        });
+        match taken {
+            Ok(pipeline) => {
+                self.pipeline = pipeline;
+                self.filters.push(over.to_string());
+                Ok(PushedDown::Yes)
+            }
+            Err(why) => {
+                *self = self.noting(format!("filter: {why}"));
+                Ok(PushedDown::No)
+            }
+        }
+    }
+}
+
+fn holds_dynamic(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is::<DynamicFilterPhysicalExpr>() || expr.children().into_iter().any(holds_dynamic)
+}

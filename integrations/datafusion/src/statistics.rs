@@ -1,0 +1,101 @@
+//! What a far table's footer says of its columns, as DataFusion's planner wants it.
+//!
+//! Pure: nothing is asked of any node.
+
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
+use farpool::FarTable;
+use farpool::operators::Value;
+
+/// Of these columns of a table, all of whose rows are read.
+pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
+    let rows = table.rows() as usize;
+    let groups = table.row_groups();
+    let column = |place: &usize| {
+        let field = table.schema().field(*place);
+        let chunks = || groups.iter().filter_map(|group| group.columns.get(*place));
+        let nulls: usize = chunks().map(|chunk| chunk.null_count as usize).sum();
+        let mut ends: Option<(ScalarValue, ScalarValue)> = None;
+        // Without the ends of one group nothing is known of the whole. A group without values has none.
+        let mut is_known = true;
+        let mut is_exact = true;
+        for (chunk, group) in chunks().zip(groups) {
+            let Some(of_group) = &chunk.statistics else {
+                is_known &= chunk.null_count == group.rows;
+                continue;
+            };
+            is_exact &= !of_group.is_min_cut && !of_group.is_max_cut && !of_group.has_nan;
+            let (min, max) =
+                (value(field.data_type(), &of_group.min), value(field.data_type(), &of_group.max));
+            let (Some(min), Some(max)) = (min, max) else {
+                is_known = false;
+                break;
+            };
+            ends = Some(match ends {
+                None => (min, max),
+                Some((least, most)) => {
+                    (if min < least { min } else { least }, if max > most { max } else { most })
+                }
+            });
+        }
+        let ends = ends.filter(|_| is_known);
+        let told = |end: ScalarValue| if is_exact { Precision::Exact(end) } else { Precision::Inexact(end) };
+        let (min_value, max_value) = match ends {
+            Some((min, max)) => (told(min), told(max)),
+            None => Default::default(),
+        };
+        let bytes: usize =
+            chunks().flat_map(|chunk| &chunk.buffers).map(|buffer| buffer.bytes as usize).sum();
+        ColumnStatistics {
+            null_count: Precision::Exact(nulls),
+            min_value,
+            max_value,
+            byte_size: Precision::Inexact(bytes),
+            ..ColumnStatistics::new_unknown()
+        }
+    };
+    let column_statistics: Vec<_> = columns.iter().map(column).collect();
+    let bytes = column_statistics.iter().filter_map(|column| column.byte_size.get_value()).sum();
+    Statistics {
+        num_rows: Precision::Exact(rows),
+        total_byte_size: Precision::Inexact(bytes),
+        column_statistics,
+    }
+}
+
+/// A value of statistics as DataFusion's. Of texts only whole ones are of use, which `is_exact` tells.
+fn value(of: &DataType, value: &Value) -> Option<ScalarValue> {
+    Some(match (of, value) {
+        (DataType::Boolean, Value::Boolean(value)) => ScalarValue::Boolean(Some(*value)),
+        (DataType::Float32, Value::Float(bits)) => {
+            ScalarValue::Float32(Some(f32::from_bits(u32::try_from(*bits).ok()?)))
+        }
+        (DataType::Float64, Value::Float(bits)) => ScalarValue::Float64(Some(f64::from_bits(*bits))),
+        (DataType::Utf8, Value::Bytes(text)) => {
+            ScalarValue::Utf8(Some(String::from_utf8(text.clone()).ok()?))
+        }
+        (DataType::Int8, Value::Integer(value)) => ScalarValue::Int8(Some((*value).try_into().ok()?)),
+        (DataType::Int16, Value::Integer(value)) => ScalarValue::Int16(Some((*value).try_into().ok()?)),
+        (DataType::Int32, Value::Integer(value)) => ScalarValue::Int32(Some((*value).try_into().ok()?)),
+        (DataType::Int64, Value::Integer(value)) => ScalarValue::Int64(Some((*value).try_into().ok()?)),
+        (DataType::UInt8, Value::Integer(value)) => ScalarValue::UInt8(Some((*value).try_into().ok()?)),
+        (DataType::UInt16, Value::Integer(value)) => ScalarValue::UInt16(Some((*value).try_into().ok()?)),
+        (DataType::UInt32, Value::Integer(value)) => ScalarValue::UInt32(Some((*value).try_into().ok()?)),
+        (DataType::UInt64, Value::Integer(value)) => ScalarValue::UInt64(Some((*value).try_into().ok()?)),
+        (DataType::Date32, Value::Integer(value)) => ScalarValue::Date32(Some((*value).try_into().ok()?)),
+        (DataType::Decimal128(precision, scale), Value::Integer(value)) => {
+            ScalarValue::Decimal128(Some(*value), *precision, *scale)
+        }
+        (DataType::Timestamp(unit, zone), Value::Integer(value)) => {
+            let (value, zone) = (Some((*value).try_into().ok()?), zone.clone());
+            match unit {
+                TimeUnit::Second => ScalarValue::TimestampSecond(value, zone),
+                TimeUnit::Millisecond => ScalarValue::TimestampMillisecond(value, zone),
+                TimeUnit::Microsecond => ScalarValue::TimestampMicrosecond(value, zone),
+                TimeUnit::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
+            }
+        }
+        _ => return None,
+    })
+}

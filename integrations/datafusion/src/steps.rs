@@ -1,0 +1,243 @@
+//! A scan as it runs: steps of a few row groups each, which the scan's partitions take from one queue.
+//!
+//! The idea: a step is one query over its row groups, so the memory that a scan takes is bounded, a filter that came
+//! meanwhile narrows all that is left, and where the next step runs is decided by what the last ones took. While a
+//! batch is worked on, the next step is under way.
+
+use crate::pipeline::Narrowing;
+use crate::source::FarSource;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::expressions::DynamicFilterTracking;
+use datafusion::physical_plan::metrics::{Count, MetricBuilder, Time};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use farpool::table::{Mode, Report};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Row groups of the first step: what they tell is soon known.
+const FIRST: usize = 2;
+/// Row groups of a step, at most.
+const STEP: usize = 16;
+/// Bytes of columns of a step, at most, but for one row group that has more.
+const STEP_BYTES: u64 = 32 << 20;
+/// A step that brings so many bytes of keys has as many as a hundred times that in columns, if there are so many.
+const KEYS_SHARE: u64 = 100;
+/// Rows are looked up no more once so many of a hundred were found: it takes time at the nodes, and the join does it
+/// anyway.
+const FOUND_MAX: u64 = 75;
+/// Steps under way for each partition, beside the one whose batches are worked on.
+const AHEAD: usize = 2;
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    source: FarSource,
+    placement: Mode,
+    left: Mutex<Left>,
+    /// Rows that a limit leaves.
+    wanted: AtomicU64,
+    is_over: AtomicBool,
+    /// Whether looking rows up spares too few of them.
+    finds_most: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Left {
+    groups: VecDeque<usize>,
+    step: usize,
+    /// Whether filters may change, and what was known when they last did.
+    tracking: Option<(Vec<DynamicFilterTracking>, Arc<Narrowing>)>,
+}
+
+/// One of them.
+struct Step {
+    groups: Vec<usize>,
+    narrowing: Arc<Narrowing>,
+}
+
+/// Counters of a partition, for EXPLAIN ANALYZE.
+#[derive(Clone)]
+struct Counters {
+    shipped: Count,
+    fetched: Count,
+    skipped: Count,
+    result_bytes: Count,
+    fetched_bytes: Count,
+    lookup_bytes: Count,
+    rows: Count,
+    node_time: Time,
+    client_time: Time,
+    elapsed: Time,
+}
+
+impl Steps {
+    pub(crate) fn new(source: FarSource, placement: Mode) -> Steps {
+        let groups = source.groups().iter().copied().collect();
+        let wanted = AtomicU64::new(source.limit().unwrap_or(u64::MAX));
+        let step = if source.limit().is_some() { 1 } else { FIRST };
+        let left = Mutex::new(Left { groups, step, tracking: None });
+        let (is_over, finds_most) = Default::default();
+        Steps { source, placement, left, wanted, is_over, finds_most }
+    }
+
+    /// The next step, if there is one.
+    fn next(&self) -> Option<Step> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut narrowing = left.narrowing(&self.source);
+        if !narrowing.joins.is_empty() && self.finds_most.load(Ordering::Relaxed) {
+            narrowing = Arc::new(Narrowing { filters: narrowing.filters.clone(), joins: Vec::new() });
+        }
+        if self.is_over.load(Ordering::Acquire) || self.wanted.load(Ordering::Acquire) == 0 {
+            left.groups.clear();
+        }
+        // Groups and tops are made of all rows at once; of no rows there are results as well.
+        if !self.source.is_rows() {
+            if self.is_over.swap(true, Ordering::AcqRel) {
+                return None;
+            }
+            return Some(Step { groups: left.groups.drain(..).collect(), narrowing });
+        }
+        let table = self.source.table();
+        let bytes_max = STEP_BYTES.max(narrowing.key_bytes() * KEYS_SHARE);
+        let count_max = if narrowing.key_bytes() * KEYS_SHARE > STEP_BYTES { usize::MAX } else { left.step };
+        let (mut groups, mut bytes) = (Vec::new(), 0);
+        while let Some(group) = left.groups.front().copied() {
+            bytes += table.row_groups().get(group).map_or(0, |group| u64::from(group.bytes));
+            if groups.len() == count_max || (bytes > bytes_max && !groups.is_empty()) {
+                break;
+            }
+            groups.push(group);
+            left.groups.pop_front();
+        }
+        left.step = (left.step * 2).min(STEP);
+        (!groups.is_empty()).then_some(Step { groups, narrowing })
+    }
+
+    /// What a partition leaves.
+    pub(crate) fn stream(self: Arc<Self>, partition: usize) -> SendableRecordBatchStream {
+        let schema = Arc::clone(self.source.schema());
+        let counters = Counters::new(&self.source, partition);
+        let steps = Arc::clone(&self);
+        let begun = stream::iter(std::iter::from_fn(move || steps.next()));
+        let batches = begun.map(move |step| {
+            let (steps, counters) = (Arc::clone(&self), counters.clone());
+            let run = tokio::task::spawn_blocking(move || steps.run(step, &counters));
+            async move { run.await.map_err(|error| exec_datafusion_err!("a step of a scan ended: {error}"))? }
+        });
+        let batches =
+            batches.buffered(AHEAD).map_ok(|batches| stream::iter(batches.into_iter().map(Ok))).try_flatten();
+        Box::pin(RecordBatchStreamAdapter::new(schema, batches))
+    }
+
+    /// Runs a step. Blocks.
+    fn run(&self, step: Step, counters: &Counters) -> Result<Vec<RecordBatch>> {
+        let Step { groups, narrowing } = step;
+        let run = || {
+            let plan = self.source.plan(&narrowing).or_else(|_| self.source.plan(&Narrowing::default()));
+            let plan = plan.map_err(DataFusionError::Execution)?;
+            self.source.table().run_groups(&plan, self.placement, &groups).map_err(crate::external)
+        };
+        let answer = run().inspect_err(|_| self.is_over.store(true, Ordering::Release))?;
+        counters.add(&answer.report);
+        self.source.outcome().add(&answer.report);
+        if !narrowing.joins.is_empty() && self.source.is_rows() && self.source.limit().is_none() {
+            let read = (groups.len() - answer.report.skipped.min(groups.len())) as u64;
+            let rows = |group: &usize| {
+                self.source.table().row_groups().get(*group).map_or(0, |group| u64::from(group.rows))
+            };
+            let rows = groups.iter().map(rows).sum::<u64>() * read / groups.len().max(1) as u64;
+            let found: u64 = answer.batches.iter().map(|batch| batch.num_rows() as u64).sum();
+            if found * 100 > rows * FOUND_MAX {
+                self.finds_most.store(true, Ordering::Relaxed);
+            }
+        }
+        let mut batches = Vec::new();
+        for batch in answer.batches {
+            let wanted = batch.num_rows() as u64;
+            let take = |left: u64| Some(left.saturating_sub(wanted));
+            let left = match self.source.limit() {
+                None => u64::MAX,
+                Some(_) => {
+                    self.wanted.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).unwrap_or_default()
+                }
+            };
+            let batch = if left < wanted { batch.slice(0, left as usize) } else { batch };
+            counters.rows.add(batch.num_rows());
+            if batch.num_rows() > 0 {
+                batches.push(as_schema(&batch, self.source.schema())?);
+            }
+        }
+        Ok(batches)
+    }
+}
+
+impl Left {
+    /// What is known now of rows without a partner, made anew if a filter has changed.
+    fn narrowing(&mut self, source: &FarSource) -> Arc<Narrowing> {
+        let filters = source.dynamic_filters();
+        if let Some((tracking, known)) = &mut self.tracking {
+            // Each is asked, whatever the others say.
+            let changed = tracking.iter_mut().filter_map(DynamicFilterTracking::watcher);
+            if changed.map(|watcher| watcher.changed()).fold(false, |any, one| any | one) {
+                *known = Arc::new(source.narrowing());
+            }
+            return Arc::clone(known);
+        }
+        let tracking = filters.iter().map(DynamicFilterTracking::classify).collect();
+        let known = Arc::new(source.narrowing());
+        self.tracking = Some((tracking, Arc::clone(&known)));
+        known
+    }
+}
+
+/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone.
+fn as_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let column =
+        |(column, field): (&ArrayRef, &Arc<datafusion::arrow::datatypes::Field>)| -> Result<ArrayRef> {
+            match column.data_type() == field.data_type() {
+                true => Ok(Arc::clone(column)),
+                false => Ok(cast_with_options(column, field.data_type(), &options)?),
+            }
+        };
+    let columns = batch.columns().iter().zip(schema.fields()).map(column).collect::<Result<Vec<_>>>()?;
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?)
+}
+
+impl Counters {
+    fn new(source: &FarSource, partition: usize) -> Counters {
+        let counter = |name: &'static str| MetricBuilder::new(source.metrics()).counter(name, partition);
+        let time = |name: &'static str| MetricBuilder::new(source.metrics()).subset_time(name, partition);
+        Counters {
+            shipped: counter("row_groups_shipped"),
+            fetched: counter("row_groups_fetched"),
+            skipped: counter("row_groups_skipped"),
+            result_bytes: counter("result_bytes"),
+            fetched_bytes: counter("fetched_bytes"),
+            lookup_bytes: counter("lookup_bytes"),
+            rows: MetricBuilder::new(source.metrics()).output_rows(partition),
+            node_time: time("node_time"),
+            client_time: time("client_time"),
+            elapsed: time("step_time"),
+        }
+    }
+
+    fn add(&self, report: &Report) {
+        self.shipped.add(report.shipped);
+        self.fetched.add(report.fetched);
+        self.skipped.add(report.skipped);
+        self.result_bytes.add(report.result_bytes as usize);
+        self.fetched_bytes.add(report.fetched_bytes as usize);
+        self.lookup_bytes.add(report.lookup_bytes as usize);
+        self.node_time.add_duration(report.node_time);
+        self.client_time.add_duration(report.client_time);
+        self.elapsed.add_duration(report.elapsed);
+    }
+}

@@ -1,0 +1,175 @@
+//! Connections to workers, and errors that name them.
+//!
+//! The idea: a worker that is gone, or that has stopped, must be an error by its name within seconds. So connections are
+//! probed while something is under way on them, and what fails on one says whose it was.
+
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion_distributed::grpc::{BoxCloneSyncChannel, create_worker_client};
+use datafusion_distributed::{
+    ChannelResolver, CoordinatorToWorkerMsg, ExecuteTaskRequest, GetWorkerInfoRequest, GetWorkerInfoResponse,
+    SetPlanRequest, WorkerChannel, WorkerToCoordinatorMsg,
+};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tonic::codegen::http::HeaderMap;
+use tonic::transport::{Channel, Endpoint};
+use url::{Host, Url};
+
+/// A worker that cannot be connected to within this time is lost.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Connections are probed so often, and lost if a probe is not answered within the same time.
+const PROBE: Duration = Duration::from_secs(5);
+/// Connections that are kept, at most.
+const CHANNELS_MAX: usize = 1_024;
+
+/// How far connections between machines of a query go. They are neither encrypted nor authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// Only on this machine.
+    Refused,
+    /// Anywhere: whoever can reach a worker can run plans there, and whoever is in between can read and change rows.
+    Insecure,
+}
+
+impl Beyond {
+    /// That this worker may be spoken to.
+    pub(crate) fn check(self, url: &Url) -> Result<()> {
+        let is_here = match url.host() {
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            Some(Host::Domain(name)) => name == "localhost",
+            None => false,
+        };
+        if is_here || self == Beyond::Insecure {
+            return Ok(());
+        }
+        exec_err!(
+            "worker {url} is beyond this machine, and what is sent there is neither encrypted nor authenticated: refused unless --insecure-workers (of a worker: --insecure-listen) is given"
+        )
+    }
+}
+
+/// Connections by address. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Channels {
+    beyond: Beyond,
+    open: Arc<Mutex<HashMap<Url, Channel>>>,
+}
+
+impl Channels {
+    pub(crate) fn new(beyond: Beyond) -> Channels {
+        Channels { beyond, open: Arc::default() }
+    }
+
+    pub(crate) fn worker(&self, url: &Url) -> Result<Named> {
+        self.beyond.check(url)?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = match open.get(url) {
+            Some(channel) => channel.clone(),
+            None => {
+                let endpoint = Endpoint::from_shared(url.to_string());
+                let endpoint = endpoint.map_err(|error| exec_datafusion_err!("worker {url}: {error}"))?;
+                let channel = endpoint
+                    .connect_timeout(CONNECT)
+                    .tcp_nodelay(true)
+                    .http2_keep_alive_interval(PROBE)
+                    .keep_alive_timeout(PROBE)
+                    .connect_lazy();
+                if open.len() >= CHANNELS_MAX {
+                    open.clear();
+                }
+                open.insert(url.clone(), channel.clone());
+                channel
+            }
+        };
+        Ok(Named { url: url.clone(), channel: create_worker_client(BoxCloneSyncChannel::new(channel)) })
+    }
+}
+
+#[async_trait]
+impl ChannelResolver for Channels {
+    async fn get_worker_client_for_url(&self, url: &Url) -> Result<Box<dyn WorkerChannel>> {
+        Ok(Box::new(self.worker(url)?))
+    }
+}
+
+/// A connection whose errors name the worker.
+pub(crate) struct Named {
+    url: Url,
+    channel: Box<dyn WorkerChannel>,
+}
+
+/// An error of a connection is the worker's loss; any other is what the worker said.
+fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
+    let status = match &error {
+        DataFusionError::External(inner) => inner.downcast_ref::<tonic::Status>(),
+        _ => None,
+    };
+    match status {
+        Some(status) => {
+            exec_datafusion_err!("worker {url} is lost: {}: {}", status.code(), causes(status))
+        }
+        None => error.context(format!("at worker {url}")),
+    }
+}
+
+/// What a status says, and what led to it.
+fn causes(status: &tonic::Status) -> String {
+    let mut said = status.message().to_owned();
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+fn naming_each<T: 'static>(
+    url: &Url,
+    stream: BoxStream<'static, Result<T>>,
+) -> BoxStream<'static, Result<T>> {
+    let url = url.clone();
+    stream.map(move |item| item.map_err(|error| naming(&url, error))).boxed()
+}
+
+#[async_trait]
+impl WorkerChannel for Named {
+    async fn coordinator_channel(
+        &mut self,
+        headers: HeaderMap,
+        request: SetPlanRequest,
+        messages: BoxStream<'static, CoordinatorToWorkerMsg>,
+        metrics: ExecutionPlanMetricsSet,
+        context: &Arc<TaskContext>,
+    ) -> Result<BoxStream<'static, Result<WorkerToCoordinatorMsg>>> {
+        let stream = self.channel.coordinator_channel(headers, request, messages, metrics, context).await;
+        let stream = stream.map_err(|error| naming(&self.url, error))?;
+        Ok(naming_each(&self.url, stream))
+    }
+
+    async fn execute_task(
+        &mut self,
+        headers: HeaderMap,
+        request: ExecuteTaskRequest,
+        metrics: ExecutionPlanMetricsSet,
+        context: &Arc<TaskContext>,
+    ) -> Result<Vec<BoxStream<'static, Result<RecordBatch>>>> {
+        let streams = self.channel.execute_task(headers, request, metrics, context).await;
+        let streams = streams.map_err(|error| naming(&self.url, error))?;
+        Ok(streams.into_iter().map(|stream| naming_each(&self.url, stream)).collect())
+    }
+
+    async fn get_worker_info(&mut self, request: GetWorkerInfoRequest) -> Result<GetWorkerInfoResponse> {
+        self.channel.get_worker_info(request).await.map_err(|error| naming(&self.url, error))
+    }
+}

@@ -1,0 +1,74 @@
+//! Scans of far tables in DataFusion's protobuf of plans.
+
+use crate::message::{Identity, Scan};
+use crate::tables::Tables;
+use datafusion::common::{Result, plan_err};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use farpool::Pool;
+use farpool_datafusion::FarSource;
+use std::sync::Arc;
+
+/// Scans as bytes, and back over the tables of a pool. Filters that come while a query runs do not travel: they spare
+/// work, and change no answer.
+#[derive(Clone, Debug)]
+pub struct ScanCodec {
+    tables: Tables,
+}
+
+impl ScanCodec {
+    /// Of this pool's tables.
+    pub fn new(pool: &Pool) -> ScanCodec {
+        ScanCodec { tables: Tables::new(pool.clone()) }
+    }
+}
+
+/// The scan of a far table that a node is, if it is one.
+pub(crate) fn source_of(plan: &dyn ExecutionPlan) -> Option<&FarSource> {
+    plan.downcast_ref::<DataSourceExec>()?.data_source().downcast_ref::<FarSource>()
+}
+
+impl PhysicalExtensionCodec for ScanCodec {
+    fn try_decode(
+        &self,
+        bytes: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        _context: &TaskContext,
+        _converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if !inputs.is_empty() {
+            return plan_err!("a scan of a far table with {} inputs: it has none", inputs.len());
+        }
+        let scan = Scan::take(bytes)?;
+        let table = self.tables.table(&scan.table, scan.identity)?;
+        let source = FarSource::of_program(table, &scan.program, scan.schema, scan.groups, scan.partitions)?;
+        Ok(DataSourceExec::from_data_source(match scan.placement {
+            Some(placement) => source.placed(placement),
+            None => source,
+        }))
+    }
+
+    fn try_encode(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        out: &mut Vec<u8>,
+        _converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        let Some(source) = source_of(node.as_ref()) else {
+            return plan_err!("{} is no scan of a far table", node.name());
+        };
+        let (program, schema) = source.program()?;
+        let scan = Scan {
+            table: source.table().name().to_owned(),
+            identity: Identity::of(source.table()),
+            program,
+            schema,
+            groups: source.groups().to_vec(),
+            partitions: source.partitions(),
+            placement: source.placement(),
+        };
+        scan.put(out)
+    }
+}

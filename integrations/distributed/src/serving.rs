@@ -1,0 +1,81 @@
+//! A worker: runs its part of queries over the far tables of a pool.
+
+use crate::channels::{Beyond, Channels};
+use crate::codec::ScanCodec;
+use crate::session::check;
+use crate::workers::info;
+use datafusion::common::{Result, plan_err};
+use datafusion::execution::SessionState;
+use datafusion_distributed::{
+    DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
+};
+use farpool::Pool;
+use farpool_datafusion::Options;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+/// Connections are probed so often, and closed if a probe is not answered within the same time.
+const PROBE: Duration = Duration::from_secs(10);
+/// Bytes of a message to a worker, at most: plans are the largest.
+const PLAN_BYTES_MAX: usize = 64 << 20;
+
+/// Serves plans that arrive at this listener until `stop` comes; what is under way then ends with its connections.
+/// `near` are memory nodes of the same host.
+///
+/// Whoever reaches the listener may run plans over all tables of the pool that are not encrypted: connections are neither
+/// encrypted nor authenticated. Plans that read anything else, or that write, are refused.
+///
+/// Errors: a listener beyond this machine, unless that is permitted.
+pub async fn serve(
+    listener: TcpListener,
+    pool: &Pool,
+    near: &[String],
+    beyond: Beyond,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() && beyond == Beyond::Refused {
+        let why = format!(
+            "{address} is beyond this machine, and whoever reaches it could run plans: refused unless --insecure-listen is given"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    let (codec, channels) = (ScanCodec::new(pool), Channels::new(beyond));
+    let build = move |query: WorkerQueryContext| {
+        let (codec, channels) = (codec.clone(), channels.clone());
+        async move { state(query, codec, channels) }
+    };
+    let worker = Worker::from_session_builder(build).with_version(info(near));
+    let server = Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(PROBE))
+        .http2_keepalive_timeout(Some(PROBE))
+        .add_service(worker.into_worker_server().max_decoding_message_size(PLAN_BYTES_MAX))
+        .serve_with_incoming(TcpIncoming::from(listener));
+    tokio::select! {
+        served = server => served.map_err(io::Error::other),
+        () = stop => Ok(()),
+    }
+}
+
+fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Result<SessionState> {
+    let mut builder = query.builder;
+    builder.config().get_or_insert_default().options_mut().extensions.insert(Options::default());
+    let builder = builder
+        .with_distributed_user_codec(codec)
+        .with_distributed_channel_resolver(channels)
+        .with_distributed_worker_plan_rewrite_handler(refuse_others);
+    Ok(builder.build())
+}
+
+/// A plan is whatever somebody sends: it may read far tables, and nothing of this host.
+fn refuse_others(event: WorkerPlanRewriteEvent) -> Result<WorkerPlanRewriteEventResponse> {
+    match check(&event.plan) {
+        Ok(()) => Ok(WorkerPlanRewriteEventResponse::new(event.plan)),
+        Err(what) => plan_err!("a plan with {what} is refused: workers read far tables, and nothing else"),
+    }
+}

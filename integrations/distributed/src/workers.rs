@@ -1,0 +1,274 @@
+//! The workers of a session: where they are, what they are near, and which of them answer.
+
+use crate::channels::{Beyond, Channels};
+use crate::message::VERSION;
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion_distributed::{GetWorkerInfoRequest, WorkerChannel, WorkerResolver};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use url::Url;
+
+/// A worker that is asked whether it is there has so long to answer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Memory nodes that a worker is near, at most.
+const NEAR_MAX: usize = 512;
+/// Bytes of what a worker says of itself, at most.
+const INFO_BYTES_MAX: usize = 256 << 10;
+/// Tasks that are remembered, at most.
+const ASSIGNED_MAX: usize = 4_096;
+/// What a worker's words of itself begin with; a version follows, then the nodes it is near.
+const SPEAKS: &str = "farpool-distributed ";
+const NEAR: &str = "; near ";
+
+/// Where a worker is: `http://HOST:PORT`, and what it is near if that is not left to it, as in
+/// `http://HOST:PORT=one,two`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerAddress {
+    /// `http://HOST:PORT`
+    pub url: Url,
+    /// Names of memory nodes of the same host; what the worker says if nothing is said here.
+    pub near: Option<Vec<String>>,
+}
+
+impl FromStr for WorkerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<WorkerAddress, String> {
+        let wanted = "http://HOST:PORT or http://HOST:PORT=NODE,NODE is permitted";
+        let (url, near) = match text.split_once('=') {
+            Some((url, near)) => (url, Some(near)),
+            None => (text, None),
+        };
+        let url = Url::parse(url).map_err(|error| format!("{url:?} is no address ({error}): {wanted}"))?;
+        if url.scheme() != "http" || url.host_str().is_none() || url.port_or_known_default().is_none() {
+            return Err(format!("{url} is no address of a worker: {wanted}"));
+        }
+        let near = near.map(|near| near.split(',').map(str::to_owned).collect::<Vec<_>>());
+        if let Some(bad) = near.iter().flatten().find(|name| name.is_empty()) {
+            return Err(format!("{bad:?} is no name of a memory node: {wanted}"));
+        }
+        Ok(WorkerAddress { url, near })
+    }
+}
+
+/// A task that was given to a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// The far table that it scans.
+    pub table: String,
+    /// Its place among the tasks of its stage.
+    pub task: usize,
+    /// Row groups that it reads.
+    pub groups: Vec<usize>,
+    /// Of them, those whose memory node the worker is near.
+    pub near: usize,
+    /// The worker.
+    pub worker: Url,
+}
+
+/// A worker that is left out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The worker.
+    pub worker: Url,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {} is left out: {}", self.worker, self.why)
+    }
+}
+
+/// All workers of a session.
+pub struct Workers {
+    known: Vec<WorkerAddress>,
+    /// Those that queries are planned for, and what they are near.
+    live: RwLock<Vec<Live>>,
+    channels: Channels,
+    assigned: Mutex<Vec<Assigned>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) url: Url,
+    pub(crate) near: Vec<String>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+impl Workers {
+    /// Of these addresses. None of them takes part before [`Workers::refresh`] has heard of it.
+    ///
+    /// Errors: an address beyond this machine, unless that is permitted; one that is there twice.
+    pub fn new(known: Vec<WorkerAddress>, beyond: Beyond) -> Result<Arc<Workers>> {
+        for (place, worker) in known.iter().enumerate() {
+            beyond.check(&worker.url)?;
+            if known[..place].iter().any(|other| other.url == worker.url) {
+                return exec_err!("worker {} is named twice", worker.url);
+            }
+        }
+        Ok(Arc::new(Workers {
+            known,
+            live: RwLock::default(),
+            channels: Channels::new(beyond),
+            assigned: Mutex::default(),
+        }))
+    }
+
+    /// Asks all of them whether they are there. Queries that are planned from now on go to those that are; without any,
+    /// they run in this process. Returns who is left out.
+    pub async fn refresh(&self) -> Vec<LeftOut> {
+        let asked = self.known.iter().map(|worker| self.ask(worker));
+        let mut left_out = Vec::new();
+        let mut live = Vec::new();
+        for (worker, answer) in self.known.iter().zip(futures::future::join_all(asked).await) {
+            match answer {
+                Ok(near) => live.push(Live { url: worker.url.clone(), near }),
+                Err(error) => {
+                    left_out.push(LeftOut { worker: worker.url.clone(), why: error.strip_backtrace() })
+                }
+            }
+        }
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
+        self.assigned.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        left_out
+    }
+
+    /// What it is near.
+    async fn ask(&self, worker: &WorkerAddress) -> Result<Vec<String>> {
+        let mut channel = self.channels.worker(&worker.url)?;
+        let answer = tokio::time::timeout(ANSWER, channel.get_worker_info(GetWorkerInfoRequest {})).await;
+        let answer = answer
+            .map_err(|_| exec_datafusion_err!("it does not answer within {} s", ANSWER.as_secs()))??;
+        let told = read_info(&answer.version)?;
+        Ok(worker.near.clone().unwrap_or(told))
+    }
+
+    /// Those that answered last.
+    pub fn live(&self) -> Vec<Url> {
+        self.live_now().into_iter().map(|worker| worker.url).collect()
+    }
+
+    pub(crate) fn live_now(&self) -> Vec<Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.channels
+    }
+
+    pub(crate) fn note(&self, assigned: impl IntoIterator<Item = Assigned>) {
+        let mut all = self.assigned.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in assigned {
+            if all.len() < ASSIGNED_MAX {
+                all.push(one);
+            }
+        }
+    }
+
+    /// Tasks with scans that were given out since the last [`Workers::refresh`].
+    pub fn assigned(&self) -> Vec<Assigned> {
+        self.assigned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl WorkerResolver for Workers {
+    fn get_urls(&self) -> Result<Vec<Url>> {
+        Ok(self.live())
+    }
+}
+
+/// What a worker says of itself.
+pub(crate) fn info(near: &[String]) -> String {
+    match near {
+        [] => format!("{SPEAKS}{VERSION}"),
+        _ => format!("{SPEAKS}{VERSION}{NEAR}{}", near.join(",")),
+    }
+}
+
+/// What it is near, by its own words, which may be anybody's.
+fn read_info(info: &str) -> Result<Vec<String>> {
+    if info.len() > INFO_BYTES_MAX {
+        return exec_err!("it says {} bytes of itself: {INFO_BYTES_MAX} are permitted", info.len());
+    }
+    let Some(said) = info.strip_prefix(SPEAKS) else {
+        return exec_err!("it is no worker of farpool-sql");
+    };
+    let (version, near) = match said.split_once(NEAR) {
+        Some((version, near)) => (version, near),
+        None => (said, ""),
+    };
+    if version.parse() != Ok(VERSION) {
+        let version: String = version.chars().filter(|letter| !letter.is_control()).take(16).collect();
+        return exec_err!(
+            "farpool-distributed speaks version {VERSION}, the other side {version}: run the same farpool-sql on both"
+        );
+    }
+    let near: Vec<String> = near.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if near.len() > NEAR_MAX {
+        return exec_err!("it is near {} memory nodes: {NEAR_MAX} are permitted", near.len());
+    }
+    Ok(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_where_and_maybe_what_is_near() {
+        let read = |text: &str| text.parse::<WorkerAddress>();
+        let plain = read("http://127.0.0.1:7801").expect("an address");
+        assert_eq!((plain.url.as_str(), plain.near), ("http://127.0.0.1:7801/", None));
+        let near = read("http://[::1]:7801=one,two").expect("an address").near;
+        assert_eq!(near, Some(vec!["one".to_owned(), "two".to_owned()]));
+        for bad in
+            ["", "7801", "127.0.0.1:7801", "ftp://127.0.0.1:1", "http://127.0.0.1:1=", "http://a:1=one,,two"]
+        {
+            let why = read(bad).expect_err(bad);
+            assert!(why.contains("is permitted"), "{bad}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_worker_beyond_this_machine_is_refused_unless_permitted() {
+        for (url, is_here) in [
+            ("http://127.0.0.1:1", true),
+            ("http://[::1]:1", true),
+            ("http://localhost:1", true),
+            ("http://10.0.0.1:1", false),
+            ("http://example.org:1", false),
+            ("http://localhost.example.org:1", false),
+        ] {
+            let worker = || vec![url.parse::<WorkerAddress>().expect("an address")];
+            assert_eq!(Workers::new(worker(), Beyond::Refused).is_ok(), is_here, "{url}");
+            assert!(Workers::new(worker(), Beyond::Insecure).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_a_worker_says_of_itself_is_checked() {
+        assert_eq!(read_info(&info(&[])).expect("read"), Vec::<String>::new());
+        let near = ["one".to_owned(), "two".to_owned()];
+        assert_eq!(read_info(&info(&near)).expect("read"), near);
+        for (said, part) in [
+            ("", "no worker of farpool-sql"),
+            ("farpool-distributed 2", "speaks version 1, the other side 2"),
+            ("farpool-distributed 2; near one", "speaks version 1, the other side 2"),
+            ("farpool-distributed \u{7}x", "the other side x"),
+        ] {
+            let why = read_info(said).expect_err(said).strip_backtrace();
+            assert!(why.contains(part), "{said}: {why}");
+        }
+        let many = vec!["node".to_owned(); NEAR_MAX + 1];
+        assert!(read_info(&info(&many)).is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine along.
+//!
+//! One file for each thing it does: `output` writes rows, `progress` shows how far scans are, `told` says what they did,
+//! `shell` reads statements from a terminal, `worker` runs parts of others' queries; this one reads the arguments and runs
+//! statements.
+#![forbid(unsafe_code)]
+
+mod output;
+mod progress;
+mod shell;
+mod told;
+mod worker;
+
+use clap::{Parser, Subcommand};
+use datafusion::common::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::{DataFrame, ParquetReadOptions};
+use datafusion::sql::parser::DFParser;
+use farpool::table::Mode;
+use farpool::{Pool, PoolOptions};
+use farpool_command::exit::{self, Failure};
+use farpool_command::reach;
+use farpool_datafusion::{Options, Session};
+use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
+use output::Format;
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// SQL over far tables and local Parquet.
+#[derive(Parser)]
+#[command(name = "farpool sql", bin_name = "farpool sql", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:  farpool sql -c \"SELECT count(*) FROM lineitem\"\n           \
+    farpool sql --parquet new=new.parquet -c \"SELECT * FROM new JOIN parts USING (part)\" --format csv\n           \
+    farpool sql            a shell; SET farpool.placement = 'ship'; EXPLAIN ANALYZE SELECT ..; \\q")]
+struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// Statements to run, separated by semicolons; may be given several times
+    #[arg(short, long, value_name = "SQL")]
+    command: Vec<String>,
+    /// A file of statements to run; - is the standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// A local Parquet file or folder as a table of this name; may be given several times
+    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
+    parquet: Vec<(String, String)>,
+    /// Where programs over far tables run: auto, fetch, ship or split (SET farpool.placement says it later)
+    #[arg(long, value_name = "WHERE", value_parser = placement)]
+    placement: Option<Mode>,
+    /// How rows are written
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Where rows are written; the standard output if nothing is said
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Of a table, rows that are shown; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    rows: usize,
+    /// Say behind each query what each scan ran where, what it did not and why, estimates and what it took
+    #[arg(long)]
+    explain: bool,
+    /// With --explain: as one JSON object for each query, on the standard error
+    #[arg(long, requires = "explain")]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// A worker among which queries are divided (farpool sql worker), and names of memory nodes that it is near, if that
+    /// is not left to it; may be given several times
+    #[arg(long, value_name = "http://HOST:PORT[=NODE,..]")]
+    workers: Vec<WorkerAddress>,
+    /// Permit workers beyond this machine: plans and rows travel there unencrypted and unauthenticated
+    #[arg(long, requires = "workers")]
+    insecure_workers: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+#[derive(Subcommand)]
+enum Other {
+    /// Run parts of other sessions' queries, near the memory they read
+    Worker(worker::Args),
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
+        _ => Err("NAME=PATH is wanted, such as orders=orders.parquet".to_owned()),
+    }
+}
+
+fn placement(text: &str) -> Result<Mode, String> {
+    text.parse().map_err(|_| "one of auto, fetch, ship, split is permitted".to_owned())
+}
+
+/// What runs statements, and how their rows are written.
+pub(crate) struct Runner {
+    session: Session,
+    workers: Option<Arc<Workers>>,
+    /// Workers that were left out of the last statement.
+    left_out: Vec<LeftOut>,
+    args: Args,
+    out: output::Out,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.other {
+        Some(Other::Worker(args)) => worker::run(args),
+        None => run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => exit::report(&failure),
+    }
+}
+
+fn run(args: Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let reach = args.reach.reach()?;
+    let options = PoolOptions {
+        label: Some("farpool sql".into()),
+        tls: reach.tls,
+        plaintext: reach.plaintext,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::connect_with(&args.pool, options)?;
+    let mut options = Options::default();
+    options.placement = args.placement.unwrap_or(options.placement);
+    let beyond = if args.insecure_workers { Beyond::Insecure } else { Beyond::Refused };
+    let workers = match args.workers.is_empty() {
+        true => None,
+        false => Some(Workers::new(args.workers.clone(), beyond).map_err(refused)?),
+    };
+    let session = match &workers {
+        None => Session::new(&pool, options),
+        Some(workers) => farpool_distributed::session(&pool, options, workers),
+    };
+    let session = session.map_err(failed)?;
+    let out = output::Out::new(args.output.as_deref(), args.format, args.rows)?;
+    let mut runner = Runner { session, workers, left_out: Vec::new(), args, out };
+    let outcome = runtime.block_on(async {
+        for (name, path) in &runner.args.parquet {
+            let context = runner.session.context();
+            let registered =
+                context.register_parquet(name.as_str(), path, ParquetReadOptions::default()).await;
+            registered.map_err(|error| Failure::Usage(format!("--parquet {name}={path}: {error}")))?;
+        }
+        match (&runner.args.file, runner.args.command.is_empty()) {
+            (Some(file), _) => {
+                let text = read(file)?;
+                runner.statements(&text).await
+            }
+            (None, false) => {
+                for text in runner.args.command.clone() {
+                    runner.statements(&text).await?;
+                }
+                Ok(())
+            }
+            (None, true) if std::io::stdin().is_terminal() => shell::run(&mut runner).await,
+            (None, true) => {
+                let text = read("-".as_ref())?;
+                runner.statements(&text).await
+            }
+        }
+    });
+    // What a query left behind is not waited for, if it was given up.
+    runtime.shutdown_background();
+    outcome?;
+    runner.out.finish()
+}
+
+fn read(file: &std::path::Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = match file.as_os_str() == "-" {
+        true => std::io::stdin().read_to_string(&mut text).map(|_| ()),
+        false => std::fs::read_to_string(file).map(|found| text = found),
+    };
+    read.map_err(|error| Failure::Usage(format!("--file {}: {error}", file.display())))?;
+    Ok(text)
+}
+
+/// An error of the engine's: the innermost one says it, those around it say where.
+fn failed(error: DataFusionError) -> Failure {
+    match error.find_root() {
+        DataFusionError::SQL(..) | DataFusionError::Plan(..) | DataFusionError::SchemaError(..) => {
+            Failure::Usage(error.strip_backtrace())
+        }
+        DataFusionError::External(inner) => match inner.downcast_ref::<farpool::Error>() {
+            Some(error) => error.clone().into(),
+            None => Failure::Failed(error.strip_backtrace()),
+        },
+        _ => Failure::Failed(error.strip_backtrace()),
+    }
+}
+
+fn refused(error: DataFusionError) -> Failure {
+    Failure::Refused(error.strip_backtrace())
+}
+
+/// What a statement left.
+pub(crate) struct Done {
+    rows: usize,
+    elapsed: Duration,
+    plan: Arc<dyn ExecutionPlan>,
+    /// Scans that other machines did parts of.
+    tasks: Vec<Assigned>,
+    /// Stages of a query that ran on several machines.
+    stages: Option<String>,
+}
+
+impl Runner {
+    /// Runs statements one after another, up to the first that fails.
+    pub(crate) async fn statements(&mut self, text: &str) -> Result<(), Failure> {
+        let statements = DFParser::parse_sql(text).map_err(failed)?;
+        for statement in statements {
+            self.ask_workers().await;
+            let begun = Instant::now();
+            let state = self.session.context().state();
+            let plan = state.statement_to_plan(statement).await.map_err(failed)?;
+            let rows = self.session.execute(plan).await.map_err(failed)?;
+            let done = self.rows_of(rows, begun).await?;
+            self.tell(&done)?;
+        }
+        Ok(())
+    }
+
+    /// Finds out who takes part in the next statement, and says who does not, once.
+    async fn ask_workers(&mut self) {
+        let Some(workers) = &self.workers else { return };
+        let left_out = workers.refresh().await;
+        for one in &left_out {
+            if !self.left_out.contains(one) {
+                eprintln!("farpool: {one}");
+            }
+        }
+        self.left_out = left_out;
+    }
+
+    async fn rows_of(&mut self, rows: DataFrame, begun: Instant) -> Result<Done, Failure> {
+        let task = Arc::new(rows.task_ctx());
+        let plan = rows.create_physical_plan().await.map_err(failed)?;
+        let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
+        let shows = !self.args.quiet && std::io::stderr().is_terminal();
+        let bar = shows.then(|| progress::Bar::new(&plan));
+        let rows = self.write(stream, bar).await?;
+        let elapsed = begun.elapsed();
+        let tasks = self.workers.as_ref().map_or_else(Vec::new, |workers| workers.assigned());
+        let stages = match self.args.explain && !self.args.json {
+            true => farpool_distributed::explain(&plan).await.map_err(failed)?,
+            false => None,
+        };
+        Ok(Done { rows, elapsed, plan, tasks, stages })
+    }
+
+    /// Writes rows as they come.
+    async fn write(
+        &mut self,
+        mut stream: SendableRecordBatchStream,
+        bar: Option<progress::Bar>,
+    ) -> Result<usize, Failure> {
+        use futures::StreamExt;
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        let schema = stream.schema();
+        let mut rows = 0;
+        self.out.begin(&schema)?;
+        loop {
+            tokio::select! {
+                batch = stream.next() => match batch {
+                    None => break,
+                    Some(batch) => {
+                        let batch = batch.map_err(failed)?;
+                        rows += batch.num_rows();
+                        if let Some(bar) = &bar { bar.hide() }
+                        self.out.rows(&batch)?;
+                    }
+                },
+                _ = tick.tick() => if let Some(bar) = &bar { bar.show() },
+            }
+        }
+        if let Some(bar) = &bar {
+            bar.hide();
+        }
+        self.out.end(rows)?;
+        Ok(rows)
+    }
+
+    /// Says what was done, where people or `--explain` want it.
+    fn tell(&self, done: &Done) -> Result<(), Failure> {
+        if self.args.explain {
+            told::explain(done, self.args.json)?;
+        } else if std::io::stderr().is_terminal() && !self.args.quiet {
+            told::line(done)?;
+        }
+        Ok(())
+    }
+}

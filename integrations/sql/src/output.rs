@@ -1,0 +1,177 @@
+//! Rows as people and programs read them.
+
+use arrow::csv::WriterBuilder;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::writer::StreamWriter;
+use arrow::json::LineDelimitedWriter;
+use arrow::record_batch::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::util::pretty::pretty_format_batches_with_schema;
+use farpool_command::exit::Failure;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// With a header
+    Csv,
+    /// An object for each row, on a line of its own
+    Json,
+    /// A stream of Arrow's interprocess format, one for each query
+    Arrow,
+}
+
+/// Where rows go. What is written is seen at the end of each query.
+pub(crate) struct Out {
+    to: Option<Box<dyn Write>>,
+    format: Format,
+    shown_max: usize,
+    /// Of a table: what is shown, all at once, as columns are as wide as what is in them.
+    shown: Vec<RecordBatch>,
+    shown_rows: usize,
+    schema: SchemaRef,
+    stream: Option<StreamWriter<Box<dyn Write>>>,
+    has_header: bool,
+}
+
+fn gone() -> Failure {
+    Failure::failed("the output is in use")
+}
+
+impl Out {
+    pub(crate) fn new(file: Option<&Path>, format: Format, shown_max: usize) -> Result<Out, Failure> {
+        let to: Box<dyn Write> = match file {
+            None => Box::new(BufWriter::new(io::stdout())),
+            Some(path) => {
+                let file = File::create(path);
+                let file =
+                    file.map_err(|error| Failure::Usage(format!("--output {}: {error}", path.display())))?;
+                Box::new(BufWriter::new(file))
+            }
+        };
+        let schema = Arc::new(Schema::empty());
+        Ok(Out {
+            to: Some(to),
+            format,
+            shown_max,
+            shown: Vec::new(),
+            shown_rows: 0,
+            schema,
+            stream: None,
+            has_header: true,
+        })
+    }
+
+    fn to(&mut self) -> Result<&mut Box<dyn Write>, Failure> {
+        self.to.as_mut().ok_or_else(gone)
+    }
+
+    /// Rows of these columns follow.
+    pub(crate) fn begin(&mut self, schema: &SchemaRef) -> Result<(), Failure> {
+        self.schema = Arc::clone(schema);
+        (self.shown, self.shown_rows, self.has_header) = (Vec::new(), 0, true);
+        if self.format == Format::Arrow && !schema.fields().is_empty() {
+            let to = self.to.take().ok_or_else(gone)?;
+            self.stream = Some(StreamWriter::try_new(to, schema).map_err(Failure::failed)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn rows(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
+        if self.schema.fields().is_empty() {
+            return Ok(());
+        }
+        match self.format {
+            Format::Table => {
+                let room = match self.shown_max {
+                    0 => usize::MAX,
+                    most => most.saturating_sub(self.shown_rows),
+                };
+                let shown = batch.slice(0, batch.num_rows().min(room));
+                self.shown_rows += shown.num_rows();
+                if shown.num_rows() > 0 {
+                    self.shown.push(shown);
+                }
+                Ok(())
+            }
+            Format::Csv => {
+                let has_header = std::mem::take(&mut self.has_header);
+                let mut writer = WriterBuilder::new().with_header(has_header).build(self.to()?);
+                writer.write(batch).map_err(failed)
+            }
+            Format::Json => LineDelimitedWriter::new(self.to()?).write(batch).map_err(failed),
+            Format::Arrow => match &mut self.stream {
+                Some(stream) => stream.write(batch).map_err(failed),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Those were all of them.
+    pub(crate) fn end(&mut self, rows: usize) -> Result<(), Failure> {
+        match self.format {
+            // What only does something leaves no columns, and needs no frame.
+            Format::Table if !self.schema.fields().is_empty() => {
+                let shown = std::mem::take(&mut self.shown);
+                if is_plan(&self.schema) {
+                    return write_plans(self.to()?, &shown);
+                }
+                let table =
+                    pretty_format_batches_with_schema(Arc::clone(&self.schema), &shown).map_err(failed)?;
+                let more = rows.saturating_sub(self.shown_rows);
+                let to = self.to()?;
+                writeln!(to, "{table}")?;
+                if more > 0 {
+                    writeln!(to, "... and {more} rows more (--rows 0 shows all)")?;
+                }
+            }
+            Format::Csv if self.has_header && !self.schema.fields().is_empty() => {
+                let empty = RecordBatch::new_empty(Arc::clone(&self.schema));
+                self.rows(&empty)?;
+            }
+            _ => {}
+        }
+        if let Some(mut stream) = self.stream.take() {
+            stream.finish().map_err(failed)?;
+            self.to = Some(stream.into_inner().map_err(failed)?);
+        }
+        self.to()?.flush()?;
+        Ok(())
+    }
+
+    /// Writes what is not written yet.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        self.to()?.flush()?;
+        Ok(())
+    }
+}
+
+/// Whether rows are the plans that EXPLAIN leaves: long lines, which a frame would pull apart.
+fn is_plan(schema: &SchemaRef) -> bool {
+    schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"])
+}
+
+fn write_plans(to: &mut Box<dyn Write>, shown: &[RecordBatch]) -> Result<(), Failure> {
+    for batch in shown {
+        let text = |column: usize| ArrayFormatter::try_new(batch.column(column), &FormatOptions::default());
+        let (names, plans) = (text(0).map_err(failed)?, text(1).map_err(failed)?);
+        for row in 0..batch.num_rows() {
+            writeln!(to, "{}:\n{}\n", names.value(row), plans.value(row).to_string().trim_end())?;
+        }
+    }
+    to.flush()?;
+    Ok(())
+}
+
+/// Whoever stopped reading is no failure.
+fn failed(error: arrow::error::ArrowError) -> Failure {
+    match error {
+        arrow::error::ArrowError::IoError(_, error) => error.into(),
+        other => Failure::failed(other),
+    }
+}

@@ -1,0 +1,45 @@
+//! How far the scans of far tables are, on the terminal.
+
+use datafusion::physical_plan::ExecutionPlan;
+use farpool_datafusion::FarSource;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::Arc;
+
+/// A bar over the row groups of all scans of a plan.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    plan: Arc<dyn ExecutionPlan>,
+}
+
+impl Bar {
+    pub(crate) fn new(plan: &Arc<dyn ExecutionPlan>) -> Bar {
+        let mut all = 0;
+        farpool_datafusion::each_scan(plan, &mut |source: &FarSource| {
+            all += source.table().row_groups().len()
+        });
+        let bar = ProgressBar::with_draw_target(Some(all as u64), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} row groups, {msg}, {elapsed}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Bar { bar, plan: Arc::clone(plan) }
+    }
+
+    pub(crate) fn show(&self) {
+        let (mut done, mut bytes) = (0, 0);
+        farpool_datafusion::each_scan(&self.plan, &mut |source: &FarSource| {
+            if let Some(sum) = source.outcome().sum() {
+                done += sum.report.shipped + sum.report.fetched + sum.report.skipped;
+                bytes += sum.report.link_bytes();
+            }
+        });
+        self.bar.set_message(farpool_command::units::show_bytes(bytes));
+        self.bar.set_position(done as u64);
+    }
+
+    /// Off the terminal, until it is shown again.
+    pub(crate) fn hide(&self) {
+        self.bar.finish_and_clear();
+        self.bar.reset();
+    }
+}

@@ -1,0 +1,106 @@
+//! What a query's scans did, behind its rows.
+
+use crate::Done;
+use farpool_command::exit::Failure;
+use farpool_command::table;
+use farpool_command::units::show_bytes;
+use farpool_distributed::Assigned;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// One line: rows, time, and what went over links.
+pub(crate) fn line(done: &Done) -> Result<(), Failure> {
+    let scans = farpool_datafusion::scans(&done.plan);
+    let bytes: u64 = scans.iter().filter_map(|scan| scan["actual"]["link_bytes"].as_u64()).sum();
+    let rows = if done.rows == 1 { "1 row".to_owned() } else { format!("{} rows", done.rows) };
+    let far = if scans.is_empty() { String::new() } else { format!(", {} over links", show_bytes(bytes)) };
+    writeln!(std::io::stderr(), "{rows} in {:.3} s{far}", done.elapsed.as_secs_f64())?;
+    Ok(())
+}
+
+/// A table of the scans, and what was not shipped; or all of it as JSON.
+pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
+    let mut out = std::io::stderr().lock();
+    let scans = farpool_datafusion::scans(&done.plan);
+    if is_json {
+        let columns = done.plan.schema().fields().len();
+        let task = |task: &Assigned| {
+            json!({
+                "table": task.table,
+                "task": task.task,
+                "worker": task.worker.as_str(),
+                "row_groups": task.groups.len(),
+                "row_groups_near": task.near,
+            })
+        };
+        let tasks: Vec<Value> = done.tasks.iter().map(task).collect();
+        let told = json!({
+            "rows": done.rows,
+            "columns": columns,
+            "seconds": done.elapsed.as_secs_f64(),
+            "scans": scans,
+            "tasks": tasks,
+        });
+        writeln!(out, "{told}")?;
+        return Ok(());
+    }
+    line(done)?;
+    let count = |value: &Value| value.as_u64().unwrap_or_default();
+    let seconds = |value: &Value| format!("{:.1} ms", value.as_f64().unwrap_or_default() * 1e3);
+    let ways = |ways: &Value| {
+        let each = ways.as_object().into_iter().flatten().map(|(way, steps)| format!("{steps} {way}"));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let row = |scan: &Value| {
+        let actual = &scan["actual"];
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        vec![
+            text(&scan["table"]),
+            ways(&actual["ways"]),
+            count(&actual["row_groups_shipped"]).to_string(),
+            count(&actual["row_groups_fetched"]).to_string(),
+            count(&actual["row_groups_skipped"]).to_string(),
+            show_bytes(count(&actual["result_bytes"])),
+            show_bytes(count(&actual["fetched_bytes"])),
+            seconds(&actual["node_seconds"]),
+            seconds(&actual["client_seconds"]),
+            seconds(&actual["expected_seconds"]),
+            seconds(&actual["step_seconds"]),
+        ]
+    };
+    let header = [
+        "scan", "steps", "shipped", "fetched", "skipped", "results", "columns", "at nodes", "here",
+        "expected", "took",
+    ];
+    for task in &done.tasks {
+        let Assigned { table, task, groups, near, worker } = task;
+        writeln!(
+            out,
+            "{table}: task {task}: {} row groups at {worker}, {near} of them near it",
+            groups.len()
+        )?;
+    }
+    if let Some(stages) = &done.stages {
+        writeln!(out, "{stages}")?;
+    }
+    let rows: Vec<_> = scans.iter().map(row).collect();
+    if !rows.is_empty() {
+        for line in table::lines(&header, &rows) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    for scan in &scans {
+        let name = scan["table"].as_str().unwrap_or_default();
+        let each = |what: &str| scan[what].as_array().cloned().unwrap_or_default();
+        for step in each("beside_the_data") {
+            writeln!(out, "{name}: beside the data: {}", step.as_str().unwrap_or_default())?;
+        }
+        if let Some(why) = scan["actual"]["why"].as_str() {
+            writeln!(out, "{name}: at last: {why}")?;
+        }
+        for why in each("not_shipped") {
+            writeln!(out, "{name}: not shipped: {}", why.as_str().unwrap_or_default())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! `farpool sql worker`: runs its part of other sessions' queries.
+
+use farpool::{Pool, PoolOptions};
+use farpool_command::exit::Failure;
+use farpool_command::reach;
+use farpool_distributed::{Beyond, serve};
+use std::io::Write;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Bytes of the name of a memory node, at most.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Flags of a worker.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where plans arrive; port 0 takes one that is free
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7800")]
+    listen: String,
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// A memory node of this host, whose row groups are read here; may be given several times
+    #[arg(long, value_name = "NODE", value_parser = name)]
+    near: Vec<String>,
+    /// Listen beyond this machine: whoever reaches the port can run plans over every table, and rows travel unencrypted
+    #[arg(long)]
+    insecure_listen: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.len() <= NAME_BYTES_MAX;
+    match is_name && !text.chars().any(|letter| letter == ',' || letter.is_control()) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("1 to {NAME_BYTES_MAX} bytes are permitted, without commas and control characters"))
+        }
+    }
+}
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let reach = args.reach.reach()?;
+    let options = PoolOptions {
+        label: Some("farpool sql worker".into()),
+        tls: reach.tls,
+        plaintext: reach.plaintext,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::connect_with(&args.pool, options)?;
+    let beyond = if args.insecure_listen { Beyond::Insecure } else { Beyond::Refused };
+    let served = runtime.block_on(async {
+        let listen = |error| Failure::Usage(format!("--listen {}: {error}", args.listen));
+        let listener = TcpListener::bind(&args.listen).await.map_err(listen)?;
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let address = listener.local_addr()?;
+        if beyond == Beyond::Insecure || address.ip().is_loopback() {
+            writeln!(std::io::stdout(), "ready http://{address}")?;
+        }
+        let stop = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        serve(listener, &pool, &args.near, beyond, stop).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                Failure::Refused(format!("--listen {}: {error}", args.listen))
+            }
+            _ => Failure::failed(error),
+        })
+    });
+    runtime.shutdown_background();
+    served
+}

@@ -1,0 +1,3 @@
+-- How many.
+SELECT count(*)
+FROM hits

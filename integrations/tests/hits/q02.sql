@@ -1,0 +1,4 @@
+-- Few pass.
+SELECT count(*)
+FROM hits
+WHERE adv_engine_id <> 0

@@ -1,0 +1,3 @@
+-- Mean of large numbers.
+SELECT avg(user_id) AS a
+FROM hits

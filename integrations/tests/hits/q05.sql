@@ -1,0 +1,3 @@
+-- Distinct, many.
+SELECT count(DISTINCT user_id) AS c
+FROM hits

@@ -1,0 +1,7 @@
+-- Two keys.
+SELECT mobile_phone, mobile_phone_model, count(DISTINCT user_id) AS u
+FROM hits
+WHERE mobile_phone_model <> ''
+GROUP BY mobile_phone, mobile_phone_model
+ORDER BY u DESC, mobile_phone, mobile_phone_model
+LIMIT 10

@@ -1,0 +1,4 @@
+-- A pattern that few match.
+SELECT count(*)
+FROM hits
+WHERE url LIKE '%google%'

@@ -1,0 +1,190 @@
+//! TPC-H and the queries over hits: far tables put from the Parquet files that DuckDB answered for, in every placement.
+//!
+//! The idea: what is exact must be equal; of what is not, no more is asked than that it is as good as its type. Sums of
+//! floating-point numbers may differ by their order, and where one engine says a decimal and the other a floating-point
+//! number, the decimal may be cut off behind its last digit.
+
+use crate::pools::{embedded, files, put, reference, session_in, stem};
+use crate::{PLACEMENTS, canonical};
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Schema};
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use farpool_datafusion::Session;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tokio::runtime::Runtime;
+
+/// What two sums in different orders may differ by, relatively.
+const TOLERANCE: f64 = 1e-9;
+
+/// Rows, and how exact their columns are.
+struct Answer {
+    rows: Vec<Vec<String>>,
+    columns: Vec<Exactness>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Exactness {
+    Float,
+    /// Whole numbers have no digits behind the point.
+    Decimal {
+        scale: i8,
+    },
+    Text,
+}
+
+impl Answer {
+    fn of(schema: &Schema, batches: &[RecordBatch]) -> Result<Answer, String> {
+        let exactness = |of: &DataType| match of {
+            DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale) => {
+                Exactness::Decimal { scale: *scale }
+            }
+            of if of.is_integer() => Exactness::Decimal { scale: 0 },
+            of if of.is_floating() => Exactness::Float,
+            _ => Exactness::Text,
+        };
+        let columns = schema.fields().iter().map(|field| exactness(field.data_type())).collect();
+        Ok(Answer { rows: canonical::rows(batches)?, columns })
+    }
+
+    /// The first place where it is not what is wanted.
+    fn difference(&self, wanted: &Answer) -> Option<String> {
+        let shape = |of: &Answer| (of.rows.len(), of.columns.len());
+        if shape(self) != shape(wanted) {
+            return Some(format!("{:?} rows and columns, not {:?}", shape(self), shape(wanted)));
+        }
+        for (row, (found, wanted_row)) in self.rows.iter().zip(&wanted.rows).enumerate() {
+            for column in 0..self.columns.len() {
+                let (one, other) = (&found[column], &wanted_row[column]);
+                if !is_alike((one, self.columns[column]), (other, wanted.columns[column])) {
+                    return Some(format!("row {row}, column {column}: {one}, not {other}"));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn is_alike(one: (&str, Exactness), other: (&str, Exactness)) -> bool {
+    if one.0 == other.0 {
+        return true;
+    }
+    if one.0 == canonical::NULL || other.0 == canonical::NULL {
+        return false;
+    }
+    let number = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
+    let (a, b) = (number(one.0), number(other.0));
+    let near = TOLERANCE * a.abs().max(b.abs());
+    match (one.1, other.1) {
+        (Exactness::Float, Exactness::Float) => (a - b).abs() <= near,
+        (Exactness::Float, Exactness::Decimal { scale })
+        | (Exactness::Decimal { scale }, Exactness::Float) => {
+            (a - b).abs() <= near.max(10f64.powi(-i32::from(scale)))
+        }
+        (Exactness::Decimal { .. }, Exactness::Decimal { .. }) => {
+            without_zeros(one.0) == without_zeros(other.0)
+        }
+        _ => false,
+    }
+}
+
+/// A number without zeros behind its point that say nothing.
+fn without_zeros(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
+}
+
+fn wanted(path: &Path) -> Answer {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("a Parquet file");
+    let schema = builder.schema().clone();
+    let batches = builder.build().expect("a reader").collect::<Result<Vec<_>, _>>().expect("rows");
+    Answer::of(&schema, &batches).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+async fn answer(session: &Session, sql: &str) -> Result<Answer, String> {
+    let frame = session.context().sql(sql).await.map_err(|error| error.to_string())?;
+    let schema = frame.schema().as_arrow().clone();
+    let batches = frame.collect().await.map_err(|error| error.to_string())?;
+    Answer::of(&schema, &batches)
+}
+
+/// The queries of a part of the reference, of which there are so many.
+pub struct Queries {
+    part: &'static str,
+    folder: PathBuf,
+    queries: Vec<PathBuf>,
+}
+
+impl Queries {
+    pub fn of(part: &'static str, queries_min: usize) -> Queries {
+        let folder = reference(part);
+        let queries = files(&folder.join("queries"), "sql");
+        assert!(queries.len() >= queries_min, "{} queries; there are {queries_min}", queries.len());
+        Queries { part, folder, queries }
+    }
+
+    /// What they read.
+    pub fn tables(&self) -> Vec<PathBuf> {
+        files(&self.folder.join("data"), "parquet")
+    }
+
+    /// Runs all of them. Returns what is not as it has to be.
+    pub async fn compare(&self, session: &Session, how: &str) -> Vec<String> {
+        let mut faults = Vec::new();
+        for query in &self.queries {
+            let name = stem(query);
+            let sql = std::fs::read_to_string(query).expect("a query");
+            let wanted = wanted(&self.folder.join("answers").join(format!("{name}.parquet")));
+            let fault = match answer(session, &sql).await {
+                Ok(found) => found.difference(&wanted),
+                Err(error) => Some(error),
+            };
+            faults.extend(fault.map(|fault| format!("{} {name}, {how}: {fault}", self.part)));
+        }
+        faults
+    }
+}
+
+/// Every query of a part of the reference in every placement. Fails with all that was found.
+fn compare_all(part: &'static str, queries_min: usize) {
+    let queries = Queries::of(part, queries_min);
+    let tables = queries.tables();
+    let pool = embedded(&tables);
+    put(&pool, &tables);
+    let runtime = Runtime::new().expect("a runtime");
+    let mut faults = Vec::new();
+    for placement in PLACEMENTS {
+        let session = session_in(&pool, placement, &runtime);
+        faults.extend(runtime.block_on(queries.compare(&session, placement)));
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn tpch_has_the_answers_of_duckdb_in_all_placements() {
+    compare_all("tpch", 22);
+}
+
+#[test]
+fn queries_over_hits_have_the_answers_of_duckdb_in_all_placements() {
+    compare_all("hits", 30);
+}
+
+#[test]
+fn answers_are_compared_as_exactly_as_their_types_permit() {
+    let (float, text) = (Exactness::Float, Exactness::Text);
+    let decimal = |scale| Exactness::Decimal { scale };
+    assert!(is_alike(("1.5", float), ("1.5000000001", float)));
+    assert!(!is_alike(("1.5", float), ("1.50000001", float)));
+    assert!(!is_alike(("0", float), ("1e-300", float)));
+    assert!(is_alike(("25.505793", decimal(6)), ("25.5057936", float)));
+    assert!(!is_alike(("25.505792", decimal(6)), ("25.5057936", float)));
+    assert!(is_alike(("12.30", decimal(2)), ("12.3", decimal(1))));
+    assert!(is_alike(("12.00", decimal(2)), ("12", decimal(0))));
+    assert!(!is_alike(("120", decimal(0)), ("12", decimal(0))));
+    assert!(!is_alike(("12.31", decimal(2)), ("12.30", decimal(2))));
+    assert!(!is_alike(("NULL", float), ("0", float)));
+    assert!(!is_alike(("a", text), ("A", text)));
+    assert!(is_alike(("NaN", float), ("NaN", float)));
+    assert!(!is_alike(("NaN", float), ("1", float)));
+}

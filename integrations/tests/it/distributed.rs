@@ -1,0 +1,395 @@
+//! Queries over two workers, which are processes: the rows of one session, tasks where the row groups lie, and a worker
+//! that is killed, stopped or asked for what it must not do.
+
+use crate::answers::Queries;
+use crate::plans::{lines, sales};
+use crate::pools::{Cluster, Process, command, put};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use datafusion::common::Result;
+use datafusion::datasource::MemTable;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResolver};
+use farpool_datafusion::{Options, Session};
+use farpool_distributed::{Beyond, WorkerAddress, Workers};
+use futures::StreamExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::future::Future;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names the farpool-sql binary.
+const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
+/// No query here takes so long: what does hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Rows of the second table: some row groups.
+const ITEMS: i64 = 300_000;
+
+/// Two nodes, a worker near each, a session that has both and one that has none.
+struct Bench {
+    cluster: Cluster,
+    processes: Vec<Process>,
+    workers: Arc<Workers>,
+    far: Session,
+    near: Session,
+}
+
+fn worker(cluster: &Cluster, node: &str) -> Process {
+    let args = ["worker", "--listen", "127.0.0.1:0", "--pool", cluster.pool.url(), "--near", node];
+    Process::start(FARPOOL_SQL, &args)
+}
+
+impl Bench {
+    fn start(memory: &str) -> Bench {
+        let cluster = Cluster::start(memory);
+        let processes = vec![worker(&cluster, "one"), worker(&cluster, "two")];
+        let known: Vec<WorkerAddress> =
+            processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
+        let workers = Workers::new(known, Beyond::Refused).expect("workers");
+        let far =
+            farpool_distributed::session(&cluster.pool, Options::default(), &workers).expect("a session");
+        let near = Session::new(&cluster.pool, Options::default()).expect("a session");
+        Bench { cluster, processes, workers, far, near }
+    }
+
+    /// With tables whose row groups lie at both nodes.
+    fn with_tables() -> Bench {
+        let bench = Bench::start("256MiB");
+        let items = RecordBatch::try_from_iter([
+            (
+                "item",
+                Arc::new(Int64Array::from_iter_values((0..ITEMS).map(|row| row * 7 % ITEMS))) as ArrayRef,
+            ),
+            (
+                "name",
+                Arc::new(StringArray::from_iter_values((0..ITEMS).map(|row| format!("name {}", row % 97)))),
+            ),
+        ])
+        .expect("a batch");
+        for (name, batch) in [("sales", sales()), ("items", items)] {
+            bench.cluster.pool.put_table(name, batch.schema(), [batch]).expect("put");
+        }
+        bench
+    }
+
+    /// The URL of a worker, as errors have it.
+    fn url(&self, worker: usize) -> &str {
+        &self.processes[worker].ready
+    }
+}
+
+async fn rows(session: &Session, sql: &str) -> Result<Vec<String>> {
+    Ok(lines(&session.context().sql(sql).await?.collect().await?))
+}
+
+/// The outcome, unless it hangs.
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("an answer or an error, and no hang")
+}
+
+/// Each of them is divided.
+const DIVIDED: [&str; 14] = [
+    "SELECT count(*) FROM sales WHERE item < 900",
+    "SELECT count(*), sum(item), min(day), max(price), avg(exact) FROM sales WHERE item < 500",
+    "SELECT shop, count(*), sum(exact), avg(exact), min(id), max(day) FROM sales GROUP BY shop",
+    "SELECT item % 7 AS rest, count(DISTINCT shop), count(*) FROM sales GROUP BY item % 7",
+    "SELECT DISTINCT shop, item % 5 FROM sales",
+    "SELECT id, shop FROM sales WHERE item = 77 AND shop LIKE 'shop 1%'",
+    "SELECT id, item FROM sales ORDER BY item DESC, id LIMIT 17",
+    "SELECT s.id, few.name FROM sales s JOIN (SELECT item, name FROM items ORDER BY item DESC LIMIT 5) few ON s.id = few.item",
+    "SELECT i.name, count(*), sum(s.exact) FROM sales s JOIN items i ON s.id = i.item WHERE s.item < 300 GROUP BY i.name",
+    "SELECT s.shop, count(*) FROM sales s LEFT JOIN items i ON s.id = i.item AND i.name = 'name 5' WHERE i.item IS NULL GROUP BY s.shop",
+    "SELECT count(*) FROM sales WHERE id IN (SELECT item FROM items WHERE name = 'name 3')",
+    "SELECT count(*) FROM sales WHERE exact > (SELECT avg(exact) FROM sales)",
+    "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop UNION ALL SELECT name, count(*) FROM items GROUP BY name) ORDER BY n DESC, shop LIMIT 9",
+    "SELECT shop, id, row_number() OVER (PARTITION BY shop ORDER BY id DESC) AS place FROM sales WHERE item = 5",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_over_two_workers_have_the_rows_of_one_session() {
+    let bench = Bench::with_tables();
+    for placement in crate::PLACEMENTS {
+        for session in [&bench.far, &bench.near] {
+            rows(session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
+        }
+        for sql in DIVIDED {
+            assert_eq!(soon(bench.workers.refresh()).await, [], "both answer");
+            let wanted = rows(&bench.near, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+            let found = soon(rows(&bench.far, sql)).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+            assert_eq!(found, wanted, "{placement}: {sql}");
+            let took_part: BTreeSet<_> =
+                bench.workers.assigned().into_iter().map(|task| task.worker).collect();
+            assert_eq!(took_part.len(), 2, "{placement}: both work on {sql}");
+        }
+        // Any so many rows will do.
+        let some = soon(rows(&bench.far, "SELECT id FROM sales WHERE item > 3 LIMIT 100000")).await;
+        let ids: BTreeSet<String> = some.expect("rows").into_iter().collect();
+        assert_eq!(ids.len(), 100_000, "{placement}: as many rows as the limit, each once");
+        let joined =
+            "SELECT count(*) FROM (SELECT id FROM sales LIMIT 70000) s JOIN items i ON s.id = i.item";
+        let some = soon(rows(&bench.far, joined)).await.expect("rows");
+        let many: i64 = some[0].parse().expect("a number");
+        assert!(many <= 70_000, "{placement}: {many} partners of 70000 rows");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_go_to_the_worker_near_their_row_groups() {
+    let bench = Bench::with_tables();
+    soon(bench.workers.refresh()).await;
+    soon(rows(&bench.far, "SELECT shop, count(*), sum(exact) FROM sales GROUP BY shop")).await.expect("rows");
+    let table = bench.cluster.pool.table("sales").expect("there");
+    let place = |group: &usize| table.place(*group).expect("one piece").node;
+    let all: BTreeSet<String> = (0..table.row_groups().len()).map(|group| place(&group)).collect();
+    assert_eq!(all.len(), 2, "row groups lie at both nodes");
+    let mut seen = BTreeMap::new();
+    for task in bench.workers.assigned() {
+        let here = ["one", "two"][usize::from(task.worker.as_str().trim_end_matches('/') == bench.url(1))];
+        assert_eq!(task.near, task.groups.len(), "all of {task:?} is near");
+        for group in task.groups {
+            assert_eq!(place(&group), here, "row group {group} is read at {}", task.worker);
+            *seen.entry(group).or_insert(0) += 1;
+        }
+    }
+    let once: BTreeMap<usize, i32> = (0..table.row_groups().len()).map(|group| (group, 1)).collect();
+    assert_eq!(seen, once, "each row group is read once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tpch_over_two_workers_has_the_answers_of_duckdb() {
+    let queries = Queries::of("tpch", 22);
+    let bench = Bench::start("768MiB");
+    put(&bench.cluster.pool, &queries.tables());
+    soon(bench.workers.refresh()).await;
+    let faults = soon(queries.compare(&bench.far, "two workers")).await;
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let tables: BTreeSet<String> = bench.workers.assigned().into_iter().map(|task| task.table).collect();
+    assert!(tables.contains("lineitem") && tables.contains("orders"), "divided: {tables:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_between_queries_is_an_error_by_name_and_then_left_out() {
+    let mut bench = Bench::with_tables();
+    let sql = "SELECT shop, count(*), sum(exact) FROM sales GROUP BY shop";
+    let wanted = rows(&bench.near, sql).await.expect("rows");
+    soon(bench.workers.refresh()).await;
+    assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted);
+
+    bench.processes[0].kill();
+    let why = soon(rows(&bench.far, sql)).await.expect_err("one of its tasks has nobody").strip_backtrace();
+    assert!(why.contains(bench.url(0)) && why.contains("is lost"), "{why}");
+
+    let left_out = soon(bench.workers.refresh()).await;
+    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    assert_eq!(left_out[0].worker.as_str().trim_end_matches('/'), bench.url(0));
+    for sql in DIVIDED {
+        let wanted = rows(&bench.near, sql).await.expect("rows");
+        assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted, "one worker: {sql}");
+    }
+
+    // Without any, queries run here.
+    bench.processes[1].kill();
+    assert_eq!(soon(bench.workers.refresh()).await.len(), 2);
+    assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted);
+    assert_eq!(bench.workers.assigned(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_loss() {
+    let mut bench = Bench::with_tables();
+    let queries = [
+        "SELECT * FROM sales",
+        "SELECT s.id, s.shop, i.name FROM sales s JOIN items i ON s.id = i.item",
+        "SELECT id, price, exact FROM sales ORDER BY exact, id",
+    ];
+    let mut lost = 0;
+    for round in 0..9 {
+        let sql = queries[round % queries.len()];
+        // What is not taken of the first stays with the workers, so that they are at work when one of them is killed.
+        // The others merge streams in an order, or join them, and would wait for ever if one were not read.
+        let budget = if round % queries.len() == 0 { 1 << 16 } else { usize::MAX };
+        let set = format!("SET distributed.worker_connection_buffer_budget_bytes = {budget}");
+        rows(&bench.far, &set).await.expect("set");
+        let wanted = rows(&bench.near, sql).await.expect("rows");
+        assert_eq!(soon(bench.workers.refresh()).await, [], "both answer");
+        // Before the first batch, behind it, and behind some.
+        let (victim, batches) = (round % 2, round / queries.len() * 2);
+        let outcome = soon(async {
+            let mut stream = bench.far.context().sql(sql).await?.execute_stream().await?;
+            let mut taken = Vec::new();
+            for _ in 0..batches {
+                taken.extend(stream.next().await.transpose()?);
+            }
+            bench.processes[victim].kill();
+            while let Some(batch) = stream.next().await {
+                taken.push(batch?);
+            }
+            Ok::<_, datafusion::error::DataFusionError>(lines(&taken))
+        })
+        .await;
+        match outcome {
+            Ok(found) => {
+                assert!(found == wanted, "round {round}: {} rows, not {}", found.len(), wanted.len())
+            }
+            Err(error) => {
+                let why = error.strip_backtrace();
+                assert!(why.contains(bench.url(victim)), "round {round}: {why}");
+                lost += 1;
+            }
+        }
+        // The other one does it alone.
+        assert_eq!(soon(bench.workers.refresh()).await.len(), 1);
+        assert!(soon(rows(&bench.far, sql)).await.expect("rows") == wanted, "round {round}: alone");
+        let (node, port) =
+            (["one", "two"][victim], bench.url(victim).rsplit_once(':').expect("a port").1.to_owned());
+        let listen = format!("127.0.0.1:{port}");
+        let args = ["worker", "--listen", &listen, "--pool", bench.cluster.pool.url(), "--near", node];
+        bench.processes[victim] = Process::start(FARPOOL_SQL, &args);
+    }
+    assert!(lost > 0, "no query was caught at work");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stands_still_is_an_error_by_name() {
+    let bench = Bench::with_tables();
+    let sql = "SELECT shop, count(*), sum(exact) FROM sales GROUP BY shop";
+    soon(bench.workers.refresh()).await;
+    soon(rows(&bench.far, sql)).await.expect("rows");
+    let signal = |signal: &str| {
+        let sent = Command::new("kill").args([signal, &bench.processes[1].id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    };
+    signal("-STOP");
+    let outcome = soon(rows(&bench.far, sql)).await;
+    let left_out = soon(bench.workers.refresh()).await;
+    let alone = soon(rows(&bench.far, sql)).await;
+    signal("-CONT");
+    let why = outcome.expect_err("half of it is missing").strip_backtrace();
+    assert!(why.contains(bench.url(1)), "{why}");
+    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    assert_eq!(alone.expect("rows"), rows(&bench.near, sql).await.expect("rows"));
+    assert_eq!(soon(bench.workers.refresh()).await, [], "it is back");
+    assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), rows(&bench.near, sql).await.expect("rows"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_replaced_since_the_plan_is_refused_by_name() {
+    let bench = Bench::with_tables();
+    soon(bench.workers.refresh()).await;
+    let frame =
+        bench.far.context().sql("SELECT shop, count(*) FROM sales GROUP BY shop").await.expect("a query");
+    let task = Arc::new(frame.task_ctx());
+    let plan = frame.create_physical_plan().await.expect("a plan");
+    let (pool, fewer) = (&bench.cluster.pool, sales().slice(0, 400_000));
+    pool.put_table("sales", fewer.schema(), [fewer]).expect("put");
+    let why = soon(collect(plan, task)).await.expect_err("another table").strip_backtrace();
+    assert!(why.contains("far table sales is not the one that the query was planned for"), "{why}");
+    let fresh = soon(rows(&bench.far, "SELECT count(*) FROM sales")).await.expect("rows");
+    assert_eq!(fresh, ["400000"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_reads_local_tables_stays_in_its_process() {
+    let bench = Bench::with_tables();
+    soon(bench.workers.refresh()).await;
+    let few =
+        RecordBatch::try_from_iter([("item", Arc::new(Int64Array::from_iter_values([7, 19])) as ArrayRef)]);
+    let few = few.expect("a batch");
+    let local = Arc::new(MemTable::try_new(few.schema(), vec![vec![few]]).expect("a table"));
+    for session in [&bench.far, &bench.near] {
+        session.context().register_table("few", Arc::clone(&local) as _).expect("registered");
+    }
+    let sql = "SELECT count(*), sum(exact) FROM sales JOIN few USING (item)";
+    let wanted = rows(&bench.near, sql).await.expect("rows");
+    assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted);
+    assert_eq!(bench.workers.assigned(), []);
+}
+
+/// A session of somebody else's, that sends whatever it likes to our worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_refuses_plans_that_read_its_files() {
+    struct Both(Vec<WorkerAddress>);
+    impl WorkerResolver for Both {
+        fn get_urls(&self) -> Result<Vec<url::Url>> {
+            Ok(self.0.iter().map(|worker| worker.url.clone()).collect())
+        }
+    }
+    let bench = Bench::start("64MiB");
+    let folder = tempfile::tempdir().expect("a folder");
+    let batch = sales().slice(0, 1_000);
+    for file in ["a.parquet", "b.parquet", "c.parquet"] {
+        let file = File::create(folder.path().join(file)).expect("a file");
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).expect("a writer");
+        writer.write(&batch).expect("written");
+        writer.close().expect("closed");
+    }
+    let known = bench.processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_distributed_planner()
+        .with_distributed_worker_resolver(Both(known))
+        .with_distributed_file_scan_config_bytes_per_partition(1)
+        .expect("a number")
+        .build();
+    let context = SessionContext::new_with_state(state);
+    let path = folder.path().to_string_lossy().into_owned();
+    context.register_parquet("local", path, ParquetReadOptions::default()).await.expect("registered");
+    let frame = context.sql("SELECT shop, count(*) FROM local GROUP BY shop").await.expect("a query");
+    let why = soon(frame.collect()).await.expect_err("refused").strip_backtrace();
+    assert!(why.contains("is refused: workers read far tables, and nothing else"), "{why}");
+}
+
+#[test]
+fn a_worker_listens_beyond_this_machine_only_if_told_to() {
+    let cluster = Cluster::start("64MiB");
+    let args = ["worker", "--listen", "0.0.0.0:0", "--pool", cluster.pool.url()];
+    let refused = command(FARPOOL_SQL).args(args).output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("0.0.0.0") && said.contains("--insecure-listen"), "{said}");
+    assert!(refused.stdout.is_empty(), "it never was ready");
+    let far = command(FARPOOL_SQL)
+        .args(["--pool", cluster.pool.url(), "--workers", "http://192.0.2.1:7800", "-c", "SELECT 1"])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&far.stderr).into_owned();
+    assert_eq!(far.status.code(), Some(1), "{said}");
+    assert!(said.contains("--insecure-workers"), "{said}");
+}
+
+#[test]
+fn the_command_divides_queries_and_goes_on_without_a_lost_worker() {
+    let mut bench = Bench::with_tables();
+    let run = |bench: &Bench| {
+        let pool = bench.cluster.pool.url();
+        let workers = ["--workers", bench.url(0), "--workers", bench.url(1)];
+        let what = [
+            "--explain",
+            "--json",
+            "--quiet",
+            "--format",
+            "csv",
+            "-c",
+            "SELECT count(*) AS n FROM sales WHERE item >= 0",
+        ];
+        let output = command(FARPOOL_SQL).args(["--pool", pool]).args(workers).args(what).output();
+        let output = output.expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (said, told) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{told}");
+        assert_eq!(said.trim(), "n\n470000");
+        told
+    };
+    let told = run(&bench);
+    let json: serde_json::Value = serde_json::from_str(&told).expect("one object");
+    let tasks = json["tasks"].as_array().expect("a list");
+    assert_eq!(tasks.len(), 2, "{told}");
+    assert!(tasks.iter().all(|task| task["row_groups"] == task["row_groups_near"]), "{told}");
+    bench.processes[0].kill();
+    let told = run(&bench);
+    assert!(told.contains(bench.url(0)) && told.contains("is left out"), "{told}");
+}

@@ -1,0 +1,11 @@
+//! Tests of far tables in engines that are linked with them. What they read is made by `reference.py`.
+
+mod answers;
+mod canonical;
+mod distributed;
+mod plans;
+mod pools;
+mod suite;
+
+/// Ways to run a scan.
+const PLACEMENTS: [&str; 4] = ["auto", "fetch", "ship", "split"];

@@ -1,0 +1,151 @@
+//! Pools to run SQL over, and the tables that `reference.py` made put into them.
+
+use arrow::array::RecordBatchReader;
+use arrow::ipc::reader::FileReader;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use farpool::{EmbeddedOptions, Pool, PoolOptions, Protection, TransportChoice};
+use farpool_datafusion::{Options, Session};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Large enough for a full row group of any table here, so that row groups end at 65,536 rows.
+const REGION_BYTES: u64 = 16 << 20;
+/// What tables take at least: some regions each, of every node.
+const MEMORY_BYTES_MIN: u64 = 1 << 30;
+/// Parquet is packed; this much more may lie in memory.
+const MEMORY_PER_FILE_BYTE: u64 = 6;
+/// Names the farpool binary.
+const FARPOOL: &str = "FARPOOL_BIN";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A part of the folder that `reference.py` made.
+pub fn reference(part: &str) -> PathBuf {
+    let folder = std::env::var_os("FARPOOL_SUITE").expect(
+        "FARPOOL_SUITE names the folder that integrations/tests/reference.py made: run `make test-sql`",
+    );
+    let part = Path::new(&folder).join(part);
+    assert!(part.is_dir(), "{} is no folder: run integrations/tests/reference.py", part.display());
+    part
+}
+
+/// The files of a folder that end so, by name. There is at least one.
+pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|of| of == extension))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no .{extension} files in {}", folder.display());
+    files
+}
+
+pub fn stem(path: &Path) -> String {
+    path.file_stem().expect("a name").to_string_lossy().into_owned()
+}
+
+/// A pool of two nodes inside this process, large enough for these files.
+pub fn embedded(tables: &[PathBuf]) -> Pool {
+    let file_bytes: u64 = tables.iter().map(|path| path.metadata().expect("a file").len()).sum();
+    let mut options = EmbeddedOptions::new(MEMORY_BYTES_MIN + file_bytes * MEMORY_PER_FILE_BYTE);
+    options.node_count = 2;
+    options.region_bytes = Some(REGION_BYTES);
+    Pool::embedded(options).expect("an embedded pool")
+}
+
+/// Puts each file as a far table of its name.
+pub fn put(pool: &Pool, tables: &[PathBuf]) {
+    for path in tables {
+        let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let reader: Box<dyn RecordBatchReader> = if path.extension().is_some_and(|of| of == "parquet") {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("a Parquet file");
+            Box::new(builder.build().expect("a reader"))
+        } else {
+            Box::new(FileReader::try_new(BufReader::new(file), None).expect("an Arrow file"))
+        };
+        let put = pool.try_put_table(&stem(path), reader.schema(), reader);
+        put.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+/// A session whose scans run so.
+pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
+    let session = Session::new(pool, Options::default()).expect("a session");
+    let set = format!("SET farpool.placement = '{placement}'");
+    let done = runtime.block_on(async { session.context().sql(&set).await?.collect().await });
+    done.unwrap_or_else(|error| panic!("{set}: {error}"));
+    session
+}
+
+/// A broker and two nodes as processes, which end with this value.
+pub struct Cluster {
+    pub pool: Pool,
+    _processes: Vec<Process>,
+}
+
+impl Cluster {
+    /// Reached over tcp, with so much memory of each node.
+    pub fn start(memory: &str) -> Cluster {
+        let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
+        let node = |name| {
+            let to = ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory];
+            Process::start(FARPOOL, &[&["node", "--name", name], &to[..]].concat())
+        };
+        let nodes = [node("one"), node("two")];
+        let options = PoolOptions {
+            transport: TransportChoice::Tcp,
+            protection: Some(Protection::None),
+            ..PoolOptions::default()
+        };
+        let pool = Pool::connect_with(&broker.ready, options).expect("a session");
+        let begun = Instant::now();
+        while pool.status().expect("a status").nodes.len() < nodes.len() {
+            assert!(begun.elapsed() < PATIENCE, "both nodes join within {PATIENCE:?}");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        Cluster { pool, _processes: nodes.into_iter().chain([broker]).collect() }
+    }
+}
+
+/// A process that says when it is ready.
+pub struct Process {
+    child: Child,
+    /// What it said then.
+    pub ready: String,
+}
+
+/// The command that this variable names.
+pub fn command(variable: &str) -> Command {
+    let binary = std::env::var(variable);
+    Command::new(binary.unwrap_or_else(|_| panic!("{variable} names a binary: run `make test-sql`")))
+}
+
+impl Process {
+    pub fn start(variable: &str, args: &[&str]) -> Process {
+        let mut child = command(variable).args(args).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}"));
+        Process { ready: ready.trim().to_owned(), child }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Without any notice; when this returns, it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
