@@ -8,15 +8,24 @@ READY := $(VENV)/.ready
 BIN := $(CARGO_TARGET_DIR)/release/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
+TESTED = FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
+# All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
+# their own, and the wheel is tested as maturin builds it.
+EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
+# Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
+COMMAND ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help build rivals wheel demo bench test test-rust test-sim test-fuzz test-python farview lint sim loss mutants tla fuzz clean
+.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-sql reference farview lint sim loss mutants tla fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
+
+sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a whole SQL engine along
+	cargo build $(CARGO_FLAGS) --package farpool-sql
 
 rivals: ## Build what farpool bench io drives to compare with
 	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio
@@ -42,7 +51,11 @@ bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis
 farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
-test: lint test-rust test-sim test-fuzz test-python ## All checks and tests: what CI runs
+test: ## All checks and tests: what CI runs
+	$(MAKE) COMMAND=everything lint test-rust test-sim test-fuzz test-python
+
+everything: # All programs and tests, with the features that they have together.
+	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
 
 lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
@@ -51,15 +64,16 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo xtask deps
 	cargo xtask licenses
 	cargo xtask tidy
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/sql integrations
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/sql integrations
 
-test-rust: build rivals ## Unit, property, conformance and end-to-end tests
+test-core: build rivals ## Tests of the core alone, without an SQL engine
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
-test-sim: ## A hundred simulated worlds, and some of them twice
-	cargo build $(CARGO_FLAGS) --package farpool-sim
-	cargo test $(CARGO_FLAGS) --package farpool-sim
+test-rust: everything reference ## Unit, property, conformance and end-to-end tests, SQL included
+	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
+
+test-sim: everything ## A hundred simulated worlds
 	$(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
 
 test-fuzz: ## Some seconds of what `make fuzz` does
@@ -75,8 +89,15 @@ loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each pro
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
-test-python: build wheel ## The wheel against real brokers and nodes, DuckDB included
+test-python: $(COMMAND) wheel ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
+
+test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
+	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
+
+reference: $(READY) # What DuckDB answers.
+	$(VENV)/bin/python integrations/tests/suite/make.py --check
+	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
@@ -85,4 +106,4 @@ tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
-	rm -rf $(CACHE)/target $(CACHE)/venv-* $(CACHE)/tpch-*
+	rm -rf $(CACHE)/target $(CACHE)/venv-* $(CACHE)/tpch-* $(CACHE)/sql-reference
