@@ -13,6 +13,9 @@ use arrow_schema::DataType;
 use std::fmt::Display;
 use std::sync::Arc;
 
+/// Whatever is of so many bits and a sign is below [`DECIMAL_END`].
+const DECIMAL_BITS: u32 = 126;
+
 /// One past the greatest decimal.
 pub(super) const DECIMAL_END: i128 = 10i128.pow(DECIMAL_DIGITS_MAX as u32);
 
@@ -21,7 +24,8 @@ fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
     NullBuffer::union(left.nulls(), right.nulls())
 }
 
-/// What two columns make, or of which row they make nothing that fits.
+/// What two columns make, or of which row they make nothing that fits. Of decimals, a column of one row may stand for as
+/// many as the other has.
 pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
     match left.data_type() {
         DataType::Int8 => whole::<Int8Type>(binary, left, right),
@@ -112,6 +116,20 @@ fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef
         Binary::Multiply => scale(left) + scale(right),
         _ => scale(left),
     };
+    let of = data_type(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale });
+    let count = if left.len() == 1 { right.len() } else { left.len() };
+    if [left, right].iter().any(|side| side.len() < count && side.is_null(0)) {
+        return Ok(new_null_array(&of, count));
+    }
+    let nulls = |side: &Decimal128Array| side.nulls().filter(|_| side.len() == count).cloned();
+    let nulls = NullBuffer::union(nulls(left).as_ref(), nulls(right).as_ref());
+    if let Some(values) = unchecked(binary, left.values(), right.values()) {
+        return Ok(Arc::new(Decimal128Array::new(values.into(), nulls).with_data_type(of)));
+    }
+    let all = |side: &Decimal128Array| match side.len() == count {
+        true => side.clone(),
+        false => Decimal128Array::from_value(side.value(0), count),
+    };
     let apply = |left: i128, right: i128| {
         let result = match binary {
             Binary::Add => left.checked_add(right),
@@ -123,9 +141,42 @@ fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef
         let fits = result.filter(|value| value.unsigned_abs() < DECIMAL_END.unsigned_abs());
         fits.ok_or_else(|| format!("{left} {} {right} in units of the last digit", symbol(binary)))
     };
-    let result = rows::<Decimal128Type>(left, right, both(left, right), apply)?;
-    let of = Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale };
-    Ok(Arc::new(result.with_data_type(data_type(of))))
+    let result = rows::<Decimal128Type>(&all(left), &all(right), nulls, apply)?;
+    Ok(Arc::new(result.with_data_type(of)))
+}
+
+/// What they make where none of their values can make anything that does not fit, as nearly always.
+fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>> {
+    let (left_bits, right_bits) = (bits(left), bits(right));
+    match binary {
+        Binary::Multiply if left_bits.max(right_bits) <= 63 => Some(pairs(left, right, |left, right| {
+            i128::from(left as i64).wrapping_mul(i128::from(right as i64))
+        })),
+        Binary::Multiply if left_bits + right_bits <= DECIMAL_BITS => {
+            Some(pairs(left, right, i128::wrapping_mul))
+        }
+        Binary::Add if left_bits.max(right_bits) < DECIMAL_BITS => {
+            Some(pairs(left, right, i128::wrapping_add))
+        }
+        Binary::Subtract if left_bits.max(right_bits) < DECIMAL_BITS => {
+            Some(pairs(left, right, i128::wrapping_sub))
+        }
+        _ => None,
+    }
+}
+
+/// Bits of the greatest magnitude of these values, or of one below it.
+fn bits(values: &[i128]) -> u32 {
+    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
+    u128::BITS - ones.leading_zeros()
+}
+
+fn pairs(left: &[i128], right: &[i128], apply: impl Fn(i128, i128) -> i128) -> Vec<i128> {
+    match (left, right) {
+        ([left], right) => right.iter().map(|right| apply(*left, *right)).collect(),
+        (left, [right]) => left.iter().map(|left| apply(*left, *right)).collect(),
+        _ => left.iter().zip(right).map(|(left, right)| apply(*left, *right)).collect(),
+    }
 }
 
 /// Row by row, where neither is NULL.

@@ -171,7 +171,12 @@ impl Compiled {
                 let (right, left) = (pop()?, pop()?);
                 let is_scalar = left.is_scalar && right.is_scalar;
                 let length = if is_scalar { 1 } else { rows.count };
-                let (left, right) = (left.of_length(length, limits)?, right.of_length(length, limits)?);
+                // One value stands for all rows where sides are decimals.
+                let of_length = |side: Operand| match side.array.data_type() {
+                    DataType::Decimal128(..) => Ok(side.array),
+                    _ => side.of_length(length, limits),
+                };
+                let (left, right) = (of_length(left)?, of_length(right)?);
                 let array =
                     arithmetic::binary(*binary, &left, &right).map_err(|what| limits.overflow(what))?;
                 Operand { array, is_scalar }
