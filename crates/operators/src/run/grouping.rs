@@ -11,10 +11,10 @@ use arrow_array::{ArrayRef, RecordBatch};
 
 /// Groups, by how they are held.
 pub(super) enum Grouping {
-    /// Keys and accumulators of fixed width.
-    Packed(PackedGroups),
+    /// Keys and accumulators of fixed width, and what takes over where keys turn out not to fit.
+    Packed(PackedGroups, Option<Box<Groups>>),
     /// Any.
-    General(Groups),
+    General(Box<Groups>),
 }
 
 /// Words that a merge's table may have: places have 32 bits. Half of its slots stay free, and it doubles as it grows.
@@ -34,12 +34,16 @@ impl Grouping {
         seed: u64,
     ) -> Result<Grouping, Stopped> {
         let room = Room { groups_max, bytes_max, holds_all: false };
-        Ok(match PackedGroups::new(&key_columns, aggregates, input, room, seed) {
-            Some(groups) => Grouping::Packed(groups),
-            None => {
-                Grouping::General(Groups::new(key_columns, aggregates, input, groups_max, bytes_max, seed)?)
-            }
-        })
+        let packed = PackedGroups::new(&key_columns, aggregates, input, room, seed);
+        let general = Box::new(Groups::new(key_columns, aggregates, input, groups_max, bytes_max, seed)?);
+        Ok(Grouping::either(packed, general))
+    }
+
+    fn either(packed: Option<PackedGroups>, general: Box<Groups>) -> Grouping {
+        match packed {
+            Some(packed) => Grouping::Packed(packed, Some(general)),
+            None => Grouping::General(general),
+        }
     }
 
     /// For the partial groups of runs: their keys come first, in order.
@@ -55,14 +59,11 @@ impl Grouping {
         // A key, a word that says what was seen, and the longest accumulators.
         let groups_max = MERGE_WORDS_MAX / (3 + 3 * aggregates.len()).next_power_of_two();
         let room = Room { groups_max, bytes_max: usize::MAX, holds_all: true };
-        Ok(match PackedGroups::new(&key_columns, aggregates, input, room, seed) {
-            Some(groups) => Grouping::Packed(groups),
-            // Numbers of groups have 32 bits, the last of which is no group's.
-            None => {
-                let groups_max = u32::MAX as usize - 1;
-                Grouping::General(Groups::merging(key_columns, aggregates, input, groups_max, seed)?)
-            }
-        })
+        let packed = PackedGroups::new(&key_columns, aggregates, input, room, seed);
+        // Numbers of groups have 32 bits, the last of which is no group's.
+        let groups_max = u32::MAX as usize - 1;
+        let general = Box::new(Groups::merging(key_columns, aggregates, input, groups_max, seed)?);
+        Ok(Grouping::either(packed, general))
     }
 
     /// Takes rows in. What leaves for them is put behind `leaving`.
@@ -75,9 +76,27 @@ impl Grouping {
         steps: &mut Steps,
         leaving: &mut Vec<RecordBatch>,
     ) -> Result<(), Stopped> {
+        let general = match self {
+            Grouping::General(groups) => return groups.push(rows, steps, leaving),
+            Grouping::Packed(groups, general) => {
+                if groups.push(rows, steps, leaving)? {
+                    return Ok(());
+                }
+                groups.leave(leaving)?;
+                general.take()
+            }
+        };
+        self.go_on_with(general)?.push(rows, steps, leaving)
+    }
+
+    fn go_on_with(&mut self, general: Option<Box<Groups>>) -> Result<&mut Groups, Stopped> {
+        if let Some(general) = general {
+            *self = Grouping::General(general);
+        }
         match self {
-            Grouping::Packed(groups) => groups.push(rows, steps, leaving),
-            Grouping::General(groups) => groups.push(rows, steps, leaving),
+            Grouping::General(groups) => Ok(groups),
+            // One that has been taken is what there is since.
+            Grouping::Packed(..) => Err(Stopped::Columns("keys that fit nowhere".to_owned())),
         }
     }
 
@@ -86,10 +105,20 @@ impl Grouping {
     /// # Errors
     /// Partial values beyond all bounds.
     pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<(), Stopped> {
-        match self {
-            Grouping::Packed(groups) => groups.merge(columns),
-            Grouping::General(groups) => groups.merge(columns),
-        }
+        let (held, general) = match self {
+            Grouping::General(groups) => return groups.merge(columns),
+            Grouping::Packed(groups, general) => {
+                if groups.merge(columns)? {
+                    return Ok(());
+                }
+                let mut held = Vec::new();
+                groups.leave(&mut held)?;
+                (held, general.take())
+            }
+        };
+        let general = self.go_on_with(general)?;
+        held.iter().try_for_each(|batch| general.merge(batch.columns()))?;
+        general.merge(columns)
     }
 
     /// All groups, as partial ones; none are held behind that.
@@ -98,7 +127,7 @@ impl Grouping {
     /// None.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         match self {
-            Grouping::Packed(groups) => groups.leave(leaving),
+            Grouping::Packed(groups, _) => groups.leave(leaving),
             Grouping::General(groups) => groups.leave(leaving),
         }
     }
@@ -109,7 +138,7 @@ impl Grouping {
     /// A sum that does not fit its type.
     pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
         match self {
-            Grouping::Packed(groups) => groups.finish(),
+            Grouping::Packed(groups, _) => groups.finish(),
             Grouping::General(groups) => groups.finish(),
         }
     }
@@ -117,7 +146,7 @@ impl Grouping {
     /// Types of the hidden columns behind the aggregates.
     pub(super) fn hidden(&self) -> Vec<Type> {
         match self {
-            Grouping::Packed(groups) => groups.hidden(),
+            Grouping::Packed(groups, _) => groups.hidden(),
             Grouping::General(groups) => groups.hidden(),
         }
     }

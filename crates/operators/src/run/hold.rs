@@ -211,6 +211,10 @@ impl Accumulator {
                 *sums = word.iter().map(|value| i128::from(*value as i64)).collect();
             }
             (State::Whole { sums, .. }, [low, high]) => *sums = wide(low, high),
+            (State::Decimal { rests, carries, .. }, [word]) => {
+                *rests = word.iter().map(|value| i128::from(*value as i64)).collect();
+                *carries = vec![0; word.len()];
+            }
             (State::Decimal { rests, carries, .. }, [low, high, carry]) => {
                 (*rests, *carries) = (wide(low, high), signed(carry));
             }
@@ -508,7 +512,8 @@ fn decimals(values: Vec<i128>, scale: u8, nulls: Option<NullBuffer>) -> ArrayRef
     Arc::new(Decimal128Array::new(values.into(), nulls).with_data_type(data_type(of)))
 }
 
-fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a [u8]>>) -> ArrayRef {
+/// A column of these values.
+pub(super) fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a [u8]>>) -> ArrayRef {
     match of {
         Type::Text => {
             let mut builder = StringBuilder::new();

@@ -29,6 +29,7 @@ mod pattern;
 mod slots;
 mod sort;
 mod tally;
+mod texts;
 mod top;
 
 pub use batch::{data_type, type_of};

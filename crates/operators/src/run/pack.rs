@@ -1,10 +1,12 @@
 //! Keys of fixed width in one or two words, which compare as the keys do.
 //!
 //! The idea: each key becomes a whole number that is at least 0 and compares as its values do, with a bit above it that
-//! is 0 for NULL; the first key takes the highest bits. A single key of 64 bits fills a word by itself: it gets
-//! its bit, and so a second word, when the first NULL comes.
+//! is 0 for NULL; the first key takes the highest bits. Keys that fill their words by themselves have no such bits: a
+//! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for it.
+//! Texts are numbers ([`Texts`]), in an order of their own once all are known.
 
 use super::batch::{from_ordered, is_ordered, ordered_values};
+use super::texts::{NUMBER_BITS, Texts};
 use crate::types::Type;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -13,7 +15,7 @@ use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 
 /// How keys lie in words.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Packing {
     fields: Vec<Field>,
     /// Bits in all.
@@ -21,7 +23,7 @@ pub(super) struct Packing {
     has_nulls: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Field {
     of: Type,
     /// What is taken from each value.
@@ -29,6 +31,8 @@ struct Field {
     bits: u32,
     /// Bits below it.
     below: u32,
+    /// Those that its numbers are of.
+    texts: Option<Texts>,
 }
 
 /// Whole numbers of a column, its own buffer where that is how they lie.
@@ -68,29 +72,19 @@ pub(super) enum Packed {
 const SIGN: u64 = 1 << 63;
 
 impl Packing {
-    /// Nothing if they do not fit two words.
-    pub(super) fn new(types: &[Type]) -> Option<Packing> {
-        if types.is_empty() || !types.iter().all(|of| is_ordered(*of)) {
+    /// Nothing if they do not fit two words. Texts of each key take no more than so many bytes.
+    pub(super) fn new(types: &[Type], text_bytes_max: usize, seed: u64) -> Option<Packing> {
+        if types.is_empty() || !types.iter().all(|of| is_ordered(*of) || Texts::are(*of)) {
             return None;
         }
-        let mut packing = Packing { fields: Vec::new(), bits: 0, has_nulls: true };
+        let bits: u32 = types.iter().map(|of| 1 + range(*of).0).sum();
+        let has_nulls = if types.len() == 1 { bits <= 64 } else { bits <= 128 };
+        let mut packing = Packing { fields: Vec::new(), bits: 0, has_nulls };
         for of in types.iter().rev() {
-            let (bits, least) = match of {
-                Type::Boolean => (1, 0),
-                Type::UInt8 => (8, 0),
-                Type::UInt16 => (16, 0),
-                Type::UInt32 => (32, 0),
-                Type::Int8 => (8, i64::from(i8::MIN)),
-                Type::Int16 => (16, i64::from(i16::MIN)),
-                Type::Int32 | Type::Date => (32, i64::from(i32::MIN)),
-                _ => (64, i64::MIN),
-            };
-            packing.fields.insert(0, Field { of: *of, least, bits, below: packing.bits });
-            packing.bits += bits + 1;
-        }
-        if types.len() == 1 && packing.bits > 64 {
-            packing.has_nulls = false;
-            packing.bits = 64;
+            let (bits, least) = range(*of);
+            let texts = Texts::are(*of).then(|| Texts::new(*of, text_bytes_max, seed));
+            packing.fields.insert(0, Field { of: *of, least, bits, below: packing.bits, texts });
+            packing.bits += bits + u32::from(has_nulls);
         }
         (packing.bits <= 128).then_some(packing)
     }
@@ -116,42 +110,96 @@ impl Packing {
         u128::from(key as u64 ^ SIGN) | 1 << 64
     }
 
-    /// The keys of these columns, which it does not lack anything for.
-    pub(super) fn pack(&self, columns: &[ArrayRef]) -> Packed {
-        if !self.has_nulls {
-            return Packed::One(Numbers::of(&columns[0]));
+    /// Whether [`Packing::lengthen`] makes place for NULL.
+    pub(super) fn can_lengthen(&self) -> bool {
+        self.fields.len() == 1
+    }
+
+    /// The keys of these columns, which it does not lack anything for. Nothing if texts take too much room: then it has
+    /// not taken anything in that groups are of.
+    pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<Packed> {
+        let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
+            Some(texts) => texts.numbers(column).map(Numbers::Own),
+            None => Some(Numbers::of(column)),
+        };
+        let numbers: Vec<Numbers> =
+            self.fields.iter_mut().zip(columns).map(numbers).collect::<Option<Vec<_>>>()?;
+        if self.bits == 64 && !self.has_nulls {
+            return numbers.into_iter().next().map(Packed::One);
         }
         let rows = columns[0].len();
-        let parts = self.fields.iter().zip(columns).map(|(field, column)| {
+        let parts = self.fields.iter().zip(columns).zip(&numbers).map(|((field, column), numbers)| {
             let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-            (*field, Numbers::of(column), nulls)
+            (field, numbers, nulls)
         });
+        let bit = u64::from(self.has_nulls);
         // A NULL is 0 in its bit and in all below it.
         if self.is_long() {
             let mut keys = vec![0u128; rows];
             for (field, numbers, nulls) in parts {
-                let one = |value: i64| {
-                    (1 << field.bits | u128::from(value.wrapping_sub(field.least) as u64)) << field.below
-                };
+                let bit = u128::from(bit).checked_shl(field.bits).unwrap_or(0);
+                let one =
+                    |value: i64| (bit | u128::from(value.wrapping_sub(field.least) as u64)) << field.below;
                 add(&mut keys, numbers.all(), nulls.as_ref(), |key, value| *key |= one(value));
             }
-            return Packed::Two(keys);
+            return Some(Packed::Two(keys));
         }
         let mut keys = vec![i64::MIN; rows];
         for (field, numbers, nulls) in parts {
             let one =
-                |value: i64| (1u64 << field.bits | value.wrapping_sub(field.least) as u64) << field.below;
+                |value: i64| (bit << field.bits | value.wrapping_sub(field.least) as u64) << field.below;
             add(&mut keys, numbers.all(), nulls.as_ref(), |key, value| *key ^= one(value) as i64);
         }
-        Packed::One(Numbers::Own(keys))
+        Some(Packed::One(Numbers::Own(keys)))
+    }
+
+    /// Forgets the texts of keys that have left.
+    pub(super) fn clear(&mut self) {
+        self.fields.iter_mut().filter_map(|field| field.texts.as_mut()).for_each(Texts::clear);
+    }
+
+    /// One whose keys compare as their texts do, and what makes its keys of those here; nothing if they do already.
+    pub(super) fn sorted(&self) -> Option<(Packing, impl Fn(u128) -> u128)> {
+        self.fields.iter().any(|field| field.texts.is_some()).then(|| {
+            let mut ranked = Vec::new();
+            let sorted = |field: &Field| {
+                let texts = field.texts.as_ref().map(|texts| {
+                    let (texts, ranks) = texts.sorted();
+                    ranked.push((field.below, ranks));
+                    texts
+                });
+                Field { of: field.of, least: field.least, bits: field.bits, below: field.below, texts }
+            };
+            let fields = self.fields.iter().map(sorted).collect();
+            let has_nulls = self.has_nulls;
+            let recoded = move |key: u128| {
+                let most = (1u128 << NUMBER_BITS) - 1;
+                ranked.iter().fold(key, |key, (below, ranks)| {
+                    let is_valid = !has_nulls || key >> (below + NUMBER_BITS) & 1 == 1;
+                    let rank = ranks.get(((key >> below) & most) as usize).filter(|_| is_valid);
+                    rank.map_or(key, |rank| key & !(most << below) | u128::from(*rank) << below)
+                })
+            };
+            (Packing { fields, bits: self.bits, has_nulls }, recoded)
+        })
+    }
+
+    /// A key of one word as one of two, and back.
+    pub(super) fn wide(key: i64) -> u128 {
+        u128::from(key as u64 ^ SIGN)
+    }
+
+    /// The way back from [`Packing::wide`].
+    pub(super) fn narrow(key: u128) -> i64 {
+        (key as u64 ^ SIGN) as i64
     }
 
     /// The columns of keys of one word.
     pub(super) fn unpack_one(&self, keys: Vec<i64>) -> Vec<ArrayRef> {
-        if !self.has_nulls {
+        if self.bits == 64 && !self.has_nulls {
             return vec![from_ordered(self.fields[0].of, keys, None)];
         }
-        self.unpack(keys.len(), |row| u128::from(keys[row] as u64 ^ SIGN))
+        self.unpack(keys.len(), |row| Packing::wide(keys[row]))
     }
 
     /// The columns of keys of two words.
@@ -162,14 +210,31 @@ impl Packing {
     fn unpack(&self, rows: usize, key: impl Fn(usize) -> u128) -> Vec<ArrayRef> {
         let column = |field: &Field| {
             let most = u64::MAX >> (64 - field.bits);
-            let value =
-                |row: usize| (((key(row) >> field.below) as u64) & most).wrapping_add(field.least as u64);
-            let values = (0..rows).map(|row| value(row) as i64).collect();
-            let is_valid = |row: usize| (key(row) >> (field.below + field.bits)) & 1 == 1;
+            let number = |row: usize| ((key(row) >> field.below) as u64) & most;
+            let is_valid = |row: usize| !self.has_nulls || (key(row) >> (field.below + field.bits)) & 1 == 1;
+            if let Some(texts) = &field.texts {
+                return texts.column((0..rows).map(|row| is_valid(row).then(|| number(row) as u32)));
+            }
+            let values = (0..rows).map(|row| number(row).wrapping_add(field.least as u64) as i64).collect();
             let nulls = NullBuffer::from_iter((0..rows).map(is_valid));
             from_ordered(field.of, values, Some(nulls).filter(|nulls| nulls.null_count() > 0))
         };
         self.fields.iter().map(column).collect()
+    }
+}
+
+/// Bits that the values of a type take, and the least of them.
+fn range(of: Type) -> (u32, i64) {
+    match of {
+        Type::Boolean => (1, 0),
+        Type::UInt8 => (8, 0),
+        Type::UInt16 => (16, 0),
+        Type::UInt32 => (32, 0),
+        Type::Int8 => (8, i64::from(i8::MIN)),
+        Type::Int16 => (16, i64::from(i16::MIN)),
+        Type::Int32 | Type::Date => (32, i64::from(i32::MIN)),
+        _ if Texts::are(of) => (NUMBER_BITS, 0),
+        _ => (64, i64::MIN),
     }
 }
 

@@ -134,6 +134,10 @@ impl Tally {
             let words = item.kind.words(false);
             match item.kind {
                 Kind::Sum { .. } => set_wide(new, item.word, 1, i128::from(old[from] as i64)),
+                Kind::Decimal => {
+                    set_wide(new, item.word, 1, i128::from(old[from] as i64));
+                    new[item.word + 2] = 0;
+                }
                 _ => new[item.word..item.word + words].copy_from_slice(&old[from..from + words]),
             }
             from += words;
@@ -216,7 +220,11 @@ impl Tally {
         }
         let mut exceeds = false;
         for (item, input) in self.items.iter_mut().zip(inputs) {
-            let Kind::Sum { is_unsigned } = item.kind else { continue };
+            let is_unsigned = match item.kind {
+                Kind::Sum { is_unsigned } => is_unsigned,
+                Kind::Decimal => false,
+                _ => continue,
+            };
             // No magnitude is beyond a number of ones that is as long.
             let ones = match &input.values {
                 Values::Whole(numbers) => {
@@ -226,10 +234,13 @@ impl Tally {
                         false => farpool_kernels::ones(values),
                     }
                 }
-                Values::Wide(values) => {
-                    let values = &values[start..start + rows];
-                    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
-                    u64::try_from(ones).unwrap_or(u64::MAX)
+                Values::Wide(values) => wide_ones(&values[start..start + rows]),
+                Values::PartialDecimal(values, carries) => {
+                    let carries = carries.get(start..start + rows).unwrap_or_default();
+                    match carries.iter().all(|carry| *carry == 0) {
+                        true => wide_ones(&values[start..start + rows]),
+                        false => u64::MAX,
+                    }
                 }
                 _ => 0,
             };
@@ -250,7 +261,8 @@ impl Tally {
         rows: usize,
         buffer: &'v mut [i64; BLOCK_ROWS],
     ) -> Option<&'v [i64]> {
-        let ([Item { kind: Kind::Sum { .. }, .. }], [input], false) = (&*self.items, inputs, self.is_wide)
+        let ([Item { kind: Kind::Sum { .. } | Kind::Decimal, .. }], [input], false) =
+            (&*self.items, inputs, self.is_wide)
         else {
             return None;
         };
@@ -308,7 +320,10 @@ impl Tally {
                     farpool_kernels::add(words, places, &values.all()[start..end]);
                     Some(())
                 }
-                (Kind::Sum { .. }, Values::Wide(values)) if !self.is_wide => {
+                (Kind::Sum { .. }, Values::Wide(values))
+                | (Kind::Decimal, Values::Wide(values) | Values::PartialDecimal(values, _))
+                    if !self.is_wide =>
+                {
                     let values = &values[start..end];
                     update(words, places, |row, word| word.wrapping_add(values[row] as u64));
                     Some(())
@@ -412,9 +427,16 @@ impl Kind {
             Kind::Count | Kind::Best { .. } => 1,
             Kind::Sum { .. } => 1 + usize::from(is_wide),
             Kind::Float | Kind::WideBest { .. } => 2,
-            Kind::Decimal => 3,
+            // With its carries.
+            Kind::Decimal => 1 + 2 * usize::from(is_wide),
         }
     }
+}
+
+/// All ones of the magnitudes of these values, as [`farpool_kernels::ones`] has them; all there are if one is beyond 64 bits.
+fn wide_ones(values: &[i128]) -> u64 {
+    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
+    u64::try_from(ones).unwrap_or(u64::MAX)
 }
 
 /// Each row of a block that is not NULL, with its place, as long as there is something to go on with.
