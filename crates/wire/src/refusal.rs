@@ -1,6 +1,7 @@
 //! Why a peer said no. A refusal is a code and one number; the reader makes the sentence, so no text of a
 //! peer ever reaches a log or a user.
 
+use crate::limits::{VERSION_MAX, VERSION_MIN};
 use std::fmt;
 
 macro_rules! codes {
@@ -143,7 +144,10 @@ impl fmt::Display for Refusal {
             Code::FileLost => write!(f, "the file lost bytes with node {detail:016x}"),
             Code::Unsupported => write!(f, "operation {detail} is not served here"),
             Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),
-            Code::VersionMismatch => write!(f, "no common protocol version (the peer speaks up to {detail})"),
+            Code::VersionMismatch => write!(
+                f,
+                "no common protocol version: the peer speaks up to {detail}, this side {VERSION_MIN} to {VERSION_MAX}"
+            ),
             Code::StoreFailed => f.write_str("the broker's store failed, nothing was promised"),
             Code::NotShared => f.write_str("the region cannot be mapped from here"),
             Code::LimitReached => write!(f, "a limit was reached: {detail}"),

@@ -233,11 +233,12 @@ fn check_worth(
         Mode::Auto => {
             let (made, left) = (groups.expected()?, rows.expected()?);
             let threads = config.execution.target_partitions.max(1) as u64;
-            let here = Duration::from_nanos(GROUPING_NS * rows.table().rows() / threads);
-            match made <= left.max(here) {
+            let here = Duration::from_nanos(GROUPING_NS * left.rows / threads);
+            match made.time <= left.time.max(here) {
                 true => Ok(()),
                 false => Err(format!(
-                    "it would take {made:.1?} there; rows come in {left:.1?}, and take {here:.1?} here"
+                    "it would take {:.1?} there; rows come in {:.1?}, and take {here:.1?} here",
+                    made.time, left.time
                 )),
             }
         }

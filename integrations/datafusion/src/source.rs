@@ -90,6 +90,16 @@ pub struct FarSource {
     outcome: Arc<Outcome>,
 }
 
+/// What a scan is expected to take and to leave.
+pub(crate) struct Expected {
+    pub(crate) time: Duration,
+    /// Rows, if none were left out for what comes while it runs.
+    pub(crate) rows: u64,
+}
+
+/// What a value without a fixed width takes, for want of better knowledge.
+const TEXT_BYTES: usize = 16;
+
 impl FarSource {
     /// All rows of these columns.
     ///
@@ -251,10 +261,14 @@ impl FarSource {
         }
     }
 
-    /// What it is expected to take, where the planner would have it run.
-    pub(crate) fn expected(&self) -> std::result::Result<Duration, String> {
+    /// What it is expected to take, where the planner would have it run, and to leave.
+    pub(crate) fn expected(&self) -> std::result::Result<Expected, String> {
         let all = self.table.estimate(&self.plan(&Narrowing::default())?, &self.groups);
-        Ok(all.of(all.choice).time)
+        let widths = self.schema.fields().iter().map(|field| field.data_type().primitive_width());
+        let row_bytes: usize = widths.map(|width| width.unwrap_or(TEXT_BYTES)).sum();
+        // What nodes would leave, whoever runs it.
+        let rows = (all.ship.link_bytes / row_bytes.max(1) as u64).min(self.table.rows());
+        Ok(Expected { time: all.of(all.choice).time, rows })
     }
 
     /// The names of filters that come while it runs.

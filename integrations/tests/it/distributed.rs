@@ -3,7 +3,7 @@
 
 use crate::answers::Queries;
 use crate::plans::{lines, sales};
-use crate::pools::{Cluster, Process, command, put};
+use crate::pools::{Cluster, FARPOOL_SQL, Process, command, put, soon};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::common::Result;
 use datafusion::datasource::MemTable;
@@ -17,15 +17,9 @@ use farpool_distributed::{Beyond, WorkerAddress, Workers};
 use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::future::Future;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Names the farpool-sql binary.
-const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
-/// No query here takes so long: what does hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Rows of the second table: some row groups.
 const ITEMS: i64 = 300_000;
 
@@ -84,11 +78,6 @@ impl Bench {
 
 async fn rows(session: &Session, sql: &str) -> Result<Vec<String>> {
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
-}
-
-/// The outcome, unless it hangs.
-async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("an answer or an error, and no hang")
 }
 
 /// Each of them is divided.

@@ -6,6 +6,7 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use farpool::{EmbeddedOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_datafusion::{Options, Session};
 use std::fs::File;
+use std::future::Future;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +21,10 @@ const MEMORY_BYTES_MIN: u64 = 1 << 30;
 const MEMORY_PER_FILE_BYTE: u64 = 6;
 /// Names the farpool binary.
 const FARPOOL: &str = "FARPOOL_BIN";
+/// Names the farpool-sql binary.
+pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
+/// No query here takes so long: what does hangs.
+const PATIENCE_WITH_QUERIES: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A part of the folder that `reference.py` made.
@@ -84,7 +89,8 @@ pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
 /// A broker and two nodes as processes, which end with this value.
 pub struct Cluster {
     pub pool: Pool,
-    _processes: Vec<Process>,
+    nodes: [Process; 2],
+    _broker: Process,
 }
 
 impl Cluster {
@@ -107,8 +113,18 @@ impl Cluster {
             assert!(begun.elapsed() < PATIENCE, "both nodes join within {PATIENCE:?}");
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        Cluster { pool, _processes: nodes.into_iter().chain([broker]).collect() }
+        Cluster { pool, nodes, _broker: broker }
     }
+
+    /// Ends node "two" without any notice.
+    pub fn lose_two(&mut self) {
+        self.nodes[1].kill();
+    }
+}
+
+/// The outcome, unless it hangs.
+pub async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE_WITH_QUERIES, work).await.expect("an answer or an error, and no hang")
 }
 
 /// A process that says when it is ready.

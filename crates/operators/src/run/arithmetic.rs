@@ -165,8 +165,8 @@ fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>>
     }
 }
 
-/// Bits of the greatest magnitude of these values, or of one below it.
-fn bits(values: &[i128]) -> u32 {
+/// Bits of the greatest magnitude of these values, or of one below it: none is beyond two to the power of so many.
+pub(super) fn bits(values: &[i128]) -> u32 {
     let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
     u128::BITS - ones.leading_zeros()
 }

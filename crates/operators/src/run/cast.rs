@@ -1,6 +1,6 @@
 //! Casts. One rule for all that loses digits: to the nearest, halves away from zero. What does not fit is an error.
 
-use super::arithmetic::DECIMAL_END;
+use super::arithmetic::{DECIMAL_END, bits};
 use super::batch::{data_type, from_i64, ordered_values};
 use crate::types::{Arithmetic, TimeUnit, Type};
 use arrow_array::cast::AsArray;
@@ -29,6 +29,11 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
     }
     if let Type::Text = from {
         return from_text(column.as_string::<i32>(), to);
+    }
+    if let (Type::Decimal { .. }, Type::Decimal { .. }) = (from, to)
+        && let Some(longer) = longer(column, from, to)
+    {
+        return Ok(longer);
     }
     let nulls = column.nulls();
     let misfit = |value: &dyn std::fmt::Display| format!("{value} of {from} as {to}");
@@ -81,6 +86,19 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
             whole(rows, to, nulls)
         }
     }
+}
+
+/// Decimals with as many digits behind the point or more, where none of them can be too long, as nearly always.
+fn longer(column: &ArrayRef, from: Type, to: Type) -> Option<ArrayRef> {
+    let column = column.as_primitive::<Decimal128Type>();
+    let factor = 10i128.checked_pow(u32::from(scale(to).checked_sub(scale(from))?))?;
+    let most = 1i128.checked_shl(bits(column.values())).filter(|most| *most > 0)?;
+    fitting(most.checked_mul(factor)?, to)?;
+    let values = match factor {
+        1 => column.values().clone(),
+        _ => column.values().iter().map(|value| value.wrapping_mul(factor)).collect(),
+    };
+    Some(Arc::new(Decimal128Array::new(values, column.nulls().cloned()).with_data_type(data_type(to))))
 }
 
 fn is_null(nulls: Option<&NullBuffer>, row: usize) -> bool {

@@ -32,6 +32,8 @@ pub(super) struct Compiled {
 enum Action {
     Column(usize),
     Literal(ArrayRef),
+    /// What an expression before this one has made.
+    Made(usize),
     InList(List),
     Pattern(Pattern),
     Other(Instruction),
@@ -92,8 +94,29 @@ impl Compiled {
         self.actions.iter().map(of).sum()
     }
 
-    /// The column it leaves for these rows.
-    pub(super) fn run(&self, rows: &Rows, limits: &mut Limits<'_>) -> Result<ArrayRef, Stopped> {
+    /// Takes what others have made before instead of making it again: `this` is the expression it was made of, and
+    /// `before` are those that run over the same rows before it.
+    pub(super) fn share(&mut self, this: &Expression, before: &[Expression]) {
+        // What comes first on the stack is first among the instructions. A column or a literal is made at no cost.
+        let is_part = |(_, length): &(usize, usize)| *length > 2;
+        let lengths =
+            before.iter().map(|other| match this.instructions().starts_with(other.instructions()) {
+                true => other.instructions().len(),
+                false => 0,
+            });
+        if let Some((number, length)) = lengths.enumerate().filter(is_part).max_by_key(|(_, length)| *length)
+        {
+            self.actions.splice(..length, [Action::Made(number)]);
+        }
+    }
+
+    /// The column it leaves for these rows, behind what those before it have left.
+    pub(super) fn run(
+        &self,
+        rows: &Rows,
+        made: &[ArrayRef],
+        limits: &mut Limits<'_>,
+    ) -> Result<ArrayRef, Stopped> {
         // Without rows nothing is computed, not even between literals.
         if rows.count == 0 {
             return Ok(new_empty_array(&data_type(self.of)));
@@ -101,7 +124,7 @@ impl Compiled {
         let mut stack: Vec<Operand> = Vec::new();
         for action in &self.actions {
             limits.steps.take(rows.count)?;
-            let result = self.step(action, &mut stack, rows, limits)?;
+            let result = self.step(action, &mut stack, rows, made, limits)?;
             stack.push(result);
         }
         let Some(last) = stack.pop() else { return Ok(new_empty_array(&data_type(self.of))) };
@@ -116,12 +139,14 @@ impl Compiled {
         action: &Action,
         stack: &mut Vec<Operand>,
         rows: &Rows,
+        made: &[ArrayRef],
         limits: &mut Limits<'_>,
     ) -> Result<Operand, Stopped> {
         // An expression that has been checked never lacks an operand.
         let mut pop = || stack.pop().ok_or_else(|| Stopped::Columns("an operand is missing".to_owned()));
         let instruction = match action {
             Action::Column(column) => return Ok(column_of(rows.columns[*column].clone())),
+            Action::Made(number) => return Ok(column_of(made[*number].clone())),
             Action::Literal(value) => return Ok(Operand { array: value.clone(), is_scalar: true }),
             Action::InList(list) => {
                 return each_value(pop()?, |values| Ok(list.search(values)));

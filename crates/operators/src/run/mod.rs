@@ -76,7 +76,11 @@ impl Prepared {
         for (operator, step) in program.steps().iter().enumerate() {
             let compile = |expression| Compiled::new(expression, &mut patterns);
             let compiled = step.expressions.iter().map(compile).collect::<Result<Vec<_>, String>>();
-            steps.push(compiled.map_err(|what| Flaw { operator, what })?);
+            let mut compiled = compiled.map_err(|what| Flaw { operator, what })?;
+            for (number, one) in compiled.iter_mut().enumerate() {
+                one.share(&step.expressions[number], &step.expressions[..number]);
+            }
+            steps.push(compiled);
         }
         Ok(Prepared { program, steps })
     }
@@ -199,14 +203,14 @@ impl Run {
             match operator {
                 Operator::Filter(_) => {
                     let Some(filter) = prepared.steps[index].first() else { continue };
-                    let is_kept = filter.run(&rows, &mut limits)?;
+                    let is_kept = filter.run(&rows, &[], &mut limits)?;
                     rows = kept(rows, is_kept.as_boolean())?;
                 }
                 Operator::Project(_) => {
                     let mut columns: Vec<ArrayRef> = Vec::new();
                     let mut bytes = 0u64;
                     for expression in &prepared.steps[index] {
-                        let column = expression.run(&rows, &mut limits)?;
+                        let column = expression.run(&rows, &columns, &mut limits)?;
                         bytes += bytes_of(&column) as u64;
                         bounded("bytes of a batch", bytes, bytes_max as u64)?;
                         columns.push(column);

@@ -1,0 +1,149 @@
+//! Nodes that are lost while scans run, and peers of another version: all rows or an error by name, and no hang.
+
+use crate::PLACEMENTS;
+use crate::plans::lines;
+use crate::pools::{Cluster, FARPOOL_SQL, command, soon};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use datafusion::error::DataFusionError;
+use farpool::table::TABLE_PREFIX;
+use farpool_datafusion::{Options, Session};
+use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
+use farpool_wire::{Code, Header, Opcode, Refusal};
+use futures::StreamExt;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+const GROUP_ROWS: i64 = 65_536;
+/// So many that no scan has read all of them when its first rows are there.
+const GROUPS: i64 = 160;
+
+fn numbers() -> Vec<RecordBatch> {
+    let batch = |group: i64| {
+        let ids = group * GROUP_ROWS..(group + 1) * GROUP_ROWS;
+        let parts = ids.clone().map(|id| id * 7_919 % 1_000);
+        RecordBatch::try_from_iter([
+            ("id", Arc::new(Int64Array::from_iter_values(ids)) as ArrayRef),
+            ("part", Arc::new(Int64Array::from_iter_values(parts))),
+        ])
+        .expect("a batch")
+    };
+    (0..GROUPS).map(batch).collect()
+}
+
+fn put(cluster: &Cluster) {
+    let batches = numbers();
+    cluster.pool.put_table("numbers", batches[0].schema(), batches).expect("put");
+}
+
+async fn rows(session: &Session, sql: &str) -> Result<Vec<String>, DataFusionError> {
+    Ok(lines(&session.context().sql(sql).await?.collect().await?))
+}
+
+/// What a query leaves if node "two" is lost behind its first rows.
+async fn rows_of_loss(
+    cluster: &mut Cluster,
+    session: &Session,
+    sql: &str,
+) -> Result<Vec<String>, DataFusionError> {
+    let mut stream = session.context().sql(sql).await?.execute_stream().await?;
+    let mut taken = Vec::from_iter(stream.next().await.transpose()?);
+    cluster.lose_two();
+    while let Some(batch) = stream.next().await {
+        taken.push(batch?);
+    }
+    Ok(lines(&taken))
+}
+
+/// Half of the rows, and rows of a few groups: the first come while the scan runs, the others when it is through.
+const QUERIES: [&str; 2] = [
+    "SELECT id, part FROM numbers WHERE part < 500",
+    "SELECT part, count(*), sum(id) FROM numbers WHERE part < 300 GROUP BY part",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_lost_while_a_scan_runs_is_an_error_by_name_or_no_loss() {
+    let mut caught = 0;
+    for placement in PLACEMENTS {
+        let mut cluster = Cluster::start("256MiB");
+        put(&cluster);
+        let session = Session::new(&cluster.pool, Options::default()).expect("a session");
+        rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
+        let wanted = rows(&session, QUERIES[0]).await.expect("rows");
+        match soon(rows_of_loss(&mut cluster, &session, QUERIES[0])).await {
+            Ok(found) => assert!(found == wanted, "{placement}: {} rows, not {}", found.len(), wanted.len()),
+            Err(error) => {
+                let why = error.strip_backtrace();
+                assert!(why.contains("far table \"numbers\"") && why.contains("two"), "{placement}: {why}");
+                caught += 1;
+            }
+        }
+        // And whatever comes behind it.
+        for sql in QUERIES {
+            let why =
+                soon(rows(&session, sql)).await.expect_err("half of the table is gone").strip_backtrace();
+            assert!(why.contains("far table \"numbers\"") && why.contains("two"), "{placement}: {why}");
+        }
+        assert_eq!(rows(&session, "SELECT 1").await.expect("a row"), ["1"], "the session goes on");
+    }
+    assert!(caught > 0, "no scan was caught at work");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
+    for placement in PLACEMENTS {
+        let mut cluster = Cluster::start("512MiB");
+        put(&cluster);
+        cluster.pool.rebuild_with(TABLE_PREFIX, |pool, file| {
+            let batches = numbers();
+            pool.put_table(file.strip_prefix(TABLE_PREFIX).expect("a table"), batches[0].schema(), batches)
+        });
+        let session = Session::new(&cluster.pool, Options::default()).expect("a session");
+        rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
+        let wanted = [
+            rows(&session, QUERIES[0]).await.expect("rows"),
+            rows(&session, QUERIES[1]).await.expect("rows"),
+        ];
+        match soon(rows_of_loss(&mut cluster, &session, QUERIES[0])).await {
+            Ok(found) => assert!(found == wanted[0], "{placement}: {} rows", found.len()),
+            Err(error) => {
+                let why = error.strip_backtrace();
+                assert!(why.contains("numbers"), "{placement}: {why}");
+            }
+        }
+        for (sql, wanted) in QUERIES.iter().zip(&wanted) {
+            let found =
+                soon(rows(&session, sql)).await.unwrap_or_else(|error| panic!("{placement}: {error}"));
+            assert!(found == *wanted, "{placement}: {} rows of {sql}", found.len());
+        }
+    }
+}
+
+#[test]
+fn peer_of_another_version_is_refused_by_both_numbers() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("farpool://{}", listener.local_addr().expect("an address"));
+    let newer = std::thread::spawn(move || {
+        // Each attempt is told of a version that nobody knows yet, until the command is gone.
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut header = [0; HEADER_BYTES];
+            if stream.read_exact(&mut header).is_err() {
+                return;
+            }
+            let asked = Header::decode(&header).expect("a greeting");
+            let mut body = vec![0; asked.body_bytes as usize];
+            stream.read_exact(&mut body).expect("its body");
+            assert_eq!(asked.opcode, Opcode::Hello);
+            let refusal = Refusal::new(Code::VersionMismatch, u64::from(VERSION_MAX) + 1);
+            stream.write_all(&asked.reply(&[], Some(refusal)).encode()).expect("a reply");
+        }
+    });
+    let asked = command(FARPOOL_SQL).args(["--pool", &url, "-c", "SELECT 1"]).output().expect("it runs");
+    drop(std::net::TcpStream::connect(url.strip_prefix("farpool://").expect("an address")));
+    newer.join().expect("no greeting was another");
+    let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(!asked.status.success(), "{said}");
+    let (theirs, ours) = ((VERSION_MAX + 1).to_string(), VERSION_MAX.to_string());
+    assert!(said.contains("version") && said.contains(&theirs) && said.contains(&ours), "{said}");
+}
