@@ -1,8 +1,8 @@
 //! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
 //!
 //! The idea: one table, selections that keep from 1 to 100 % of it and groupings into 16 to a million groups, each in all
-//! modes in turns. The planner has a session of its own, so that it learns from nothing but its own runs: its first run
-//! of a query is the first that it sees of it. What is shown is its time over that of the best of the others, in the
+//! modes in turns. Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run
+//! of a query is the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of the best of the others, in the
 //! first run and in those behind it.
 
 use super::contents::mix;
@@ -37,7 +37,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128MiB")]
     size: u64,
     /// Rounds, in which all take turns; medians are shown
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 8)]
     rounds: usize,
     /// How the client reaches the node
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Shm, Way::Tcp])]
@@ -95,6 +95,8 @@ const ROW_BYTES: u64 = 64;
 const BATCH_ROWS: u64 = 65_536;
 const TABLE: &str = "bench-place";
 const MODES: [Mode; 4] = [Mode::Fetch, Mode::Ship, Mode::Split, Mode::Auto];
+/// Rounds in which each of them follows each other one once.
+const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
 /// A row of the table.
 fn row(number: u64) -> [i64; 8] {
@@ -258,7 +260,11 @@ pub(super) fn run(args: &PlaceArgs) -> Outcome {
     let cluster = match &args.pool {
         Some(url) => Cluster::existing(url, args.plaintext, &[]),
         None => {
-            let room = Room { bytes: args.size, clients: 2 * args.transports.len() as u64, nodes: 1 };
+            let room = Room {
+                bytes: args.size,
+                clients: MODES.len() as u64 * args.transports.len() as u64,
+                nodes: 1,
+            };
             Cluster::start(room, false, &[])?
         }
     };
@@ -295,10 +301,8 @@ fn measure(
     queries: &[Query],
     stop: &mut Stop,
 ) -> Result<Run, Failure> {
-    let forced = cluster.session(way.choice(), 0)?;
-    let auto = cluster.session(way.choice(), 0)?;
-    let open = |pool: &Pool| pool.table(TABLE);
-    let (forced_table, auto_table) = (open(&forced)?, open(&auto)?);
+    let sessions = MODES.iter().map(|_| cluster.session(way.choice(), 0)).collect::<Result<Vec<_>, _>>()?;
+    let tables = sessions.iter().map(|session| session.table(TABLE)).collect::<Result<Vec<_>, _>>()?;
     let mut cells = Vec::new();
     for query in queries {
         let mut point = Point::default();
@@ -306,11 +310,8 @@ fn measure(
         // The first round warms up, but for the planner: its first run is measured as well.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
-            for turn in 0..MODES.len() {
-                // Nobody always runs behind the same.
-                let at = (turn + round) % MODES.len();
-                let mode = MODES[at];
-                let table = if mode == Mode::Auto { &auto_table } else { &forced_table };
+            for at in TURNS[round % TURNS.len()] {
+                let (mode, table) = (MODES[at], &tables[at]);
                 let plan = query.plan(table)?;
                 let begun = Instant::now();
                 let answer = table.run(&plan, mode)?;
@@ -336,8 +337,7 @@ fn measure(
         }
         cells.push(cell(query, &point));
     }
-    forced.close();
-    auto.close();
+    sessions.iter().for_each(Pool::close);
     let link = args.link.clone().unwrap_or_else(|| way.name().to_owned());
     Ok(Run { link, bytes: args.size, rounds: args.rounds, machine: machine(), cpus: cpus(), cells })
 }
@@ -428,7 +428,7 @@ fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
         out,
         "{within} of {} within 10 % of the best forced mode; {chosen} by what the chosen modes took when they were \
          forced. Medians of {} rounds in turns, until all rows are here; \
-         {} in 8 columns of 8 bytes. The planner has a session of its own; first: its first run. {}",
+         {} in 8 columns of 8 bytes. Each mode has a session of its own; first: the planner's first run. {}",
         all.len(),
         args.rounds,
         show_bytes(args.size),
