@@ -6,15 +6,26 @@
 //! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a factor.
 //! Before anything was seen, priors stand in ([`prior`]).
 //!
+//! The same for memory tiers of one machine: phases state their bytes on either tier ([`traffic`], [`phases`]), a small
+//! linear program finds where objects should lie, and a share corrects itself while it runs ([`balance`]).
+//!
 //! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables: who asks says
 //! what is read, what leaves, and by which key to remember it.
 #![forbid(unsafe_code)]
 
 mod average;
+pub mod balance;
 mod estimate;
+pub mod hash_join;
+pub mod interleave;
 mod learned;
 mod leaves;
+pub mod operators;
+pub mod partial_move;
+pub mod phases;
 pub mod prior;
+mod simplex;
+pub mod traffic;
 
 pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
 pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, PIPELINES_MAX, Reach, Took, fingerprint};

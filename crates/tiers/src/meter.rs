@@ -1,0 +1,167 @@
+//! Tickets: when bytes that are asked for now would have come, at the rates that tiers are given.
+//!
+//! The idea: a link is a virtual clock, the time until which it is taken. Whoever asks for bytes puts it forward by what
+//! they take, in one atomic step, and gets the time at which they are there. A link that is idle does not save bandwidth up:
+//! the clock is never behind now. A tier is one such link, or three where reads and writes have lanes of their own; one
+//! more is what the machine moves from both tiers at once.
+//!
+//! The same tickets are handed out under a real clock (`Emulated`) and under a virtual one
+//! ([`Virtual`](crate::Virtual)).
+
+use farpool_place::traffic::{Lanes, Rates, Side, Traffic};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Picoseconds since a stage began: fine enough for single lines, enough for half a year.
+pub(crate) type Picos = u64;
+pub(crate) const PICOS_PER_SECOND: f64 = 1e12;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Read,
+    Write,
+}
+
+/// One virtual clock.
+// On cache lines of its own: all workers put it forward.
+#[repr(align(128))]
+struct Link {
+    taken_until: AtomicU64,
+    picos_per_byte: f64,
+}
+
+impl Link {
+    fn new(bytes_per_second: f64) -> Link {
+        Link { taken_until: AtomicU64::new(0), picos_per_byte: PICOS_PER_SECOND / bytes_per_second }
+    }
+
+    /// When so many bytes that are asked for now are there.
+    fn issue(&self, now: Picos, bytes: u64) -> Picos {
+        let takes = (bytes as f64 * self.picos_per_byte) as u64;
+        let mut taken = self.taken_until.load(Ordering::Relaxed);
+        loop {
+            let due = taken.max(now).saturating_add(takes);
+            match self.taken_until.compare_exchange_weak(taken, due, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return due,
+                Err(newer) => taken = newer,
+            }
+        }
+    }
+}
+
+/// A tier: what it moves in all, and either way.
+struct TierLinks {
+    both: Link,
+    /// Nothing where one way is as fast as both: then the lane says nothing that `both` does not.
+    read: Option<Link>,
+    write: Option<Link>,
+    latency: Picos,
+    /// By way.
+    bytes: [AtomicU64; 2],
+}
+
+impl TierLinks {
+    fn new(lanes: Lanes, latency_ns: f64) -> TierLinks {
+        let lane = |rate: f64| (rate < lanes.both).then(|| Link::new(rate));
+        TierLinks {
+            both: Link::new(lanes.both),
+            read: lane(lanes.read),
+            write: lane(lanes.write),
+            latency: (latency_ns * 1e3) as u64,
+            bytes: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+}
+
+/// Both tiers' links.
+pub(crate) struct Meter {
+    tiers: [TierLinks; 2],
+    together: Link,
+}
+
+impl Meter {
+    /// All links free at time 0. Latencies are in nanoseconds, by side, and only those of lines count them.
+    pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
+        let tier = |side: Side, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
+        Meter {
+            tiers: [tier(Side::Near, rates.near), tier(Side::Far, rates.far)],
+            together: Link::new(rates.together),
+        }
+    }
+
+    /// When so many bytes of a stream are there: hardware asks for a stream ahead, so latency does not count.
+    pub(crate) fn stream(&self, now: Picos, side: Side, way: Way, bytes: u64) -> Picos {
+        if bytes == 0 {
+            return now;
+        }
+        let tier = &self.tiers[side.index()];
+        tier.bytes[usize::from(way == Way::Write)].fetch_add(bytes, Ordering::Relaxed);
+        let lane = if way == Way::Read { &tier.read } else { &tier.write };
+        let of_lane = lane.as_ref().map_or(now, |lane| lane.issue(now, bytes));
+        tier.both.issue(now, bytes).max(self.together.issue(now, bytes)).max(of_lane)
+    }
+
+    /// When the last of some lines, asked for together, is there.
+    pub(crate) fn lines(&self, now: Picos, side: Side, lines: u64, line_bytes: u64) -> Picos {
+        if lines == 0 {
+            return now;
+        }
+        self.stream(now, side, Way::Read, lines * line_bytes) + self.tiers[side.index()].latency
+    }
+
+    /// All that was asked for.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let mut traffic = Traffic::default();
+        for side in Side::ALL {
+            let [read, written] = &self.tiers[side.index()].bytes;
+            traffic.of_mut(side).read = read.load(Ordering::Relaxed) as f64;
+            traffic.of_mut(side).written = written.load(Ordering::Relaxed) as f64;
+        }
+        traffic
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: Rates = Rates::shared(4e9, 2e9, 5e9);
+
+    #[test]
+    fn bytes_come_behind_those_that_were_asked_for_before() {
+        let meter = Meter::new(&RATES, [0.0; 2]);
+        assert_eq!(meter.stream(0, Side::Far, Way::Read, 2_000), 1_000_000);
+        assert_eq!(meter.stream(0, Side::Far, Way::Write, 2_000), 2_000_000);
+        assert_eq!(meter.traffic().far.total(), 4_000.0);
+    }
+
+    #[test]
+    fn idle_link_saves_nothing_up() {
+        let meter = Meter::new(&RATES, [0.0; 2]);
+        meter.stream(0, Side::Far, Way::Read, 2_000);
+        assert_eq!(meter.stream(9_000_000, Side::Far, Way::Read, 2_000), 10_000_000);
+    }
+
+    #[test]
+    fn both_tiers_together_are_held_up_by_what_the_machine_moves() {
+        let meter = Meter::new(&RATES, [0.0; 2]);
+        meter.stream(0, Side::Far, Way::Read, 20_000);
+        let near = meter.stream(0, Side::Near, Way::Read, 40_000);
+        assert_eq!(near, 12_000_000, "60,000 bytes at 5 GB/s");
+    }
+
+    #[test]
+    fn lane_of_its_own_leaves_the_other_way_free() {
+        let far = Lanes { read: 1e9, write: 1e9, both: 2e9 };
+        let meter = Meter::new(&Rates { far, ..RATES }, [0.0; 2]);
+        assert_eq!(meter.stream(0, Side::Far, Way::Read, 1_000), 1_000_000);
+        assert_eq!(meter.stream(0, Side::Far, Way::Write, 1_000), 1_000_000);
+    }
+
+    #[test]
+    fn lines_wait_for_the_latency_of_their_tier() {
+        let meter = Meter::new(&RATES, [0.0, 150.0]);
+        assert_eq!(meter.lines(0, Side::Far, 1, 64), 32_000 + 150_000);
+        assert_eq!(meter.lines(0, Side::Near, 0, 64), 0);
+    }
+}
