@@ -12,6 +12,7 @@ mod node;
 mod signals;
 mod sql;
 mod status;
+mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
@@ -45,6 +46,8 @@ enum Command {
     /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
     #[command(disable_help_flag = true)]
     Sql(sql::Args),
+    /// Memory tiers of this machine, and what they move.
+    Tiers(tiers::Args),
     /// Make and look at the certificates of a pool.
     #[command(subcommand)]
     Certs(certs::Command),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
         Command::Sql(args) => sql::run(&args),
+        Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Demo(args) => demo::run(&args),

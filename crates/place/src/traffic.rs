@@ -2,8 +2,8 @@
 //!
 //! The idea: an operator over memory that is bound by bandwidth takes as long as its busiest link. With `c` bytes on the
 //! far tier and `d` on the near one that is `T(c, d) = max(c / B_C, d / B_D, (c + d) / A)`: either tier by itself, or
-//! what the machine moves from both at once, which is less than their sum. A tier whose reads and writes have lanes of
-//! their own (CXL) is no faster than either lane.
+//! what the machine moves from both at once, which is less than their sum. Reads and writes of one tier may share wires
+//! (DDR) or have some of their own (CXL): what copying takes beside reading and writing alone says which.
 //!
 //! What is near and far here are tiers of one machine: DRAM, and the memory behind a CXL or another node's link.
 
@@ -109,14 +109,41 @@ pub struct Lanes {
     pub read: f64,
     /// When it is only written.
     pub write: f64,
-    /// Read and written at once, both counted: `B`. Less than the sum where reads and writes share wires.
+    /// When as much is read as is written, both counted: `B`.
     pub both: f64,
+}
+
+/// Seconds of one byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ByteCost {
+    /// That is read.
+    pub read: f64,
+    /// That is written.
+    pub written: f64,
+}
+
+impl ByteCost {
+    fn seconds(self, bytes: Bytes) -> f64 {
+        self.read * bytes.read + self.written * bytes.written
+    }
 }
 
 impl Lanes {
     /// A tier that moves as much in either direction as in both.
     pub const fn shared(rate: f64) -> Lanes {
         Lanes { read: rate, write: rate, both: rate }
+    }
+
+    /// Two sums, of which the greater one is how long the tier takes: the least convex function that is right for reading
+    /// alone, writing alone and copying. Lanes that are wires of their own make it the greater of the two ways, one bus for
+    /// both their sum; copying counts as no slower than that.
+    pub fn costs(&self) -> [ByteCost; 2] {
+        let (read, written) = (1.0 / self.read, 1.0 / self.write);
+        let copied = 2.0 / self.both;
+        [
+            ByteCost { read, written: (copied - read).clamp(0.0, written) },
+            ByteCost { read: (copied - written).clamp(0.0, read), written },
+        ]
     }
 }
 
@@ -132,7 +159,7 @@ pub struct Rates {
 }
 
 /// Terms of which [`Rates::seconds`] is the greatest.
-pub(crate) const TERMS: usize = 7;
+pub(crate) const TERMS: usize = 5;
 
 impl Rates {
     /// The machine of paper 002, section 4.1: DDR5 at 30.01 GB/s, CXL memory at 20.95, 47.50 together.
@@ -173,16 +200,9 @@ impl Rates {
 
     /// What [`seconds`](Self::seconds) is the greatest of. Each is linear in the traffic.
     pub(crate) fn terms(&self, traffic: &Traffic) -> [f64; TERMS] {
-        let Traffic { near, far } = traffic;
-        [
-            far.total() / self.far.both,
-            near.total() / self.near.both,
-            traffic.total() / self.together,
-            far.read / self.far.read,
-            far.written / self.far.write,
-            near.read / self.near.read,
-            near.written / self.near.write,
-        ]
+        let [far_first, far_second] = self.far.costs().map(|cost| cost.seconds(traffic.far));
+        let [near_first, near_second] = self.near.costs().map(|cost| cost.seconds(traffic.near));
+        [far_first, far_second, near_first, near_second, traffic.total() / self.together]
     }
 }
 
@@ -222,13 +242,32 @@ mod tests {
         assert!((seconds(19.0, 28.5) - 1.0).abs() < 1e-9, "both together");
     }
 
+    fn far_seconds(far: Lanes, read: f64, written: f64) -> f64 {
+        let rates = Rates { near: Lanes::shared(30.0), far, together: 500.0 };
+        rates.seconds(&Traffic { far: Bytes { read, written }, ..Traffic::default() })
+    }
+
     #[test]
-    fn lane_of_its_own_holds_up_what_goes_one_way() {
-        let far = Lanes { read: 10.0, write: 10.0, both: 20.0 };
-        let rates = Rates { near: Lanes::shared(30.0), far, together: 50.0 };
-        let bytes = |read, written| Traffic { far: Bytes { read, written }, ..Traffic::default() };
-        assert_eq!(rates.seconds(&bytes(20.0, 0.0)), 2.0);
-        assert_eq!(rates.seconds(&bytes(10.0, 10.0)), 1.0);
+    fn reads_and_writes_hold_each_other_up_as_much_as_copying_shows() {
+        let own_wires = Lanes { read: 10.0, write: 10.0, both: 20.0 };
+        assert_eq!(far_seconds(own_wires, 20.0, 0.0), 2.0);
+        assert_eq!(far_seconds(own_wires, 10.0, 10.0), 1.0);
+        let one_bus = Lanes { read: 40.0, write: 20.0, both: 80.0 / 3.0 };
+        for (read, written, seconds) in
+            [(40.0, 0.0, 1.0), (0.0, 20.0, 1.0), (40.0, 20.0, 2.0), (80.0, 20.0, 3.0)]
+        {
+            assert!((far_seconds(one_bus, read, written) - seconds).abs() < 1e-12, "{read} {written}");
+        }
+    }
+
+    #[test]
+    fn what_was_measured_is_met_and_no_copy_is_slower_than_one_after_the_other() {
+        let lanes = Lanes { read: 35.0, write: 23.0, both: 31.0 };
+        assert!((far_seconds(lanes, 35.0, 0.0) - 1.0).abs() < 1e-12);
+        assert!((far_seconds(lanes, 0.0, 23.0) - 1.0).abs() < 1e-12);
+        assert!((far_seconds(lanes, 15.5, 15.5) - 1.0).abs() < 1e-12);
+        let disturbed = Lanes { both: 5.0, ..lanes };
+        assert!((far_seconds(disturbed, 35.0, 23.0) - 2.0).abs() < 1e-12);
     }
 
     #[test]

@@ -2,16 +2,33 @@
 //!
 //! The idea: some memory is near and fast, some is far (behind CXL or another node's link) and there is more of it.
 //! Operators that stream are held up by the links, so what matters is how many bytes go over which of them, and that all
-//! are busy at the same time. `farpool_place` says where objects should lie; here operators are cut into morsels that say
-//! what they move ([`stage`], [`strategy`]), and run under a clock that jumps ([`Virtual`]).
+//! are busy at the same time. `farpool_place` says where objects should lie; this crate has the memory ([`TieredRegion`]),
+//! what the machine says of itself ([`topology`]), what it really does ([`calibrate`]), and three places to run operators
+//! cut into morsels that say what they move ([`stage`], [`strategy`]): on real tiers ([`Numa`]), on one tier whose parts are
+//! held back ([`Emulated`]), and under a clock that jumps ([`Virtual`]).
 //!
-//! Never in this crate: an operator over rows, a decision where something should lie, sockets.
+//! Figures of emulated tiers are called so wherever they are shown: they are good for ratios, never for rates.
+//!
+//! Never in this crate: an operator over rows, a decision where something should lie, sockets. Unsafe code stands in
+//! `mapping.rs` and `policy.rs` alone.
 #![deny(unsafe_code)]
 
+pub mod calibrate;
+mod emulated;
 mod flow;
+pub mod kept;
+mod mapping;
 mod meter;
+mod numa;
+pub mod partition;
+mod policy;
+pub mod region;
 pub mod stage;
 pub mod strategy;
+pub mod topology;
 mod virtual_clock;
 
+pub use emulated::Emulated;
+pub use numa::Numa;
+pub use region::{Nodes, TieredRegion};
 pub use virtual_clock::Virtual;

@@ -2,13 +2,13 @@
 //!
 //! The idea: a link is a virtual clock, the time until which it is taken. Whoever asks for bytes puts it forward by what
 //! they take, in one atomic step, and gets the time at which they are there. A link that is idle does not save bandwidth up:
-//! the clock is never behind now. A tier is one such link, or three where reads and writes have lanes of their own; one
-//! more is what the machine moves from both tiers at once.
+//! the clock is never behind now. A tier is two such links, which count reads and writes as its rates say
+//! ([`Lanes::costs`]), or one if both count them alike; one more is what the machine moves from both tiers at once.
 //!
 //! The same tickets are handed out under a real clock (`Emulated`) and under a virtual one
 //! ([`Virtual`](crate::Virtual)).
 
-use farpool_place::traffic::{Lanes, Rates, Side, Traffic};
+use farpool_place::traffic::{ByteCost, Lanes, Rates, Side, Traffic};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Picoseconds since a stage began: fine enough for single lines, enough for half a year.
@@ -27,17 +27,23 @@ pub(crate) enum Way {
 #[repr(align(128))]
 struct Link {
     taken_until: AtomicU64,
-    picos_per_byte: f64,
+    picos_per_byte: ByteCost,
 }
 
 impl Link {
-    fn new(bytes_per_second: f64) -> Link {
-        Link { taken_until: AtomicU64::new(0), picos_per_byte: PICOS_PER_SECOND / bytes_per_second }
+    fn new(cost: ByteCost) -> Link {
+        let ByteCost { read, written } = cost;
+        let picos_per_byte = ByteCost { read: read * PICOS_PER_SECOND, written: written * PICOS_PER_SECOND };
+        Link { taken_until: AtomicU64::new(0), picos_per_byte }
     }
 
     /// When so many bytes that are asked for now are there.
-    fn issue(&self, now: Picos, bytes: u64) -> Picos {
-        let takes = (bytes as f64 * self.picos_per_byte) as u64;
+    fn issue(&self, now: Picos, way: Way, bytes: u64) -> Picos {
+        let of_byte = match way {
+            Way::Read => self.picos_per_byte.read,
+            Way::Write => self.picos_per_byte.written,
+        };
+        let takes = (bytes as f64 * of_byte) as u64;
         let mut taken = self.taken_until.load(Ordering::Relaxed);
         loop {
             let due = taken.max(now).saturating_add(takes);
@@ -49,12 +55,11 @@ impl Link {
     }
 }
 
-/// A tier: what it moves in all, and either way.
+/// A tier.
 struct TierLinks {
-    both: Link,
-    /// Nothing where one way is as fast as both: then the lane says nothing that `both` does not.
-    read: Option<Link>,
-    write: Option<Link>,
+    first: Link,
+    /// Nothing where it would count as the first one does.
+    second: Option<Link>,
     latency: Picos,
     /// By way.
     bytes: [AtomicU64; 2],
@@ -62,14 +67,20 @@ struct TierLinks {
 
 impl TierLinks {
     fn new(lanes: Lanes, latency_ns: f64) -> TierLinks {
-        let lane = |rate: f64| (rate < lanes.both).then(|| Link::new(rate));
+        let [first, second] = lanes.costs();
+        let differ = |one: f64, other: f64| (one - other).abs() > 1e-9 * one.max(other);
+        let is_second = differ(first.read, second.read) || differ(first.written, second.written);
         TierLinks {
-            both: Link::new(lanes.both),
-            read: lane(lanes.read),
-            write: lane(lanes.write),
+            first: Link::new(first),
+            second: is_second.then(|| Link::new(second)),
             latency: (latency_ns * 1e3) as u64,
             bytes: [AtomicU64::new(0), AtomicU64::new(0)],
         }
+    }
+
+    fn issue(&self, now: Picos, way: Way, bytes: u64) -> Picos {
+        let second = self.second.as_ref().map_or(now, |link| link.issue(now, way, bytes));
+        self.first.issue(now, way, bytes).max(second)
     }
 }
 
@@ -85,7 +96,7 @@ impl Meter {
         let tier = |side: Side, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
         Meter {
             tiers: [tier(Side::Near, rates.near), tier(Side::Far, rates.far)],
-            together: Link::new(rates.together),
+            together: Link::new(ByteCost { read: 1.0 / rates.together, written: 1.0 / rates.together }),
         }
     }
 
@@ -96,9 +107,7 @@ impl Meter {
         }
         let tier = &self.tiers[side.index()];
         tier.bytes[usize::from(way == Way::Write)].fetch_add(bytes, Ordering::Relaxed);
-        let lane = if way == Way::Read { &tier.read } else { &tier.write };
-        let of_lane = lane.as_ref().map_or(now, |lane| lane.issue(now, bytes));
-        tier.both.issue(now, bytes).max(self.together.issue(now, bytes)).max(of_lane)
+        tier.issue(now, way, bytes).max(self.together.issue(now, way, bytes))
     }
 
     /// When the last of some lines, asked for together, is there.

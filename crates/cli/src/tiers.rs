@@ -1,0 +1,194 @@
+//! `farpool tiers`: which memory tiers this machine has, and what they really move.
+
+use crate::Outcome;
+use crate::exit::Failure;
+use crate::table;
+use crate::units::show_bytes;
+use farpool_place::traffic::Lanes;
+use farpool_tiers::calibrate::{Calibration, calibrate};
+use farpool_tiers::kept;
+use farpool_tiers::topology::{Node, Topology};
+use serde_json::{Value, json};
+use std::io::Write;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  farpool tiers
+  farpool tiers --fresh --json")]
+pub(crate) struct Args {
+    /// Measure anew, whatever was kept
+    #[arg(long)]
+    fresh: bool,
+    /// For machines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let topology = Topology::read().map_err(Failure::failed)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let path = kept::folder().map(|folder| kept::path(&folder, &topology, threads));
+    let found = path.as_deref().filter(|_| !args.fresh).and_then(kept::read);
+    let is_kept = found.is_some();
+    let calibration = match found {
+        Some(calibration) => calibration,
+        None => calibrate(&topology, threads).map_err(Failure::failed)?,
+    };
+    if let Some(path) = path.as_deref().filter(|_| !is_kept)
+        && let Err(error) = kept::write(path, &calibration)
+    {
+        eprintln!("farpool: {}: {error}; it will be measured again", path.display());
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", json_of(&topology, &calibration, is_kept))?;
+        return Ok(());
+    }
+    for line in lines(&topology, &calibration) {
+        writeln!(out, "{line}")?;
+    }
+    writeln!(out)?;
+    for line in words(&topology, &calibration, is_kept) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// What a node is taken for.
+fn tier_of(topology: &Topology, node: &Node) -> &'static str {
+    match topology.tiers() {
+        Some((near, _)) if near.id == node.id => "near",
+        Some((_, far)) if far.id == node.id => "far",
+        None => "near",
+        Some(_) => "-",
+    }
+}
+
+/// What was measured of a node.
+fn lanes_of(topology: &Topology, calibration: &Calibration, node: &Node) -> Option<Lanes> {
+    match tier_of(topology, node) {
+        "near" => Some(calibration.near),
+        "far" => calibration.far.map(|(far, _)| far),
+        _ => None,
+    }
+}
+
+fn lines(topology: &Topology, calibration: &Calibration) -> Vec<String> {
+    let gb = |rate: f64| format!("{:.1}", rate / 1e9);
+    let some = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let row = |node: &Node| {
+        let lanes = lanes_of(topology, calibration, node);
+        let promised = node.promised.read_mb_per_s.map(|rate| gb(rate as f64 * 1e6));
+        let latency = node.promised.read_latency_ns.map(|ns| ns.to_string());
+        vec![
+            node.id.to_string(),
+            tier_of(topology, node).to_owned(),
+            if node.is_cpu_less() { "no CPUs".to_owned() } else { node.cpus.len().to_string() },
+            show_bytes(node.bytes),
+            show_bytes(node.free_bytes),
+            some(lanes.map(|lanes| gb(lanes.read))),
+            some(lanes.map(|lanes| gb(lanes.write))),
+            some(lanes.map(|lanes| gb(lanes.both))),
+            some(promised),
+            some(latency),
+            some(node.weight.map(|weight| weight.to_string())),
+        ]
+    };
+    let header = [
+        "node",
+        "tier",
+        "CPUs",
+        "memory",
+        "free",
+        "read GB/s",
+        "write",
+        "copy",
+        "promised GB/s",
+        "promised ns",
+        "weight",
+    ];
+    table::lines(&header, &topology.nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn words(topology: &Topology, calibration: &Calibration, is_kept: bool) -> Vec<String> {
+    let mut words = Vec::new();
+    match calibration.rates() {
+        Some(rates) => words.push(format!(
+            "Both at once: {:.1} GB/s. Even load with {:.0} % near.",
+            rates.together / 1e9,
+            100.0 * rates.even_share()
+        )),
+        None => words.push(format!(
+            "{} node with memory: one tier, and nothing to place. farpool bench tiers emulates two.",
+            topology.nodes.len()
+        )),
+    }
+    let kept = if is_kept { "kept from an earlier run; --fresh measures anew" } else { "measured now" };
+    words.push(format!(
+        "By {} threads, read and written bytes counted; copy: half of either. {kept}.",
+        calibration.threads
+    ));
+    words
+}
+
+fn json_of(topology: &Topology, calibration: &Calibration, is_kept: bool) -> Value {
+    let node = |node: &Node| {
+        json!({
+            "node": node.id, "tier": tier_of(topology, node), "cpus": node.cpus, "bytes": node.bytes,
+            "free_bytes": node.free_bytes, "distances": node.distances, "weight": node.weight,
+            "kernel_tier": node.kernel_tier,
+            "promised": {
+                "read_mb_per_s": node.promised.read_mb_per_s, "write_mb_per_s": node.promised.write_mb_per_s,
+                "read_latency_ns": node.promised.read_latency_ns,
+                "write_latency_ns": node.promised.write_latency_ns,
+            },
+        })
+    };
+    json!({
+        "nodes": topology.nodes.iter().map(node).collect::<Vec<_>>(),
+        "measured": kept::to_json(calibration), "is_kept": is_kept,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farpool_tiers::topology::Promised;
+
+    fn node(id: u32, cpus: &[u32]) -> Node {
+        Node {
+            id,
+            cpus: cpus.to_vec(),
+            bytes: 32 << 30,
+            free_bytes: 1 << 30,
+            distances: Vec::new(),
+            promised: Promised::default(),
+            weight: None,
+            kernel_tier: None,
+        }
+    }
+
+    #[test]
+    fn tiers_are_named_and_what_is_not_known_is_left_open() {
+        let near = Lanes { read: 30e9, write: 20e9, both: 31e9 };
+        let topology = Topology { nodes: vec![node(0, &[0, 1]), node(1, &[])] };
+        let calibration = Calibration { near, far: Some((Lanes::shared(20e9), 45e9)), threads: 2 };
+        let lines = lines(&topology, &calibration);
+        assert!(lines[2].contains("near") && lines[2].contains("31.0"), "{lines:?}");
+        assert!(
+            lines[3].contains("far") && lines[3].contains("no CPUs") && lines[3].ends_with('-'),
+            "{lines:?}"
+        );
+        let words = words(&topology, &calibration, true);
+        assert!(words[0].contains("45.0 GB/s") && words[0].contains("61 % near"), "{words:?}");
+        let json = json_of(&topology, &calibration, false);
+        assert_eq!(json["measured"]["together"], 45e9);
+    }
+
+    #[test]
+    fn one_node_is_one_tier() {
+        let topology = Topology { nodes: vec![node(0, &[0])] };
+        let calibration = Calibration { near: Lanes::shared(20e9), far: None, threads: 1 };
+        assert!(words(&topology, &calibration, false)[0].contains("one tier"));
+    }
+}

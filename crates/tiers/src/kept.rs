@@ -1,0 +1,102 @@
+//! A calibration that is kept in a file, by what the machine was when it was made.
+//!
+//! The idea: the name of the file is a fingerprint of CPU, threads and nodes, so another machine, or one with other
+//! nodes, finds nothing. What cannot be read is measured anew: a cache is never an error.
+
+use crate::calibrate::Calibration;
+use crate::topology::Topology;
+use farpool_place::traffic::Lanes;
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Of what was kept otherwise nothing is believed.
+const FORM: u64 = 1;
+
+/// The user's cache folder for this: `$XDG_CACHE_HOME/farpool/tiers`, or `~/.cache/farpool/tiers`.
+pub fn folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("farpool").join("tiers"))
+}
+
+/// The file of this machine in a folder.
+pub fn path(folder: &Path, topology: &Topology, threads: usize) -> PathBuf {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    let mut parts = vec![model.to_owned(), threads.to_string()];
+    for node in &topology.nodes {
+        // Not its size, which of virtual machines comes and goes.
+        parts.push(format!("{} {:?} {:?}", node.id, node.cpus, node.distances));
+    }
+    let fingerprint = farpool_place::fingerprint(parts.iter().map(String::as_bytes));
+    folder.join(format!("{fingerprint:016x}.json"))
+}
+
+/// What was kept; nothing if there is nothing, or nothing that can be meant.
+pub fn read(path: &Path) -> Option<Calibration> {
+    of_json(&serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?)
+}
+
+/// Keeps it. The file is whole or not there.
+pub fn write(path: &Path, calibration: &Calibration) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&beside, to_json(calibration).to_string())?;
+    fs::rename(&beside, path)
+}
+
+/// For machines: rates in bytes a second.
+pub fn to_json(calibration: &Calibration) -> Value {
+    let lanes = |lanes: &Lanes| json!({ "read": lanes.read, "write": lanes.write, "both": lanes.both });
+    json!({
+        "form": FORM, "threads": calibration.threads, "near": lanes(&calibration.near),
+        "far": calibration.far.as_ref().map(|(far, _)| lanes(far)),
+        "together": calibration.far.map(|(_, together)| together),
+    })
+}
+
+fn of_json(value: &Value) -> Option<Calibration> {
+    let rate = |value: &Value| value.as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);
+    let lanes = |value: &Value| {
+        Some(Lanes {
+            read: rate(&value["read"])?,
+            write: rate(&value["write"])?,
+            both: rate(&value["both"])?,
+        })
+    };
+    if value["form"].as_u64() != Some(FORM) {
+        return None;
+    }
+    let far = match &value["far"] {
+        Value::Null => None,
+        far => Some((lanes(far)?, rate(&value["together"])?)),
+    };
+    let threads = usize::try_from(value["threads"].as_u64()?).ok()?;
+    Some(Calibration { near: lanes(&value["near"])?, far, threads })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b.json");
+        assert_eq!(read(&path), None);
+        let lanes = Lanes { read: 3e10, write: 2e10, both: 4e10 };
+        for far in [None, Some((Lanes::shared(1e10), 4.5e10))] {
+            let calibration = Calibration { near: lanes, far, threads: 2 };
+            write(&path, &calibration).unwrap();
+            assert_eq!(read(&path), Some(calibration));
+        }
+        for text in ["", "{}", r#"{"form":1,"threads":2,"near":{"read":0,"write":1,"both":1},"far":null}"#] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(read(&path), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Asking the kernel for memory of a node, and where memory is: the system calls that no library of ours has.
+//!
+//! The idea: a policy that the kernel accepts says nothing. It takes nodes that are not there if one of them is, and falls
+//! back to another node when one is full; so what is asked for ([`prefer`]) and what came of it ([`nodes_of`]) are two
+//! calls, and only the second one is believed.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use std::ffi::{c_int, c_long, c_ulong, c_void};
+use std::ptr;
+
+/// Of `mbind` in `linux/mempolicy.h`: from this node, or from another one if it has none left.
+const MPOL_PREFERRED: c_int = 1;
+/// Nodes that a mask of ours has room for; kernels are built for no more than 1,024.
+pub(crate) const NODES_MAX: u32 = 1_024;
+const MASK_BITS: usize = c_ulong::BITS as usize;
+
+/// Pages of a range that are touched from now on come from this node as long as it has any.
+pub(crate) fn prefer(range: &[u8], node: u32) -> Result<(), Errno> {
+    let mut mask = [0 as c_ulong; NODES_MAX as usize / MASK_BITS];
+    let word = mask.get_mut(node as usize / MASK_BITS).ok_or(Errno::INVAL)?;
+    *word = 1 << (node as usize % MASK_BITS);
+    // SAFETY: `mbind` changes where pages of this range will come from and none of its bytes; the mask is as long as it
+    // says (the kernel wants one more than the number of bits) and outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            range.as_ptr(),
+            range.len(),
+            MPOL_PREFERRED,
+            mask.as_ptr(),
+            c_ulong::from(NODES_MAX) + 1,
+            0,
+        )
+    };
+    checked(result)
+}
+
+/// Of each page of a range, the node it lies on; a negative error number if it lies on none.
+pub(crate) fn nodes_of(range: &[u8], page_bytes: usize) -> Result<Vec<i32>, Errno> {
+    let pages: Vec<*const c_void> = range.chunks(page_bytes).map(|page| page.as_ptr().cast()).collect();
+    let mut nodes: Vec<c_int> = vec![-(libc::ENOENT); pages.len()];
+    // SAFETY: without target nodes `move_pages` moves nothing; it reads as many addresses, which it only looks up, and
+    // writes as many numbers as it is told, and both vectors have that many.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len() as c_ulong,
+            pages.as_ptr(),
+            ptr::null::<c_int>(),
+            nodes.as_mut_ptr(),
+            0,
+        )
+    };
+    checked(result).map(|()| nodes)
+}
+
+fn checked(result: c_long) -> Result<(), Errno> {
+    if result >= 0 {
+        return Ok(());
+    }
+    let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    Err(Errno::from_raw_os_error(number))
+}

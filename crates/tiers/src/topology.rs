@@ -1,0 +1,275 @@
+//! What the machine says of its memory: nodes, who has CPUs, how far they are, what firmware promises of them.
+//!
+//! The idea: a node with memory and no CPUs is memory that was put in later: CXL, mostly. Firmware's table of bandwidths
+//! (HMAT) ends up under `nodeN/access*/initiators`, where there is one; kernels from 6.9 on keep weights for interleaving,
+//! of the whole system. All of it is text below `/sys`, so tests have trees of their own. What is missing or cannot be read
+//! is left out, as kernels differ; only a machine without any node with memory is an error.
+
+use std::fmt;
+use std::path::Path;
+
+/// What firmware promises, from the nearest CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Promised {
+    /// MB a second.
+    pub read_mb_per_s: Option<u64>,
+    /// MB a second.
+    pub write_mb_per_s: Option<u64>,
+    /// Nanoseconds.
+    pub read_latency_ns: Option<u64>,
+    /// Nanoseconds.
+    pub write_latency_ns: Option<u64>,
+}
+
+/// A NUMA node with memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its number.
+    pub id: u32,
+    /// CPUs that belong to it.
+    pub cpus: Vec<u32>,
+    /// All its memory.
+    pub bytes: u64,
+    /// Of it, what is free.
+    pub free_bytes: u64,
+    /// To each node, by its number, as ACPI counts: 10 is here.
+    pub distances: Vec<(u32, u32)>,
+    /// From the nearest CPUs.
+    pub promised: Promised,
+    /// Its weight for interleaving by the kernel.
+    pub weight: Option<u32>,
+    /// The kernel's own tier: lower is faster.
+    pub kernel_tier: Option<u32>,
+}
+
+impl Node {
+    /// Whether it has no CPUs: then it is taken for CXL memory.
+    pub fn is_cpu_less(&self) -> bool {
+        self.cpus.is_empty()
+    }
+}
+
+/// All nodes with memory, in the order of their numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// At least one.
+    pub nodes: Vec<Node>,
+}
+
+impl Topology {
+    /// Of this machine.
+    pub fn read() -> Result<Topology, NoTopology> {
+        Topology::read_at(Path::new("/sys"))
+    }
+
+    /// Of a tree that looks like `/sys`.
+    pub fn read_at(sys: &Path) -> Result<Topology, NoTopology> {
+        let root = sys.join("devices/system/node");
+        let no_topology = || NoTopology { path: root.display().to_string() };
+        let mut ids: Vec<u32> = std::fs::read_dir(&root)
+            .map_err(|_| no_topology())?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok())
+            .collect();
+        ids.sort_unstable();
+        let nodes: Vec<Node> = ids.iter().copied().filter_map(|id| node(sys, &root, id, &ids)).collect();
+        if nodes.is_empty() { Err(no_topology()) } else { Ok(Topology { nodes }) }
+    }
+
+    /// A near and a far tier: the node with the most memory of those with CPUs, and the one without CPUs that is nearest to
+    /// it; if all have CPUs, the one farthest from it. Nothing on a machine with one node.
+    pub fn tiers(&self) -> Option<(&Node, &Node)> {
+        let near = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_cpu_less())
+            .max_by_key(|node| (node.bytes, u32::MAX - node.id))?;
+        let distance = |node: &Node| {
+            let known = near.distances.iter().find(|(to, _)| *to == node.id);
+            known.map_or(u32::MAX, |(_, distance)| *distance)
+        };
+        let others = || self.nodes.iter().filter(|node| node.id != near.id);
+        let cpu_less =
+            others().filter(|node| node.is_cpu_less()).min_by_key(|node| (distance(node), node.id));
+        let far = cpu_less.or_else(|| others().max_by_key(|node| (distance(node), u32::MAX - node.id)))?;
+        Some((near, far))
+    }
+}
+
+fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<Node> {
+    let folder = root.join(format!("node{id}"));
+    let meminfo = text(&folder.join("meminfo"))?;
+    let bytes = kib(&meminfo, "MemTotal:")?;
+    // A node may have CPUs and no memory.
+    if bytes == 0 {
+        return None;
+    }
+    let distance = text(&folder.join("distance")).unwrap_or_default();
+    let distances = ids.iter().copied().zip(distance.split_whitespace());
+    let weight = sys.join(format!("kernel/mm/mempolicy/weighted_interleave/node{id}"));
+    Some(Node {
+        id,
+        cpus: text(&folder.join("cpulist")).map_or_else(Vec::new, |list| numbers(&list)),
+        bytes,
+        free_bytes: kib(&meminfo, "MemFree:").unwrap_or(0),
+        distances: distances.filter_map(|(to, distance)| Some((to, distance.parse().ok()?))).collect(),
+        promised: promised(&folder),
+        weight: text(&weight).and_then(|weight| weight.parse().ok()),
+        kernel_tier: kernel_tier(sys, id),
+    })
+}
+
+/// Of access classes, 0 is from the nearest initiators of any kind and 1 from the nearest CPUs.
+fn promised(folder: &Path) -> Promised {
+    let of = |class: &str| {
+        let folder = folder.join(class).join("initiators");
+        let value = |name| text(&folder.join(name))?.parse().ok().filter(|value: &u64| *value > 0);
+        Promised {
+            read_mb_per_s: value("read_bandwidth"),
+            write_mb_per_s: value("write_bandwidth"),
+            read_latency_ns: value("read_latency"),
+            write_latency_ns: value("write_latency"),
+        }
+    };
+    let nearest_cpus = of("access1");
+    if nearest_cpus == Promised::default() { of("access0") } else { nearest_cpus }
+}
+
+fn kernel_tier(sys: &Path, id: u32) -> Option<u32> {
+    let folder = sys.join("devices/virtual/memory_tiering");
+    let entries = std::fs::read_dir(folder).ok()?;
+    entries.filter_map(Result::ok).find_map(|entry| {
+        let tier = entry.file_name().to_str()?.strip_prefix("memory_tier")?.parse().ok()?;
+        numbers(&text(&entry.path().join("nodelist"))?).contains(&id).then_some(tier)
+    })
+}
+
+fn text(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Bytes of a line of `meminfo`.
+fn kib(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.contains(key))?;
+    let value: u64 = line.split_once(key)?.1.split_whitespace().next()?.parse().ok()?;
+    value.checked_mul(1_024)
+}
+
+/// A list such as `0-3,8`. At most 65,536 numbers, and nothing of what is no list.
+fn numbers(list: &str) -> Vec<u32> {
+    const COUNT_MAX: usize = 1 << 16;
+    let parts = list.split(',').filter_map(|part| {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    });
+    parts.flatten().take(COUNT_MAX).collect()
+}
+
+/// There is no node with memory where they should be listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoTopology {
+    path: String,
+}
+
+impl fmt::Display for NoTopology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lists no NUMA node with memory", self.path)
+    }
+}
+
+impl std::error::Error for NoTopology {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree of files with their contents.
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        }
+        root
+    }
+
+    fn meminfo(id: u32, total: u64, free: u64) -> String {
+        format!("Node {id} MemTotal:       {total} kB\nNode {id} MemFree:        {free} kB")
+    }
+
+    #[test]
+    fn node_without_cpus_is_the_far_tier_with_what_firmware_promises() {
+        let (of_0, of_1) = (meminfo(0, 33_554_432, 1_024), meminfo(1, 67_108_864, 2_048));
+        let root = tree(&[
+            ("devices/system/node/online", "0-1"),
+            ("devices/system/node/node0/meminfo", &of_0),
+            ("devices/system/node/node0/cpulist", "0-3,8"),
+            ("devices/system/node/node0/distance", "10 30"),
+            ("devices/system/node/node0/access1/initiators/read_bandwidth", "30010"),
+            ("devices/system/node/node1/meminfo", &of_1),
+            ("devices/system/node/node1/cpulist", ""),
+            ("devices/system/node/node1/distance", "30 10"),
+            ("devices/system/node/node1/access0/initiators/read_bandwidth", "20950"),
+            ("devices/system/node/node1/access0/initiators/read_latency", "300"),
+            ("kernel/mm/mempolicy/weighted_interleave/node0", "3"),
+            ("kernel/mm/mempolicy/weighted_interleave/node1", "2"),
+            ("devices/virtual/memory_tiering/memory_tier4/nodelist", "0"),
+            ("devices/virtual/memory_tiering/memory_tier22/nodelist", "1"),
+        ]);
+        let topology = Topology::read_at(root.path()).unwrap();
+        let (near, far) = topology.tiers().unwrap();
+        assert_eq!(
+            (near.id, &near.cpus[..], near.bytes, near.free_bytes),
+            (0, &[0, 1, 2, 3, 8][..], 32 << 30, 1 << 20)
+        );
+        assert_eq!((far.id, far.is_cpu_less(), &far.distances[..]), (1, true, &[(0, 30), (1, 10)][..]));
+        assert_eq!((near.promised.read_mb_per_s, far.promised.read_mb_per_s), (Some(30_010), Some(20_950)));
+        assert_eq!((far.promised.read_latency_ns, far.promised.write_mb_per_s), (Some(300), None));
+        assert_eq!(
+            (near.weight, far.weight, near.kernel_tier, far.kernel_tier),
+            (Some(3), Some(2), Some(4), Some(22))
+        );
+    }
+
+    #[test]
+    fn of_two_sockets_the_other_one_is_far() {
+        let (of_0, of_1) = (meminfo(0, 1_000, 0), meminfo(1, 1_000, 0));
+        let root = tree(&[
+            ("devices/system/node/node0/meminfo", &of_0),
+            ("devices/system/node/node0/cpulist", "0"),
+            ("devices/system/node/node0/distance", "10 21"),
+            ("devices/system/node/node1/meminfo", &of_1),
+            ("devices/system/node/node1/cpulist", "1"),
+            ("devices/system/node/node1/distance", "21 10"),
+        ]);
+        let topology = Topology::read_at(root.path()).unwrap();
+        assert_eq!(topology.tiers().map(|(near, far)| (near.id, far.id)), Some((0, 1)));
+    }
+
+    #[test]
+    fn one_node_has_no_tiers_and_a_node_without_memory_is_none() {
+        let (of_0, of_1) = (meminfo(0, 1_000, 0), meminfo(1, 0, 0));
+        let root = tree(&[
+            ("devices/system/node/node0/meminfo", &of_0),
+            ("devices/system/node/node0/cpulist", "0-1"),
+            ("devices/system/node/node1/meminfo", &of_1),
+            ("devices/system/node/nodeX/meminfo", "what is this"),
+        ]);
+        let topology = Topology::read_at(root.path()).unwrap();
+        assert_eq!((topology.nodes.len(), topology.tiers()), (1, None));
+    }
+
+    #[test]
+    fn tree_without_nodes_is_an_error_that_names_it() {
+        let root = tree(&[("devices/system/node/online", "")]);
+        let error = Topology::read_at(root.path()).unwrap_err().to_string();
+        assert!(error.ends_with("devices/system/node lists no NUMA node with memory"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_list_of_numbers_is_left_out() {
+        assert_eq!(numbers("0-2,7, 9"), [0, 1, 2, 7, 9]);
+        assert_eq!(numbers("x,3-1,-,5"), [5]);
+        assert_eq!(numbers("0-4294967295").len(), 1 << 16);
+    }
+}
