@@ -38,6 +38,9 @@ mod rivals;
 mod scan;
 mod scan_clients;
 mod shape;
+mod tiers;
+mod tiers_figures;
+mod tiers_plot;
 mod waiting;
 
 use crate::Outcome;
@@ -59,6 +62,8 @@ pub(crate) enum Command {
     Scan(scan::ScanArgs),
     /// Queries as the planner chooses to run them, beside fetching, shipping and splitting all of them.
     Place(place::PlaceArgs),
+    /// Hash joins over two memory tiers, under a virtual clock or emulated, beside paper 002.
+    Tiers(tiers::TierArgs),
     /// What spinning and parking cost on CPUs that are idle, busy, or only one.
     Waiting(waiting::WaitingArgs),
     /// Near-data operators beside the memory they read, and beside what others would run.
@@ -74,6 +79,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Neighbour(args) => neighbour::run(args),
         Command::Scan(args) => scan::run(args),
         Command::Place(args) => place::run(args),
+        Command::Tiers(args) => tiers::run(args),
         Command::Waiting(args) => waiting::run(args),
         Command::Operators(args) => operators::run(args),
     }
