@@ -16,7 +16,7 @@ EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 COMMAND ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-sql reference farview lint sim loss mutants tla fuzz clean
+.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-sql reference farview lint sim loss mutants tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ reference: $(READY) # What DuckDB answers.
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
+
+guest-test: ## Where memory of two NUMA nodes lands, in a QEMU guest whose second node has no CPUs
+	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
+	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(CARGO_TARGET_DIR)/release/deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh

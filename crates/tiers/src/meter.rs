@@ -88,6 +88,8 @@ impl TierLinks {
 pub(crate) struct Meter {
     tiers: [TierLinks; 2],
     together: Link,
+    /// Where the next disturbance comes from; nothing if there are none.
+    noise: Option<AtomicU64>,
 }
 
 impl Meter {
@@ -97,7 +99,27 @@ impl Meter {
         Meter {
             tiers: [tier(Side::Near, rates.near), tier(Side::Far, rates.far)],
             together: Link::new(ByteCost { read: 1.0 / rates.together, written: 1.0 / rates.together }),
+            noise: None,
         }
+    }
+
+    /// Every ticket takes as long as before in the mean, but is distributed exponentially, as the next one after this seed.
+    pub(crate) fn with_noise(mut self, seed: u64) -> Meter {
+        self.noise = Some(AtomicU64::new(seed));
+        self
+    }
+
+    /// How many times as long the next ticket takes.
+    fn disturbance(&self) -> f64 {
+        let Some(state) = &self.noise else { return 1.0 };
+        // Knuth's generator; its upper bits are random enough for this.
+        let next = |state: u64| {
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
+        };
+        let seen = state.load(Ordering::Relaxed);
+        state.store(next(seen), Ordering::Relaxed);
+        let uniform = ((next(seen) >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
+        -uniform.ln()
     }
 
     /// When so many bytes of a stream are there: hardware asks for a stream ahead, so latency does not count.
@@ -107,6 +129,7 @@ impl Meter {
         }
         let tier = &self.tiers[side.index()];
         tier.bytes[usize::from(way == Way::Write)].fetch_add(bytes, Ordering::Relaxed);
+        let bytes = (bytes as f64 * self.disturbance()) as u64;
         tier.issue(now, way, bytes).max(self.together.issue(now, way, bytes))
     }
 

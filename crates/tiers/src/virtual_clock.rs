@@ -18,6 +18,7 @@ pub struct Virtual {
     window: usize,
     latency_ns: [f64; 2],
     cpu_ns_per_byte: f64,
+    noise: Option<u64>,
 }
 
 /// Workers of a virtual machine, and morsels that each has under way, unless said otherwise: enough to keep both tiers busy.
@@ -30,7 +31,8 @@ impl Virtual {
     /// Two workers, each with eight morsels under way. Refuses what is no rate.
     pub fn new(rates: Rates) -> Result<Virtual, NoRate> {
         rates.check()?;
-        Ok(Virtual { rates, workers: WORKERS, window: WINDOW, latency_ns: [0.0; 2], cpu_ns_per_byte: 0.0 })
+        let latency_ns = [0.0; 2];
+        Ok(Virtual { rates, workers: WORKERS, window: WINDOW, latency_ns, cpu_ns_per_byte: 0.0, noise: None })
     }
 
     /// With so many workers, from 1 to 4,096, and so many morsels under way for each of them.
@@ -42,6 +44,13 @@ impl Virtual {
     /// Lines take so many nanoseconds more, by side.
     pub fn with_latency(mut self, near_ns: f64, far_ns: f64) -> Virtual {
         self.latency_ns = [near_ns, far_ns];
+        self
+    }
+
+    /// Every ticket takes as long as before in the mean, but is distributed exponentially: a machine that others use. Of
+    /// the same seed all runs are the same.
+    pub fn with_noise(mut self, seed: u64) -> Virtual {
+        self.noise = Some(seed);
         self
     }
 
@@ -63,6 +72,10 @@ impl Backend for Virtual {
 
     fn run(&self, stage: &Stage, _work: &dyn Work) -> StageReport {
         let meter = Meter::new(&self.rates, self.latency_ns);
+        let meter = match self.noise {
+            Some(seed) => meter.with_noise(seed),
+            None => meter,
+        };
         let queues = Queues::new(stage);
         let mut flows: Vec<Flow<'_>> =
             (0..self.workers).map(|_| Flow::new(&meter, &queues, self.window)).collect();

@@ -291,20 +291,22 @@ fn piece(share: f64, chunks: u32) -> Stage {
 #[test]
 fn share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_wrong_by_two() {
     const PIECE: u32 = 128;
-    let machine = machine();
-    let whole = |share: f64| machine.run(&piece(share, 16 * PIECE), &NoWork).seconds;
+    let quiet = machine();
+    let whole = |share: f64| quiet.run(&piece(share, 16 * PIECE), &NoWork).seconds;
     let best = (0..=100).map(|at| whole(f64::from(at) / 100.0)).fold(f64::INFINITY, f64::min);
-    for far_is_wrong_by in [0.5, 2.0] {
+    for (far_is_wrong_by, is_noisy) in [(0.5, false), (2.0, false), (0.5, true), (2.0, true)] {
         let (near, far) = (RATES.near.both, RATES.far.both * far_is_wrong_by);
         let mut balance = Balance::new(near / (near + far));
         let mut taken = 0.0;
-        for _ in 0..16 {
+        for at in 0..16 {
+            let machine = if is_noisy { quiet.with_noise(at) } else { quiet };
             let report = machine.run(&piece(balance.share(), PIECE), &NoWork);
             taken += report.seconds;
             balance.drained(report.drained_seconds[0], report.drained_seconds[1]);
         }
         let found = whole(balance.share());
         assert!(found / best < 1.05, "{far_is_wrong_by}: share {}, {}", balance.share(), found / best);
-        assert!(taken / best < 1.15, "with all that it took to learn: {}", taken / best);
+        let most = if is_noisy { 1.3 } else { 1.15 };
+        assert!(taken / best < most, "with all that it took to learn: {}", taken / best);
     }
 }

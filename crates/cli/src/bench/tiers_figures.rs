@@ -7,12 +7,13 @@ use crate::signals::Stop;
 use farpool_place::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning, Table};
 use farpool_place::interleave::Interleave;
 use farpool_place::partial_move::Linear;
-use farpool_place::phases::Plan;
+use farpool_place::phases::{Phase, Plan};
 use farpool_place::traffic::{Rates, Side, Traffic};
 use farpool_tiers::partition::{Partitions, ROW_BYTES, Sum, fill, partitions_bytes};
 use farpool_tiers::stage::{Backend, NoWork, Stage, StageReport, Task};
 use farpool_tiers::strategy::{MORSEL_BYTES, Moved, NonPartitionedRun, PartitionedRun};
 use farpool_tiers::{Emulated, Nodes, TieredRegion, Virtual};
+use std::time::Instant;
 
 /// The mix of the paper's machine: three near to two far.
 const MIXED: f64 = 0.6;
@@ -84,6 +85,8 @@ pub(super) struct Found {
     /// The best share and its gain.
     pub(super) best_by_bytes: (f64, f64),
     pub(super) bars: Vec<Bar>,
+    /// How long it takes to place six objects over nine phases.
+    pub(super) placing_us: f64,
 }
 
 /// Runs joins, and checks what comes of them.
@@ -238,6 +241,7 @@ pub(super) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         curve,
         best_by_bytes: (best.share(of_plan.input), planned(0.0) / best.seconds()),
         bars: bars(&mut runner, setting, stop)?,
+        placing_us: placing_us(&rates)?,
     })
 }
 
@@ -270,6 +274,29 @@ fn curve(
     };
     let linear = Linear::of_times(runs(first), last.phases()[0], at, MIXED);
     Ok((linear, shares.iter().zip(&all).map(|(x, of)| (*x, of.gain_over(first))).collect()))
+}
+
+/// Two joins and what is written of them, in near memory for half of it.
+fn placing_us(rates: &Rates) -> Result<f64, Failure> {
+    let mut plan = Plan::default();
+    let names = ["orders", "lines", "parts of orders", "parts of lines", "table", "output"];
+    let [orders, lines, order_parts, line_parts, table, output] = names.map(|name| plan.object(name, 1e9));
+    plan.then(Phase::new("move orders").moves(orders, 1e9))
+        .then(Phase::new("count orders").reads(orders, 1e9))
+        .then(Phase::new("partition orders").reads(orders, 1e9).writes(order_parts, 1e9))
+        .then(Phase::new("move lines").moves(lines, 1e9))
+        .then(Phase::new("count lines").reads(lines, 1e9))
+        .then(Phase::new("partition lines").reads(lines, 1e9).writes(line_parts, 1e9))
+        .then(Phase::new("join").reads(order_parts, 1e9).reads(line_parts, 1e9).writes(output, 1e9))
+        .then(Phase::new("build").reads(output, 1e9).reads(table, 4e9).writes(table, 4e9))
+        .then(Phase::new("probe").reads(lines, 1e9).reads(table, 4e9));
+    let mut times = Vec::new();
+    for _ in 0..101 {
+        let begun = Instant::now();
+        plan.place(rates, 3e9).map_err(Failure::failed)?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(median(times.into_iter()))
 }
 
 fn bars(runner: &mut Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>, Failure> {

@@ -204,6 +204,7 @@ mod tests {
                 Point { x: 0.5, gain: 1.3, by_bytes: 1.26 },
             ],
             best_by_bytes: (0.54, 1.289),
+            placing_us: 30.0,
             bars: vec![bar("partitioned", 2.13), bar("non-partitioned", 1.4)],
         };
         let drawing = render(&found, "EMULATED <tiers>").unwrap();

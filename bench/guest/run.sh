@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Runs a program in a throw-away QEMU guest with two NUMA nodes, of which the second has no CPUs: where memory of two tiers
+# really lands can be tested on any machine. Timings in there mean nothing.
+#
+#   bench/guest/run.sh PROGRAM [ARGUMENTS...]
+#
+# Exit code: that of the program; 124 when it took too long, 125 when the guest never said how it ended.
+#
+# QEMU, a kernel and busybox come from this machine's own Debian or Ubuntu mirror, are unpacked under $CACHE/guest and not
+# installed; no root is needed. What is set is used instead:
+#   GUEST_QEMU     a qemu-system-x86_64            GUEST_KERNEL   a bzImage with NUMA, HMAT and a serial console
+#   GUEST_BUSYBOX  a static busybox                GUEST_ACCEL    tcg (default) or kvm
+#   GUEST_MIB      memory of either node (512)     GUEST_SECONDS  before it is ended (300)
+set -euo pipefail
+
+PROGRAM=${1:?a program to run in the guest}
+shift
+CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/farpool}/guest
+MIB=${GUEST_MIB:-512}
+mkdir -p "$CACHE"
+
+say() { echo "guest: $*" >&2; }
+
+# apt with lists, archives and locks of its own; what is installed here need not be fetched.
+apt_root=$CACHE/apt
+apt_options=(-o "Dir::State::lists=$apt_root/lists" -o "Dir::Cache=$apt_root/cache" -o Debug::NoLocking=true
+  -o "APT::Sandbox::User=$(id -un)" -o APT::Install-Recommends=false -qq)
+fetch() { # NAME PACKAGES...: unpacks them, with whatever they need and this machine lacks, to $CACHE/NAME
+  local name=$1 deb
+  shift
+  [ -e "$CACHE/$name/.ready" ] && return
+  command -v apt-get > /dev/null || { say "there is no apt-get; set GUEST_QEMU, GUEST_KERNEL and GUEST_BUSYBOX"; exit 2; }
+  say "fetching $*"
+  mkdir -p "$apt_root/lists/partial" "$apt_root/cache/archives/partial"
+  [ -n "$(ls "$apt_root/lists"/*Packages* 2> /dev/null)" ] || apt-get "${apt_options[@]}" update >&2
+  rm -rf "$apt_root/cache/archives"/*.deb "${CACHE:?}/$name"
+  mkdir -p "$CACHE/$name"
+  if [ "$name" = qemu ]; then
+    apt-get "${apt_options[@]}" install --download-only --yes "$@" >&2
+  else
+    (cd "$apt_root/cache/archives" && apt-get "${apt_options[@]}" download "$@" >&2)
+  fi
+  for deb in "$apt_root/cache/archives"/*.deb; do dpkg-deb -x "$deb" "$CACHE/$name"; done
+  touch "$CACHE/$name/.ready"
+}
+
+QEMU=${GUEST_QEMU:-}
+QEMU_FLAGS=()
+if [ -z "$QEMU" ]; then
+  fetch qemu qemu-system-x86
+  QEMU=$CACHE/qemu/usr/bin/qemu-system-x86_64
+  QEMU_FLAGS=(-L "$CACHE/qemu/usr/share/qemu" -L "$CACHE/qemu/usr/share/seabios")
+  libraries=$(find "$CACHE/qemu" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+fi
+KERNEL=${GUEST_KERNEL:-}
+if [ -z "$KERNEL" ]; then
+  if [ ! -e "$CACHE/kernel/.ready" ]; then
+    # A meta package that names the newest one. The lists are there once QEMU is.
+    fetch lists linux-image-cloud-amd64
+    newest=$(apt-cache "${apt_options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
+    fetch kernel "${newest:?no kernel in the package lists}"
+  fi
+  KERNEL=$(ls "$CACHE"/kernel/boot/vmlinuz-* | tail -1)
+fi
+BUSYBOX=${GUEST_BUSYBOX:-}
+if [ -z "$BUSYBOX" ]; then
+  fetch busybox busybox-static
+  BUSYBOX=$(find "$CACHE/busybox" -type f -name busybox -perm -u+x | head -1)
+fi
+
+run=$(mktemp -d "$CACHE/run.XXXXXX")
+trap 'rm -rf "$run"' EXIT
+root=$run/root
+mkdir -p "$root"/{bin,dev,proc,sys,tmp}
+cp "$BUSYBOX" "$root/bin/busybox"
+cp -L "$PROGRAM" "$root/program"
+# The libraries that it was linked with, where it looks for them.
+{ ldd "$PROGRAM" 2> /dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+  mkdir -p "$root$(dirname "$library")"
+  cp -Ln "$library" "$root$library"
+done
+{ printf '/program'; [ $# = 0 ] || printf ' %q' "$@"; echo; } > "$root/command"
+cat > "$root/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox mount -t proc none /proc
+/bin/busybox mount -t sysfs none /sys
+/bin/busybox mount -t devtmpfs none /dev
+/bin/busybox mount -t tmpfs none /tmp
+export HOME=/tmp
+/bin/busybox sh /command
+echo "exit $?" > /dev/ttyS1
+/bin/busybox poweroff -f
+INIT
+chmod +x "$root/init" "$root/program"
+(cd "$root" && find . | "$BUSYBOX" cpio -o -H newc 2> /dev/null) > "$run/initrd"
+
+say "booting with two nodes of $MIB MiB, the second without CPUs"
+status=0
+LD_LIBRARY_PATH=${libraries:-${LD_LIBRARY_PATH:-}} timeout --foreground "${GUEST_SECONDS:-300}" "$QEMU" "${QEMU_FLAGS[@]}" \
+  -nodefaults -display none -no-reboot -accel "${GUEST_ACCEL:-tcg}" -cpu max -smp 2 -machine q35,hmat=on -m "$((2 * MIB))" \
+  -object "memory-backend-ram,id=near,size=${MIB}M" -object "memory-backend-ram,id=far,size=${MIB}M" \
+  -numa node,nodeid=0,memdev=near,cpus=0-1 -numa node,nodeid=1,memdev=far,initiator=0 \
+  -numa dist,src=0,dst=1,val=30 -numa dist,src=1,dst=0,val=30 \
+  -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=100 \
+  -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=30G \
+  -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=300 \
+  -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
+  -kernel "$KERNEL" -initrd "$run/initrd" -append "console=ttyS0 quiet panic=-1" \
+  -serial stdio -serial "file:$run/ended" < /dev/null || status=$?
+ended=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$run/ended" 2> /dev/null | tail -1)
+[ -n "$ended" ] && exit "$ended"
+[ "$status" = 124 ] && { say "it took longer than ${GUEST_SECONDS:-300} s"; exit 124; }
+say "the guest ended without a word (QEMU: $status)"
+exit 125

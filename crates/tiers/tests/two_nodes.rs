@@ -1,0 +1,61 @@
+//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these in a QEMU guest; on
+//! other machines they are left out.
+
+use farpool_place::interleave::Interleave;
+use farpool_place::traffic::Side;
+use farpool_tiers::calibrate::calibrate;
+use farpool_tiers::region::{CHUNK_BYTES, Nodes, TieredRegion};
+use farpool_tiers::topology::Topology;
+
+const NODES: Nodes = Nodes { near: Some(0), far: Some(1) };
+
+#[test]
+#[ignore = "needs two NUMA nodes: make guest-test"]
+fn node_without_cpus_is_the_far_tier() {
+    let topology = Topology::read().unwrap();
+    let (near, far) = topology.tiers().unwrap();
+    assert_eq!((near.id, far.id, far.is_cpu_less()), (0, 1, true));
+    assert_eq!(near.distances, [(0, 10), (1, 30)]);
+    // What the guest's firmware is told to promise.
+    assert!(far.promised.read_latency_ns.is_some(), "{far:?}");
+    assert!(near.promised.read_mb_per_s > far.promised.read_mb_per_s, "{near:?} {far:?}");
+}
+
+#[test]
+#[ignore = "needs two NUMA nodes: make guest-test"]
+fn chunks_lie_where_the_map_says_at_every_ratio() {
+    const CHUNKS: usize = 40;
+    for (near, far) in [(1, 0), (0, 1), (1, 1), (3, 2), (7, 3), (1, 4), (13, 7)] {
+        let interleave = Interleave::ratio(near, far).unwrap();
+        let region = TieredRegion::new(CHUNKS * CHUNK_BYTES, interleave, NODES, 2).unwrap();
+        let landed = region.landed().unwrap();
+        assert!(landed.astray.is_empty(), "{near}:{far}: {landed:?}");
+        // Exact to the chunk: of forty chunks, so many are near, and so are all of their pages.
+        let near_chunks = region.chunk_map().iter().filter(|side| **side == Side::Near).count();
+        assert_eq!(near_chunks, CHUNKS * near as usize / (near + far) as usize, "{near}:{far}");
+        assert_eq!(landed.share_on(0), near_chunks as f64 / CHUNKS as f64, "{near}:{far}");
+        assert_eq!(landed.share_on(0) + landed.share_on(1), 1.0, "{near}:{far}");
+    }
+}
+
+/// A policy that is accepted is not memory that is there: what did not land is told by chunk.
+#[test]
+#[ignore = "needs two NUMA nodes: make guest-test"]
+fn chunks_that_a_full_node_did_not_take_are_told() {
+    let topology = Topology::read().unwrap();
+    let (_, far) = topology.tiers().unwrap();
+    let bytes = far.free_bytes as usize + 16 * CHUNK_BYTES;
+    let region = TieredRegion::new(bytes, Interleave::FAR, NODES, 2).unwrap();
+    let landed = region.landed().unwrap();
+    assert!(landed.astray.len() >= 16, "{} of {} chunks", landed.astray.len(), landed.chunks);
+    let astray = landed.astray[0];
+    assert_eq!((astray.meant_for, astray.node), (Side::Far, Some(1)));
+    assert!(landed.share_on(0) > 0.0 && landed.share_on(1) > 0.5, "{:?}", landed.pages);
+}
+
+#[test]
+#[ignore = "needs two NUMA nodes: make guest-test"]
+fn both_tiers_are_measured() {
+    let rates = calibrate(&Topology::read().unwrap(), 2).unwrap().rates().unwrap();
+    assert_eq!(rates.check(), Ok(()));
+}
