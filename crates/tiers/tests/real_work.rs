@@ -5,8 +5,8 @@ use farpool_place::hash_join::{Joining, Partitioning};
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::Rates;
 use farpool_tiers::partition::{Partitions, ROW_BYTES, fill, partitions_bytes};
-use farpool_tiers::stage::Backend;
-use farpool_tiers::strategy::{MORSEL_BYTES, PartitionedRun};
+use farpool_tiers::stage::{Backend, NoWork};
+use farpool_tiers::strategy::{MORSEL_BYTES, Moved, NonPartitionedRun, PartitionedRun};
 use farpool_tiers::{Emulated, Nodes, Numa, TieredRegion};
 
 const CHUNKS: u32 = 40;
@@ -51,5 +51,24 @@ fn every_row_is_in_its_partition_once_whatever_the_strategy() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn lines_of_a_table_are_all_asked_for_whatever_their_latency() {
+    let run = NonPartitionedRun {
+        build_chunks: 3,
+        probe_chunks: 5,
+        morsel_bytes: MORSEL_BYTES,
+        chunk_rows: MORSEL_BYTES / ROW_BYTES as u32,
+        slot_bytes: 64,
+        table_share: 0.37,
+        moved: Moved::Mixed(0.6),
+        lines_together: 12,
+    };
+    let rates = Rates::shared(30e9, 20e9, 40e9);
+    let emulated = Emulated::new(rates, 2).unwrap().with_latency(0.0, 150.0);
+    for stage in run.stages() {
+        assert_eq!(emulated.run(&stage, &NoWork).traffic, stage.traffic(), "{}", stage.name);
     }
 }

@@ -55,7 +55,13 @@ fn figure_5<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> D
         .x_label_area_size(34)
         .y_label_area_size(48)
         .build_cartesian_2d(0.0..1.0, 0.6..most * 1.1)?;
-    chart.configure_mesh().x_desc("x").y_desc("gain").label_style(("sans-serif", 11)).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("x")
+        .y_desc("gain")
+        .label_style(("sans-serif", 11))
+        .light_line_style(WHITE)
+        .draw()?;
     let linear = |x: f64| found.partitioned.1.gain(x);
     type Line<'a> = (&'static str, RGBColor, Vec<(f64, f64)>);
     let lines: [Line<'_>; 3] = [
@@ -93,7 +99,13 @@ fn figure_6<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> D
         .x_label_area_size(34)
         .y_label_area_size(48)
         .build_cartesian_2d(0.0..6.0, 0.95..1.7)?;
-    chart.configure_mesh().x_desc("lambda = m k").y_desc("phi").label_style(("sans-serif", 11)).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("lambda = m k")
+        .y_desc("phi")
+        .label_style(("sans-serif", 11))
+        .light_line_style(WHITE)
+        .draw()?;
     let curve = (0..=120).map(|step| f64::from(step) / 20.0).map(|lambda| (lambda, best_gain(lambda)));
     chart.draw_series(LineSeries::new(curve, BLACK.stroke_width(2)))?;
     let of = [
@@ -120,7 +132,7 @@ fn figure_4<B: DrawingBackend>(area: &DrawingArea<B, Shift>, join: &str, bars: &
         .margin(8)
         .x_label_area_size(16)
         .y_label_area_size(48)
-        .build_cartesian_2d(0.0..bars.len().max(1) as f64, -0.3 * most..most * 1.15)?;
+        .build_cartesian_2d(0.0..bars.len().max(1) as f64, -0.34 * most..most * 1.25)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -128,6 +140,7 @@ fn figure_4<B: DrawingBackend>(area: &DrawingArea<B, Shift>, join: &str, bars: &
         .y_desc("ms")
         .y_label_formatter(&|ms| if *ms < 0.0 { String::new() } else { format!("{ms:.0}") })
         .label_style(("sans-serif", 11))
+        .light_line_style(WHITE)
         .draw()?;
     for (phase, (name, colour)) in
         [("move", MOVING), ("partition, build", FIRST), ("join, probe", SECOND)].into_iter().enumerate()
@@ -146,16 +159,30 @@ fn figure_4<B: DrawingBackend>(area: &DrawingArea<B, Shift>, join: &str, bars: &
         let write = |words: String, height: f64| {
             Text::new(words, (at as f64 + 0.1, height), ("sans-serif", 10).into_font())
         };
-        // Long names in two lines.
-        let (first, second) = bar.strategy.split_once(", ").unwrap_or((&bar.strategy, ""));
-        chart.draw_series([
-            write(format!("{:.2}", bar.gain), whole(bar) + most * 0.06),
-            write(first.to_owned(), -0.03 * most),
-            write(second.to_owned(), -0.10 * most),
-            write(format!("{} {}", bar.build, bar.shares.trim_matches('-')), -0.17 * most),
-        ])?;
+        chart.draw_series([write(format!("{:.2}", bar.gain), whole(bar) + most * 0.06)])?;
+        let mut below = wrapped(&bar.strategy);
+        below.push(format!("{} {}", bar.build, bar.shares.trim_matches('-')));
+        for (line, words) in below.into_iter().enumerate() {
+            chart.draw_series([write(words, (-0.03 - 0.07 * line as f64) * most)])?;
+        }
     }
     legend(&mut chart)
+}
+
+/// In lines that fit below a bar.
+fn wrapped(words: &str) -> Vec<String> {
+    const WIDTH: usize = 12;
+    let mut lines: Vec<String> = Vec::new();
+    for word in words.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn legend<'a, B: DrawingBackend + 'a>(
@@ -209,7 +236,15 @@ mod tests {
         };
         let drawing = render(&found, "EMULATED <tiers>").unwrap();
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
-        for words in ["figure 4", "figure 5", "figure 6", "2.13", "joined beside", "EMULATED &lt;tiers&gt;"] {
+        for words in [
+            "figure 4",
+            "figure 5",
+            "figure 6",
+            "2.13",
+            "* one pass,",
+            "1:4 w 0.84",
+            "EMULATED &lt;tiers&gt;",
+        ] {
             assert!(drawing.contains(words), "{words}");
         }
         assert!(!drawing.contains("NaN") && !drawing.contains("inf"));
