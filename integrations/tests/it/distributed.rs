@@ -3,7 +3,7 @@
 
 use crate::answers::Queries;
 use crate::plans::{lines, sales};
-use crate::pools::{Cluster, FARPOOL_SQL, Process, command, put, soon};
+use crate::pools::{Cluster, FARPOOL_SQL, Process, command, memory_of_each, put, soon};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::common::Result;
 use datafusion::datasource::MemTable;
@@ -151,7 +151,7 @@ async fn tasks_go_to_the_worker_near_their_row_groups() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tpch_over_two_workers_has_the_answers_of_duckdb() {
     let queries = Queries::of("tpch", 22);
-    let bench = Bench::start("768MiB");
+    let bench = Bench::start(&memory_of_each(&queries.tables()));
     put(&bench.cluster.pool, &queries.tables());
     soon(bench.workers.refresh()).await;
     let faults = soon(queries.compare(&bench.far, "two workers")).await;

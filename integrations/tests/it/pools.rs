@@ -53,10 +53,20 @@ pub fn stem(path: &Path) -> String {
     path.file_stem().expect("a name").to_string_lossy().into_owned()
 }
 
+/// What these files take as far tables, in all.
+fn memory_bytes(tables: &[PathBuf]) -> u64 {
+    let file_bytes: u64 = tables.iter().map(|path| path.metadata().expect("a file").len()).sum();
+    MEMORY_BYTES_MIN + file_bytes * MEMORY_PER_FILE_BYTE
+}
+
+/// The same for each of two nodes, as commands take it.
+pub fn memory_of_each(tables: &[PathBuf]) -> String {
+    format!("{}MiB", memory_bytes(tables).div_ceil(2 << 20))
+}
+
 /// A pool of two nodes inside this process, large enough for these files.
 pub fn embedded(tables: &[PathBuf]) -> Pool {
-    let file_bytes: u64 = tables.iter().map(|path| path.metadata().expect("a file").len()).sum();
-    let mut options = EmbeddedOptions::new(MEMORY_BYTES_MIN + file_bytes * MEMORY_PER_FILE_BYTE);
+    let mut options = EmbeddedOptions::new(memory_bytes(tables));
     options.node_count = 2;
     options.region_bytes = Some(REGION_BYTES);
     Pool::embedded(options).expect("an embedded pool")
