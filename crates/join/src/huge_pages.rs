@@ -1,0 +1,155 @@
+//! The plain source of chunks: one tier, huge pages.
+//!
+//! What was given back is kept for the next join: the kernel zeroes each page that it hands out, which takes as long as
+//! partitioning into it does. [`HugePages::trim`] returns it.
+#![allow(unsafe_code)]
+
+use crate::JoinError;
+use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose};
+use crate::memory::Memory;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Memory of this process, in pages of 2 MiB where the system has them.
+#[derive(Debug, Default)]
+pub struct HugePages {
+    /// What is nobody's at the moment.
+    free: Mutex<Vec<Mapped>>,
+}
+
+impl HugePages {
+    /// Nothing yet: memory is mapped when it is asked for.
+    pub fn new() -> HugePages {
+        HugePages::default()
+    }
+
+    /// Bytes that it keeps for later.
+    pub fn kept_bytes(&self) -> usize {
+        self.free().iter().map(|mapped| mapped.chunks * CHUNK_BYTES).sum()
+    }
+
+    /// Returns what it keeps to the system.
+    pub fn trim(&self) {
+        self.free().clear();
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Mapped>> {
+        // Nothing is half done when this lock is poisoned.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chunks for HugePages {
+    fn take(&self, _purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
+        if count == 0 {
+            return Ok(Memory::none());
+        }
+        let mut free = self.free();
+        let kept = free.iter().rposition(|mapped| mapped.chunks == count).map(|at| free.swap_remove(at));
+        drop(free);
+        let mapped = match kept {
+            Some(mapped) => mapped,
+            None => Mapped::new(count)?,
+        };
+        let (start, lines) = (mapped.start, count * CHUNK_LINES);
+        let loan = Loan { pages: self, mapped: Some(mapped) };
+        // SAFETY: `loan` owns the mapping, which is initialised (zeroed by the kernel, then written by joins only), stays
+        // where it is until the loan is dropped, and is in no list until then, so it is nobody else's.
+        Ok(unsafe { Memory::new(start, lines, Box::new(loan)) })
+    }
+}
+
+/// Chunks that are out. Dropped, they are kept for the next who asks.
+struct Loan<'p> {
+    pages: &'p HugePages,
+    mapped: Option<Mapped>,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.pages.free().extend(self.mapped.take());
+    }
+}
+
+/// Some mapped chunks.
+#[derive(Debug)]
+struct Mapped {
+    start: NonNull<Line>,
+    chunks: usize,
+}
+
+// SAFETY: it owns its range; that is accessed by whoever borrows it, by the rules of references.
+unsafe impl Send for Mapped {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapped {}
+
+#[cfg(target_os = "linux")]
+impl Mapped {
+    /// Private zero pages on a huge-page boundary, none of them present yet.
+    fn new(chunks: usize) -> Result<Mapped, JoinError> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+        let refused =
+            |error: &dyn std::fmt::Display| JoinError::Memory(format!("{chunks} chunks of 2 MiB: {error}"));
+        let bytes =
+            chunks.checked_mul(CHUNK_BYTES).ok_or_else(|| refused(&"more than there are addresses"))?;
+        let padded =
+            bytes.checked_add(CHUNK_BYTES).ok_or_else(|| refused(&"more than there are addresses"))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::READ | ProtFlags::WRITE, flags)
+        };
+        let start: *mut u8 = start.map_err(|error| refused(&error))?.cast();
+        let head = start.align_offset(CHUNK_BYTES);
+        let tail = CHUNK_BYTES - head;
+        // SAFETY: head <= CHUNK_BYTES, so `base` and the end of what is kept lie in what was just mapped; the two pieces
+        // that are cut off lie outside of it, and nobody has seen their addresses. Which size pages have changes
+        // nothing of what they hold, so whether advice is taken does not matter.
+        unsafe {
+            let base = start.add(head);
+            if head > 0 {
+                munmap(start.cast(), head).map_err(|error| refused(&error))?;
+            }
+            if tail > 0 {
+                munmap(base.add(bytes).cast(), tail).map_err(|error| refused(&error))?;
+            }
+            let _ = madvise(base.cast(), bytes, Advice::LinuxHugepage);
+            let start = NonNull::new(base.cast()).ok_or_else(|| refused(&"mapped at 0"))?;
+            Ok(Mapped { start, chunks })
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what this value owns; whoever borrowed it held the loan, which held this.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.chunks * CHUNK_BYTES) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Mapped {
+    fn layout(chunks: usize) -> Option<std::alloc::Layout> {
+        std::alloc::Layout::from_size_align(chunks.checked_mul(CHUNK_BYTES)?, CHUNK_BYTES).ok()
+    }
+
+    fn new(chunks: usize) -> Result<Mapped, JoinError> {
+        let start = Mapped::layout(chunks).and_then(|layout| {
+            // SAFETY: the layout is not empty: nobody asks for no chunks here.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }.cast())
+        });
+        let start = start.ok_or_else(|| JoinError::Memory(format!("{chunks} chunks of 2 MiB: none left")))?;
+        Ok(Mapped { start, chunks })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Some(layout) = Mapped::layout(self.chunks) {
+            // SAFETY: allocated by `new` with the same layout, and borrowed by nobody any more.
+            unsafe { std::alloc::dealloc(self.start.as_ptr().cast(), layout) };
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Partitioning in one pass: each row is read once and written once.
+//!
+//! The idea: how many rows a partition gets is not counted beforehand. Each thread has a buffer of a few cache lines for
+//! every partition; a full buffer is written, past the caches, behind what the partition has of that thread already, which
+//! is a list of pieces of equal length. Pieces are cut from chunks one behind the other, so what is written at about the
+//! same time lies in few huge pages. The paper's partitioner ([`two_reads`](crate::two_reads)) reads twice for the same.
+
+use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
+use crate::hash::Hasher;
+use crate::kernels::Kernels;
+use crate::memory::Arena;
+use crate::morsels::Morsels;
+use crate::partitioned::Run;
+use crate::{JoinError, Source};
+
+/// Lines of the buffer of a partition.
+pub(crate) const BUFFER_LINES: usize = 2;
+/// Rows that it holds.
+pub(crate) const BUFFER_ROWS: usize = BUFFER_LINES * 4;
+/// Lines of the longest pieces, 16 KiB: of each partition and thread half a piece stays empty.
+const PIECE_LINES_MAX: usize = 256;
+/// Lines of the shortest.
+const PIECE_LINES_MIN: usize = 4;
+
+const _: () = assert!(PIECE_LINES_MIN.is_multiple_of(BUFFER_LINES) && PIECE_LINES_MIN.is_power_of_two());
+
+/// Where a partition goes on, for one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Place<'a>(&'a mut [Line]);
+
+impl<'a> Place<'a> {
+    /// From these lines on.
+    pub(crate) fn new(lines: &'a mut [Line]) -> Place<'a> {
+        Place(lines)
+    }
+
+    /// The next lines; `refill` is asked when there are none.
+    #[inline(always)]
+    pub(crate) fn next(
+        &mut self,
+        lines: usize,
+        refill: impl FnOnce() -> Result<&'a mut [Line], JoinError>,
+    ) -> Result<&'a mut [Line], JoinError> {
+        if self.0.len() < lines {
+            self.0 = refill()?;
+        }
+        match std::mem::take(&mut self.0).split_at_mut_checked(lines) {
+            Some((next, rest)) => {
+                self.0 = rest;
+                Ok(next)
+            }
+            None => Err(JoinError::Memory(format!("a piece of fewer than {lines} lines"))),
+        }
+    }
+}
+
+/// What one thread writes partitions by.
+#[derive(Debug)]
+pub(crate) struct Scatter<'a> {
+    /// [`BUFFER_LINES`] for each partition.
+    pub(crate) buffers: &'a mut [Line],
+    /// Rows of each partition so far.
+    pub(crate) counts: Vec<u32>,
+    /// Where the next buffer of each goes.
+    pub(crate) places: Vec<Place<'a>>,
+}
+
+impl<'a> Scatter<'a> {
+    /// Writes what is left in the buffers.
+    pub(crate) fn finish(
+        self,
+        refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+    ) -> Result<Vec<u32>, JoinError> {
+        for (partition, mut place) in self.places.into_iter().enumerate() {
+            let left = (self.counts[partition] as usize % BUFFER_ROWS).div_ceil(4);
+            if left > 0 {
+                let buffer = &self.buffers[partition * BUFFER_LINES..][..left];
+                place.next(left, || refill(partition))?.copy_from_slice(buffer);
+            }
+        }
+        Ok(self.counts)
+    }
+}
+
+/// The part of one thread.
+pub(crate) fn write<'m, S: Source + ?Sized>(
+    hasher: &Hasher,
+    kernels: Kernels,
+    chunks: &'m dyn Chunks,
+    source: &S,
+    morsels: &dyn Morsels,
+    (side, worker, workers): (Side, usize, usize),
+) -> Result<(Run<'m>, usize), JoinError> {
+    let partitions = hasher.partitions();
+    let expected_lines = source.rows() / (4 * workers * partitions);
+    let piece_lines = expected_lines.next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
+    let purpose = Purpose::Scratch { worker };
+    let mut buffers = take(chunks, purpose, chunks_for(partitions * BUFFER_LINES))?;
+    let arena = Arena::new(chunks, Purpose::Partition { side, worker }, piece_lines);
+    let mut owners: Vec<u16> = Vec::new();
+    let mut refill = |partition: usize| {
+        owners.push(partition as u16);
+        arena.piece()
+    };
+    let mut scatter = Scatter {
+        buffers: &mut buffers.lines_mut()[..partitions * BUFFER_LINES],
+        counts: vec![0; partitions],
+        places: std::iter::repeat_with(Place::default).take(partitions).collect(),
+    };
+    let mut handed = 0;
+    while let Some(rows) = morsels.next(worker) {
+        handed += check(&rows, source.rows())?;
+        let mut result = Ok(());
+        source.tuples(rows, &mut |tuples| {
+            if result.is_ok() {
+                result = kernels.scatter(hasher, tuples, &mut scatter, &mut refill);
+            }
+        });
+        result?;
+    }
+    let counts = scatter.finish(&mut refill)?;
+    kernels.fence();
+    Ok((Run::of_pieces(arena.finish(), &owners, counts), handed))
+}
+
+/// How many rows a morsel has, if they are rows of the input.
+pub(crate) fn check(rows: &std::ops::Range<usize>, all: usize) -> Result<usize, JoinError> {
+    match rows.start <= rows.end && rows.end <= all {
+        true => Ok(rows.len()),
+        false => Err(JoinError::Morsels { rows: all, handed: rows.start.max(rows.end) }),
+    }
+}

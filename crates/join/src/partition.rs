@@ -1,0 +1,45 @@
+//! The partition phase.
+
+use crate::chunks::{Chunks, Side};
+use crate::hash::Hasher;
+use crate::morsels::Morsels;
+use crate::partitioned::Partitioned;
+use crate::settings::{Partitioner, ROWS_MAX, Settings};
+use crate::{JoinError, Source, one_pass, threads, two_reads};
+
+/// Partitions one side of a join. `hasher` is that of [`Settings::hasher`] for the build side's rows; both sides need the
+/// same.
+///
+/// # Errors
+/// If there are too many rows or no memory, or the queue hands out anything but every row once.
+pub fn partition<'m, S: Source + ?Sized>(
+    settings: &Settings,
+    hasher: &Hasher,
+    chunks: &'m dyn Chunks,
+    side: Side,
+    source: &S,
+    morsels: &dyn Morsels,
+) -> Result<Partitioned<'m>, JoinError> {
+    let rows = source.rows();
+    if rows > ROWS_MAX {
+        return Err(JoinError::TooManyRows { rows, most: ROWS_MAX });
+    }
+    let (kernels, workers) = (settings.kernels, settings.threads);
+    let (partitioned, handed) = match settings.partitioner {
+        Partitioner::OnePass => {
+            let written = threads::each(vec![(); workers], |worker, ()| {
+                one_pass::write(hasher, kernels, chunks, source, morsels, (side, worker, workers))
+            })?;
+            let handed = written.iter().map(|(_, handed)| handed).sum();
+            let runs = written.into_iter().map(|(run, _)| run).collect();
+            (Partitioned::new(*hasher, runs, None), handed)
+        }
+        Partitioner::TwoReads => {
+            two_reads::partition(hasher, kernels, chunks, source, morsels, (side, workers))?
+        }
+    };
+    match handed == rows {
+        true => Ok(partitioned),
+        false => Err(JoinError::Morsels { rows, handed }),
+    }
+}

@@ -1,0 +1,115 @@
+//! An input in partitions.
+
+use crate::hash::Hasher;
+use crate::memory::{Memory, Pieces, tuples};
+use crate::{Line, Tuple};
+
+/// Rows of an input, each with the partition that its key belongs to. Memory is given back when it is dropped.
+#[derive(Debug)]
+pub struct Partitioned<'m> {
+    pub(crate) hasher: Hasher,
+    /// What each thread wrote.
+    runs: Vec<Run<'m>>,
+    /// All of it, if it lies in one piece.
+    whole: Option<Memory<'m>>,
+    /// Rows of each partition.
+    counts: Vec<usize>,
+}
+
+/// What one thread wrote.
+#[derive(Debug)]
+pub(crate) struct Run<'m> {
+    /// Rows of each partition.
+    counts: Vec<u32>,
+    laid: Laid<'m>,
+}
+
+#[derive(Debug)]
+enum Laid<'m> {
+    /// By pieces: the numbers of those of partition `p` are `numbers[starts[p]..starts[p + 1]]`.
+    Pieces { pieces: Pieces<'m>, starts: Vec<u32>, numbers: Vec<u32> },
+    /// In one memory: partition `p` begins at line `starts[p]`.
+    Whole { starts: Vec<usize> },
+}
+
+impl<'m> Run<'m> {
+    /// Of pieces that belong to these partitions.
+    pub(crate) fn of_pieces(pieces: Pieces<'m>, owners: &[u16], counts: Vec<u32>) -> Run<'m> {
+        let mut starts = vec![0_u32; counts.len() + 1];
+        for owner in owners {
+            starts[usize::from(*owner) + 1] += 1;
+        }
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let (mut next, mut numbers) = (starts.clone(), vec![0; owners.len()]);
+        for (piece, owner) in owners.iter().enumerate() {
+            let at = &mut next[usize::from(*owner)];
+            numbers[*at as usize] = piece as u32;
+            *at += 1;
+        }
+        Run { counts, laid: Laid::Pieces { pieces, starts, numbers } }
+    }
+
+    /// Of partitions that begin at these lines of one memory.
+    pub(crate) fn of_whole(starts: Vec<usize>, counts: Vec<u32>) -> Run<'m> {
+        Run { counts, laid: Laid::Whole { starts } }
+    }
+}
+
+impl<'m> Partitioned<'m> {
+    pub(crate) fn new(hasher: Hasher, runs: Vec<Run<'m>>, whole: Option<Memory<'m>>) -> Partitioned<'m> {
+        let count = |partition: usize| runs.iter().map(|run| run.counts[partition] as usize).sum();
+        let counts = (0..hasher.partitions()).map(count).collect();
+        Partitioned { hasher, runs, whole, counts }
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Rows of a partition.
+    ///
+    /// # Panics
+    /// If there is no such partition.
+    pub fn count(&self, partition: usize) -> usize {
+        self.counts[partition]
+    }
+
+    /// Rows of all of them.
+    pub fn rows(&self) -> usize {
+        self.counts.iter().sum()
+    }
+
+    /// The rows of a partition, as they lie.
+    ///
+    /// # Panics
+    /// If there is no such partition.
+    pub fn slices(&self, partition: usize) -> impl Iterator<Item = &[Tuple]> {
+        self.runs.iter().flat_map(move |run| {
+            let count = run.counts[partition] as usize;
+            let (whole, pieces) = match &run.laid {
+                Laid::Whole { starts } => {
+                    let lines: &[Line] = self.whole.as_ref().map_or(&[], |whole| whole.lines());
+                    let lines = &lines[starts[partition]..][..count.div_ceil(4)];
+                    (Some(&tuples(lines)[..count]), None)
+                }
+                Laid::Pieces { pieces, starts, numbers } => {
+                    let numbers = &numbers[starts[partition] as usize..starts[partition + 1] as usize];
+                    (None, Some((pieces, numbers)))
+                }
+            };
+            let mut left = count;
+            let pieces = pieces.into_iter().flat_map(|(pieces, numbers)| {
+                numbers.iter().map(move |number| tuples(pieces.piece(*number as usize)))
+            });
+            let pieces = pieces.map(move |piece| {
+                let rows = piece.len().min(left);
+                left -= rows;
+                &piece[..rows]
+            });
+            whole.into_iter().chain(pieces)
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! The join phases: partitions against each other, or rows against one table.
+//!
+//! The idea: a partition is one task for one thread, which makes its table in a scratch that stays in the thread's cache.
+//! If many rows of the probe side have one key, their partition would keep one thread busy while others have nothing left;
+//! so tables of such *heavy* partitions are made first, among the other tasks, and then looked up in by all threads.
+
+use crate::chunks::{Chunks, Purpose, chunks_for, take};
+use crate::emit::{Equal, Kind, Sink, emit};
+use crate::kernels::Kernels;
+use crate::memory::{Memory, words, words_mut};
+use crate::morsels::{MORSEL_ROWS, Morsels};
+use crate::one_pass::check;
+use crate::partitioned::Partitioned;
+use crate::settings::Settings;
+use crate::table::{BATCH_ROWS, Entry, Found, Table, View, buckets_for, build_groups, build_plain};
+use crate::{JoinError, Line, Source, Tuple, threads};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A partition is heavy if one thread would be at it for more than one part in so many of its share of all rows.
+const HEAVY_PARTS: usize = 8;
+
+/// Joins partitions (PHJ, the second phase), with a sink for each thread.
+///
+/// # Errors
+/// If the sides were not partitioned alike, there are not as many sinks as threads, or there is no memory.
+pub fn join_partitions<S: Sink, E: Equal>(
+    settings: &Settings,
+    chunks: &dyn Chunks,
+    (build, probe): (&Partitioned<'_>, &Partitioned<'_>),
+    (kind, equal): (Kind, &E),
+    sinks: Vec<S>,
+) -> Result<Vec<S>, JoinError> {
+    if build.hasher != probe.hasher {
+        return Err(JoinError::Unlike);
+    }
+    check_sinks(settings, &sinks)?;
+    let share = probe.rows() / settings.threads;
+    let heavy_rows = (share / HEAVY_PARTS).max(MORSEL_ROWS);
+    let is_heavy = |partition: &usize| settings.threads > 1 && probe.count(*partition) > heavy_rows;
+    let heavy: Vec<usize> = (0..build.partitions()).filter(is_heavy).collect();
+    let tables: Vec<Mutex<Option<Alone<'_>>>> = heavy.iter().map(|_| Mutex::new(None)).collect();
+    // The heavy ones first, as they take longest.
+    let others = (0..build.partitions()).filter(|partition| !is_heavy(partition));
+    let order: Vec<usize> = heavy.iter().copied().chain(others).collect();
+    let next = AtomicUsize::new(0);
+    let sinks = threads::each(sinks, |worker, mut sink| {
+        let mut found = Found::new();
+        let mut scratch = Memory::none();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(partition) = order.get(at).copied() else { break };
+            if probe.count(partition) == 0 {
+                continue;
+            }
+            if let Some(place) = tables.get(at) {
+                let mut own = Memory::none();
+                let purpose = Purpose::Table;
+                let (entry, lines) = make(settings, (chunks, purpose), build, partition, &mut own)?;
+                let alone = Alone { memory: own, entry, lines };
+                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
+                continue;
+            }
+            let purpose = Purpose::Scratch { worker };
+            let (entry, lines) = make(settings, (chunks, purpose), build, partition, &mut scratch)?;
+            let (buckets, rows) = scratch.lines().split_at(entry.buckets as usize);
+            let entries = [entry];
+            let view = View::new(build.hasher, buckets, &entries);
+            let rows = lines.map(|lines| words(&rows[..lines]));
+            for tuples in probe.slices(partition) {
+                look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+            }
+        }
+        Ok(sink)
+    })?;
+    if heavy.is_empty() {
+        return Ok(sinks);
+    }
+    let tables: Vec<Option<Alone<'_>>> = tables
+        .into_iter()
+        .map(|table| table.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        .collect();
+    let pieces: Vec<(usize, &[Tuple])> = heavy
+        .iter()
+        .enumerate()
+        .flat_map(|(at, partition)| {
+            let slices = probe.slices(*partition).flat_map(|tuples| tuples.chunks(MORSEL_ROWS));
+            slices.map(move |tuples| (at, tuples))
+        })
+        .collect();
+    let next = AtomicUsize::new(0);
+    threads::each(sinks, |_, mut sink| {
+        let mut found = Found::new();
+        loop {
+            let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Some(Alone { memory, entry, lines }) = &tables[*at] else { continue };
+            let (buckets, rows) = memory.lines().split_at(entry.buckets as usize);
+            let entries = [*entry];
+            let view = View::new(build.hasher, buckets, &entries);
+            let rows = lines.map(|lines| words(&rows[..lines]));
+            look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+        }
+        Ok(sink)
+    })
+}
+
+/// The table of one partition in memory of its own.
+struct Alone<'m> {
+    memory: Memory<'m>,
+    entry: Entry,
+    /// Lines of rows behind its buckets, if it is one of groups.
+    lines: Option<usize>,
+}
+
+/// Makes the table of a partition at the front of `memory`, which is exchanged if it is too small; says where its buckets
+/// are, and how many lines of rows lie behind them if it is one of groups.
+fn make<'m>(
+    settings: &Settings,
+    (chunks, purpose): (&'m dyn Chunks, Purpose),
+    build: &Partitioned<'_>,
+    partition: usize,
+    memory: &mut Memory<'m>,
+) -> Result<(Entry, Option<usize>), JoinError> {
+    let count = build.count(partition);
+    let buckets = buckets_for(count);
+    let entry = Entry { first: 0, buckets: buckets as u32, marker: build.hasher.marker(partition) };
+    reserve(memory, (chunks, purpose), buckets)?;
+    if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) {
+        return Ok((entry, None));
+    }
+    let lines = count.div_ceil(8);
+    reserve(memory, (chunks, purpose), buckets + 2 * lines)?;
+    let (buckets, rest) = memory.lines_mut().split_at_mut(buckets);
+    let (rows, scratch) = rest.split_at_mut(lines);
+    let rows = &mut words_mut(rows)[..count];
+    build_groups(build, partition, buckets, (rows, 0), words_mut(scratch));
+    Ok((entry, Some(lines)))
+}
+
+fn reserve<'m>(
+    memory: &mut Memory<'m>,
+    (chunks, purpose): (&'m dyn Chunks, Purpose),
+    lines: usize,
+) -> Result<(), JoinError> {
+    if memory.lines().len() < lines {
+        // First given back: what is asked for may be the same.
+        *memory = Memory::none();
+        *memory = take(chunks, purpose, chunks_for(lines))?;
+    }
+    Ok(())
+}
+
+/// Looks rows up in one table (NPHJ, the second phase), with a sink for each thread.
+///
+/// # Errors
+/// If there are not as many sinks as threads, or the queue hands out anything but every row once.
+pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
+    settings: &Settings,
+    table: &Table<'_>,
+    (source, morsels): (&P, &dyn Morsels),
+    (kind, equal): (Kind, &E),
+    sinks: Vec<S>,
+) -> Result<Vec<S>, JoinError> {
+    check_sinks(settings, &sinks)?;
+    let (view, rows) = (table.view(), table.rows());
+    let done = threads::each(sinks, |worker, mut sink| {
+        let mut found = Found::new();
+        let mut handed = 0;
+        while let Some(range) = morsels.next(worker) {
+            handed += check(&range, source.rows())?;
+            source.tuples(range, &mut |tuples| {
+                look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+            });
+        }
+        Ok((sink, handed))
+    })?;
+    let handed = done.iter().map(|(_, handed)| handed).sum();
+    match handed == source.rows() {
+        true => Ok(done.into_iter().map(|(sink, _)| sink).collect()),
+        false => Err(JoinError::Morsels { rows: source.rows(), handed }),
+    }
+}
+
+fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
+    let (value, threads) = (sinks.len() as u64, settings.threads as u64);
+    match value == threads {
+        true => Ok(()),
+        false => Err(JoinError::Setting { name: "sinks", value, least: threads, most: threads }),
+    }
+}
+
+/// Looks tuples up and hands on what they find.
+fn look_up<S: Sink, E: Equal>(
+    kernels: Kernels,
+    (view, rows): (&View<'_>, Option<&[i64]>),
+    tuples: &[Tuple],
+    (kind, equal): (Kind, &E),
+    (found, sink): (&mut Found, &mut S),
+) {
+    let mut rest = tuples;
+    while !rest.is_empty() {
+        let (batch, ahead) = rest.split_at(rest.len().min(BATCH_ROWS));
+        rest = ahead;
+        let hits = kernels.find(view, batch, ahead, found);
+        emit(kind, (batch, hits), rows, equal, sink);
+    }
+}
+
+const _: () = assert!(size_of::<Line>() == 64);

@@ -1,0 +1,76 @@
+//! What the kernels do, in plain Rust.
+
+use crate::hash::{Hasher, bucket};
+use crate::memory::tuples_mut;
+use crate::one_pass::{BUFFER_LINES, BUFFER_ROWS, Scatter};
+use crate::table::{Found, Hit, View, follow};
+use crate::{JoinError, Line, Tuple};
+
+/// See [`Kernels::scatter`](crate::Kernels).
+pub(crate) fn scatter<'a>(
+    hasher: &Hasher,
+    tuples: &[Tuple],
+    scatter: &mut Scatter<'a>,
+    refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+) -> Result<(), JoinError> {
+    for tuple in tuples {
+        let partition = hasher.partition(tuple.key);
+        let count = &mut scatter.counts[partition];
+        let place = *count as usize % BUFFER_ROWS;
+        *count += 1;
+        let buffer = &mut scatter.buffers[partition * BUFFER_LINES..(partition + 1) * BUFFER_LINES];
+        tuples_mut(buffer)[place] = *tuple;
+        if place + 1 == BUFFER_ROWS {
+            scatter.places[partition].next(BUFFER_LINES, || refill(partition))?.copy_from_slice(buffer);
+        }
+    }
+    Ok(())
+}
+
+/// See [`Kernels::insert`](crate::Kernels).
+pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
+    for (at, tuple) in tuples.iter().enumerate() {
+        let mut place = bucket(hasher.hash(tuple.key), buckets.len() as u32);
+        loop {
+            let line = &mut buckets[place].0;
+            match (0..4).find(|lane| line[*lane] == tuple.key || line[*lane] == marker) {
+                Some(lane) if line[lane] == marker => {
+                    line[lane] = tuple.key;
+                    line[lane + 4] = tuple.payload;
+                    break;
+                }
+                Some(_) => return at,
+                None => place = follow(place, buckets.len()),
+            }
+        }
+    }
+    tuples.len()
+}
+
+/// See [`Kernels::find`](crate::Kernels).
+pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
+    let mut count = 0;
+    for (at, tuple) in tuples.iter().enumerate() {
+        if let Some(word) = find_one(view, tuple.key) {
+            found.hits[count] = Hit { word, at: at as u32 };
+            count += 1;
+        }
+    }
+    count
+}
+
+/// What lies beside a key in a table.
+pub(crate) fn find_one(view: &View<'_>, key: i64) -> Option<i64> {
+    let hash = view.hasher.hash(key);
+    let (buckets, marker) = view.buckets_of(hash);
+    let mut place = bucket(hash, buckets.len() as u32);
+    // There is a free place in every table, where this ends.
+    loop {
+        let Line(line) = &buckets[place];
+        match (0..4).find(|lane| line[*lane] == key || line[*lane] == marker) {
+            Some(lane) if line[lane] == key => return Some(line[lane + 4]),
+            Some(_) => return None,
+            None => place = follow(place, buckets.len()),
+        }
+    }
+}

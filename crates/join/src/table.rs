@@ -1,0 +1,299 @@
+//! Tables: keys, and what lies beside them.
+//!
+//! The idea: a bucket is a cache line of four keys and a word for each, half full on average, so that a look at one line
+//! nearly always answers. Buckets of a partition lie together, and what does not fit into one goes to the next of the same
+//! partition. Free places hold a key that belongs to another partition, so every key is permitted and nothing else says
+//! what is free. The word is the payload while all keys of a table differ. As soon as two rows have the same key, the
+//! table is made anew by groups: the word says where the payloads of all rows of the key lie, one behind the other. So a
+//! key of a million rows takes one place, and nobody walks past its rows.
+
+use crate::chunks::{Chunks, Line, Purpose, chunks_for, take};
+use crate::emit::listed;
+use crate::hash::{Hasher, bucket};
+use crate::kernels::Kernels;
+use crate::memory::{Memory, halves_mut, words, words_mut};
+use crate::partitioned::Partitioned;
+use crate::settings::Settings;
+use crate::{JoinError, threads};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Tuples that are looked up at once.
+pub(crate) const BATCH_ROWS: usize = 512;
+/// Tables from so many lines on (a quarter of a MiB) are asked for from memory ahead of being looked at.
+pub(crate) const FAR_LINES: usize = 4096;
+
+/// What one tuple found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hit {
+    /// Beside its key.
+    pub(crate) word: i64,
+    /// Its number in the batch.
+    pub(crate) at: u32,
+}
+
+/// Room for what is found at once.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) hits: [Hit; BATCH_ROWS + 1],
+    /// The bucket of each tuple, for kernels that look at all tuples twice.
+    pub(crate) places: [u32; BATCH_ROWS],
+}
+
+impl Found {
+    pub(crate) fn new() -> Box<Found> {
+        Box::new(Found { hits: [Hit::default(); BATCH_ROWS + 1], places: [0; BATCH_ROWS] })
+    }
+}
+
+/// Where the buckets of a partition lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) first: u32,
+    pub(crate) buckets: u32,
+    /// What free places hold.
+    pub(crate) marker: i64,
+}
+
+/// What is looked up in: a table of all partitions, or of one, for tuples that belong to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'t> {
+    pub(crate) hasher: Hasher,
+    pub(crate) lines: &'t [Line],
+    /// Of all partitions or of one. All are within the lines.
+    entries: &'t [Entry],
+}
+
+impl<'t> View<'t> {
+    /// # Panics
+    /// If entries are neither one nor as many as partitions, or one has no buckets or such that are beyond the lines.
+    pub(crate) fn new(hasher: Hasher, lines: &'t [Line], entries: &'t [Entry]) -> View<'t> {
+        assert!(entries.len() == 1 || entries.len() == hasher.partitions(), "{} entries", entries.len());
+        for Entry { first, buckets, .. } in entries {
+            let end = *first as usize + *buckets as usize;
+            assert!(*buckets > 0 && end <= lines.len(), "{buckets} buckets from {first} on");
+        }
+        View { hasher, lines, entries }
+    }
+
+    pub(crate) fn entries(&self) -> &'t [Entry] {
+        self.entries
+    }
+
+    /// The buckets of a key of this hash, and what their free places hold.
+    #[inline(always)]
+    pub(crate) fn buckets_of(&self, hash: u64) -> (&'t [Line], i64) {
+        let at = if self.entries.len() == 1 { 0 } else { (hash >> self.hasher.shift) as usize };
+        let Entry { first, buckets, marker } = self.entries[at];
+        (&self.lines[first as usize..][..buckets as usize], marker)
+    }
+}
+
+/// The bucket behind a full one.
+#[inline(always)]
+pub(crate) fn follow(place: usize, buckets: usize) -> usize {
+    if place + 1 == buckets { 0 } else { place + 1 }
+}
+
+/// Buckets for so many rows. There always is one, and a free place in it.
+pub(crate) fn buckets_for(rows: usize) -> usize {
+    rows / 2 + 1
+}
+
+/// Makes a table of one partition's payloads; false if two of its rows have the same key.
+pub(crate) fn build_plain(
+    kernels: Kernels,
+    build: &Partitioned<'_>,
+    partition: usize,
+    buckets: &mut [Line],
+) -> bool {
+    let marker = build.hasher.marker(partition);
+    clear(buckets, marker);
+    build
+        .slices(partition)
+        .all(|tuples| kernels.insert(&build.hasher, tuples, buckets, marker) == tuples.len())
+}
+
+fn clear(buckets: &mut [Line], marker: i64) {
+    let free = [marker, marker, marker, marker, 0, 0, 0, 0];
+    buckets.fill(Line(free));
+}
+
+/// Makes a table of one partition's groups: `rows`, as many as the partition has, gets the payloads, of which the first is
+/// the `base`th of all; `scratch` has as many words.
+pub(crate) fn build_groups(
+    build: &Partitioned<'_>,
+    partition: usize,
+    buckets: &mut [Line],
+    (rows, base): (&mut [i64], u32),
+    scratch: &mut [i64],
+) {
+    let (hasher, marker) = (&build.hasher, build.hasher.marker(partition));
+    clear(buckets, marker);
+    let (groups, counts) = halves_mut(scratch).split_at_mut(rows.len());
+    let mut known = 0;
+    let mut group_of = groups.iter_mut();
+    for tuple in build.slices(partition).flatten() {
+        let group = group(buckets, hasher.hash(tuple.key), tuple.key, marker, known);
+        if group == known {
+            counts[group as usize] = 0;
+            known += 1;
+        }
+        counts[group as usize] += 1;
+        if let Some(group_of) = group_of.next() {
+            *group_of = group;
+        }
+    }
+    let counts = &mut counts[..known as usize];
+    let mut start = base;
+    for count in &mut *counts {
+        // From here on it is where the group begins.
+        start += std::mem::replace(count, start);
+    }
+    let ends = |counts: &[u32], group: usize| counts.get(group + 1).copied().unwrap_or(start);
+    for Line(line) in &mut *buckets {
+        for lane in 0..4 {
+            if line[lane] != marker {
+                let group = line[lane + 4] as usize;
+                line[lane + 4] = listed(counts[group], ends(counts, group) - counts[group]);
+            }
+        }
+    }
+    for (tuple, group) in build.slices(partition).flatten().zip(&*groups) {
+        let next = &mut counts[*group as usize];
+        rows[(*next - base) as usize] = tuple.payload;
+        *next += 1;
+    }
+}
+
+/// The number of a key's group: `next` if it is new.
+#[inline(always)]
+fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u32 {
+    let mut place = bucket(hash, buckets.len() as u32);
+    loop {
+        let line = &mut buckets[place].0;
+        match (0..4).find(|lane| line[*lane] == key || line[*lane] == marker) {
+            Some(lane) if line[lane] == key => return line[lane + 4] as u32,
+            Some(lane) => {
+                line[lane] = key;
+                line[lane + 4] = i64::from(next);
+                return next;
+            }
+            None => place = follow(place, buckets.len()),
+        }
+    }
+}
+
+/// One table of all rows of the build side, for the non-partitioned join.
+///
+/// It is made by ranges: the build side is partitioned first, and each thread fills buckets of whole partitions, which fit
+/// its cache. No thread waits for another, and memory is written once, in sequence.
+#[derive(Debug)]
+pub struct Table<'m> {
+    hasher: Hasher,
+    lines: Memory<'m>,
+    entries: Vec<Entry>,
+    /// Payloads by groups, if two rows have the same key.
+    rows: Option<Memory<'m>>,
+}
+
+impl<'m> Table<'m> {
+    /// Of a side in partitions.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn build(
+        settings: &Settings,
+        chunks: &'m dyn Chunks,
+        build: &Partitioned<'_>,
+    ) -> Result<Table<'m>, JoinError> {
+        let hasher = build.hasher;
+        let mut all = 0;
+        let entries: Vec<Entry> = (0..build.partitions())
+            .map(|partition| {
+                let (first, buckets) = (all, buckets_for(build.count(partition)));
+                all += buckets;
+                Entry { first: first as u32, buckets: buckets as u32, marker: hasher.marker(partition) }
+            })
+            .collect();
+        let mut lines = take(chunks, Purpose::Table, chunks_for(all))?;
+        let is_plain = AtomicBool::new(true);
+        fill(settings, &entries, lines.lines_mut(), |_, partition, buckets| {
+            if is_plain.load(Ordering::Relaxed) && !build_plain(settings.kernels, build, partition, buckets) {
+                is_plain.store(false, Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+        let mut table = Table { hasher, lines, entries, rows: None };
+        if !is_plain.into_inner() {
+            table.rows = Some(table.group(settings, chunks, build)?);
+        }
+        Ok(table)
+    }
+
+    /// Makes all of it anew by groups, and returns their rows.
+    fn group(
+        &mut self,
+        settings: &Settings,
+        chunks: &'m dyn Chunks,
+        build: &Partitioned<'_>,
+    ) -> Result<Memory<'m>, JoinError> {
+        let mut memory = take(chunks, Purpose::Table, chunks_for(build.rows().div_ceil(8)))?;
+        let mut rest = words_mut(memory.lines_mut());
+        let mut parts = Vec::with_capacity(build.partitions());
+        let mut base = 0;
+        for partition in 0..build.partitions() {
+            let count = build.count(partition);
+            let (own, behind) = rest.split_at_mut(count);
+            parts.push(Mutex::new((own, base as u32)));
+            rest = behind;
+            base += count;
+        }
+        fill(settings, &self.entries, self.lines.lines_mut(), |worker, partition, buckets| {
+            let mut part = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let (rows, base) = &mut *part;
+            // Kept by its source, so asking for each partition is cheap.
+            let scratch = chunks_for(rows.len().div_ceil(8));
+            let mut scratch = take(chunks, Purpose::Scratch { worker }, scratch)?;
+            build_groups(build, partition, buckets, (rows, *base), words_mut(scratch.lines_mut()));
+            Ok(())
+        })?;
+        drop(parts);
+        Ok(memory)
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View::new(self.hasher, self.lines.lines(), &self.entries)
+    }
+
+    pub(crate) fn rows(&self) -> Option<&[i64]> {
+        self.rows.as_ref().map(|rows| words(rows.lines()))
+    }
+}
+
+/// Has threads fill the buckets of all partitions.
+fn fill(
+    settings: &Settings,
+    entries: &[Entry],
+    lines: &mut [Line],
+    fill: impl Fn(usize, usize, &mut [Line]) -> Result<(), JoinError> + Sync,
+) -> Result<(), JoinError> {
+    let mut rest = lines;
+    let mut parts = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let (own, behind) = rest.split_at_mut(entry.buckets as usize);
+        parts.push(Mutex::new(own));
+        rest = behind;
+    }
+    let next = AtomicUsize::new(0);
+    threads::each(vec![(); settings.threads], |worker, ()| {
+        loop {
+            let partition = next.fetch_add(1, Ordering::Relaxed);
+            let Some(part) = parts.get(partition) else { break };
+            let mut buckets = part.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            fill(worker, partition, &mut buckets)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

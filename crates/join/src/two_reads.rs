@@ -1,0 +1,80 @@
+//! The paper's partitioner, as a baseline: one read to count, one to write.
+//!
+//! The idea (paper section 2.2, and its public code): with the counts of all threads known, each thread has a place of
+//! its own in every partition, and partitions lie one behind the other without gaps. Here places begin on lines, so that
+//! a buffer that is written past the caches never reaches into a neighbour's.
+
+use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
+use crate::hash::Hasher;
+use crate::kernels::Kernels;
+use crate::morsels::Morsels;
+use crate::one_pass::{BUFFER_LINES, Place, Scatter, check};
+use crate::partitioned::{Partitioned, Run};
+use crate::{JoinError, Source, threads};
+use std::ops::Range;
+
+/// Partitions an input.
+pub(crate) fn partition<'m, S: Source + ?Sized>(
+    hasher: &Hasher,
+    kernels: Kernels,
+    chunks: &'m dyn Chunks,
+    source: &S,
+    morsels: &dyn Morsels,
+    (side, workers): (Side, usize),
+) -> Result<(Partitioned<'m>, usize), JoinError> {
+    let partitions = hasher.partitions();
+    let counted = threads::each(vec![(); workers], |worker, ()| {
+        let (mut counts, mut taken) = (vec![0_u32; partitions], Vec::new());
+        while let Some(rows) = morsels.next(worker) {
+            check(&rows, source.rows())?;
+            source.tuples(rows.clone(), &mut |tuples| {
+                tuples.iter().for_each(|tuple| counts[hasher.partition(tuple.key)] += 1);
+            });
+            taken.push(rows);
+        }
+        Ok((counts, taken))
+    })?;
+    let handed = counted.iter().flat_map(|(_, taken)| taken).map(Range::len).sum();
+    let mut starts = vec![vec![0; partitions]; workers];
+    let mut lines = 0;
+    for partition in 0..partitions {
+        for (starts, (counts, _)) in starts.iter_mut().zip(&counted) {
+            starts[partition] = lines;
+            lines += (counts[partition] as usize).div_ceil(4);
+        }
+    }
+    let mut whole = take(chunks, Purpose::Partition { side, worker: 0 }, chunks_for(lines))?;
+    let mut rest: &mut [Line] = whole.lines_mut();
+    let mut inputs: Vec<(Vec<Place<'_>>, &[Range<usize>])> =
+        counted.iter().map(|(_, taken)| (Vec::with_capacity(partitions), taken.as_slice())).collect();
+    for partition in 0..partitions {
+        for ((places, _), (counts, _)) in inputs.iter_mut().zip(&counted) {
+            let (own, behind) = rest.split_at_mut((counts[partition] as usize).div_ceil(4));
+            places.push(Place::new(own));
+            rest = behind;
+        }
+    }
+    let written = threads::each(inputs, |worker, (places, taken)| {
+        let buffers = chunks_for(partitions * BUFFER_LINES);
+        let mut buffers = take(chunks, Purpose::Scratch { worker }, buffers)?;
+        let buffers = &mut buffers.lines_mut()[..partitions * BUFFER_LINES];
+        let mut scatter = Scatter { buffers, counts: vec![0; partitions], places };
+        // A source that shows other tuples the second time has more than it said.
+        let mut refill = |_| Err(JoinError::Morsels { rows: source.rows(), handed: source.rows() });
+        for rows in taken {
+            let mut result = Ok(());
+            source.tuples(rows.clone(), &mut |tuples| {
+                if result.is_ok() {
+                    result = kernels.scatter(hasher, tuples, &mut scatter, &mut refill);
+                }
+            });
+            result?;
+        }
+        let counts = scatter.finish(&mut refill)?;
+        kernels.fence();
+        Ok(counts)
+    })?;
+    let runs =
+        starts.into_iter().zip(written).map(|(starts, counts)| Run::of_whole(starts, counts)).collect();
+    Ok((Partitioned::new(*hasher, runs, Some(whole)), handed))
+}
