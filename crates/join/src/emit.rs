@@ -26,6 +26,11 @@ pub trait Sink: Send {
     /// Payloads of a pair.
     fn pair(&mut self, build: i64, probe: i64);
 
+    /// Payloads of some pairs at once, one of each for each.
+    fn pairs(&mut self, builds: &[i64], probes: &[i64]) {
+        builds.iter().zip(probes).for_each(|(build, probe)| self.pair(*build, *probe));
+    }
+
     /// The payload of a row of the probe side that comes out alone.
     fn lone(&mut self, probe: i64);
 }

@@ -108,4 +108,23 @@ impl Kernels {
         let _ = ahead;
         &found.hits[..count]
     }
+
+    /// Looks tuples up: what lies beside the keys that were found, and the payloads of those that found it, in their
+    /// order.
+    #[inline]
+    pub(crate) fn find_pairs<'h>(
+        self,
+        view: &View<'_>,
+        tuples: &[Tuple],
+        ahead: &[Tuple],
+        found: &'h mut Found,
+    ) -> (&'h [i64], &'h [i64]) {
+        let count = match self.0 {
+            Level::Portable => portable::find_pairs(view, tuples, found),
+            #[cfg(target_arch = "x86_64")]
+            _ => crate::x86::find_pairs(view, tuples, ahead, found),
+        };
+        let _ = ahead;
+        (&found.builds[..count], &found.probes[..count])
+    }
 }

@@ -13,7 +13,7 @@
 #![deny(unsafe_code)]
 
 mod chunks;
-// pub mod columns;
+pub mod columns;
 mod emit;
 mod error;
 mod hash;

@@ -53,6 +53,16 @@ impl<'m> Memory<'m> {
         // SAFETY: what `new` was promised; `self` is borrowed by nobody else.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
     }
+
+    /// All of them as tuples, four in each line.
+    pub fn tuples(&self) -> &[Tuple] {
+        tuples(self.lines())
+    }
+
+    /// The same, to be written.
+    pub fn tuples_mut(&mut self) -> &mut [Tuple] {
+        tuples_mut(self.lines_mut())
+    }
 }
 
 impl std::fmt::Debug for Memory<'_> {

@@ -13,14 +13,15 @@ use crate::morsels::Morsels;
 use crate::partitioned::Run;
 use crate::{JoinError, Source};
 
-/// Lines of the buffer of a partition.
-pub(crate) const BUFFER_LINES: usize = 2;
+/// Lines of the buffer of a partition, 1 KiB. Memory takes longer runs at twice the rate of single lines, and the branch that
+/// sees a buffer full is foreseen more often; that buffers of all partitions leave the second cache costs less.
+pub(crate) const BUFFER_LINES: usize = 16;
 /// Rows that it holds.
 pub(crate) const BUFFER_ROWS: usize = BUFFER_LINES * 4;
 /// Lines of the longest pieces, 16 KiB: of each partition and thread half a piece stays empty.
 const PIECE_LINES_MAX: usize = 256;
 /// Lines of the shortest.
-const PIECE_LINES_MIN: usize = 4;
+const PIECE_LINES_MIN: usize = 16;
 
 const _: () = assert!(PIECE_LINES_MIN.is_multiple_of(BUFFER_LINES) && PIECE_LINES_MIN.is_power_of_two());
 

@@ -13,7 +13,7 @@ use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::table::{BATCH_ROWS, Entry, Found, Table, View, buckets_for, build_groups, build_plain};
-use crate::{JoinError, Line, Source, Tuple, threads};
+use crate::{JoinError, Source, Tuple, threads};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -91,8 +91,7 @@ pub fn join_partitions<S: Sink, E: Equal>(
     let next = AtomicUsize::new(0);
     threads::each(sinks, |_, mut sink| {
         let mut found = Found::new();
-        loop {
-            let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+        while let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Some(Alone { memory, entry, lines }) = &tables[*at] else { continue };
             let (buckets, rows) = memory.lines().split_at(entry.buckets as usize);
             let entries = [*entry];
@@ -201,9 +200,12 @@ fn look_up<S: Sink, E: Equal>(
     while !rest.is_empty() {
         let (batch, ahead) = rest.split_at(rest.len().min(BATCH_ROWS));
         rest = ahead;
+        if E::IS_EXACT && kind == Kind::Inner && rows.is_none() {
+            let (builds, probes) = kernels.find_pairs(view, batch, ahead, found);
+            sink.pairs(builds, probes);
+            continue;
+        }
         let hits = kernels.find(view, batch, ahead, found);
         emit(kind, (batch, hits), rows, equal, sink);
     }
 }
-
-const _: () = assert!(size_of::<Line>() == 64);

@@ -59,6 +59,18 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usiz
     count
 }
 
+/// See [`Kernels::find_pairs`](crate::Kernels).
+pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
+    let mut count = 0;
+    for tuple in tuples {
+        if let Some(word) = find_one(view, tuple.key) {
+            (found.builds[count], found.probes[count]) = (word, tuple.payload);
+            count += 1;
+        }
+    }
+    count
+}
+
 /// What lies beside a key in a table.
 pub(crate) fn find_one(view: &View<'_>, key: i64) -> Option<i64> {
     let hash = view.hasher.hash(key);

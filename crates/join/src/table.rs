@@ -1,6 +1,6 @@
 //! Tables: keys, and what lies beside them.
 //!
-//! The idea: a bucket is a cache line of four keys and a word for each, half full on average, so that a look at one line
+//! The idea: a bucket is a cache line of four keys and a word for each, three eighths full on average, so that a look at one line
 //! nearly always answers. Buckets of a partition lie together, and what does not fit into one goes to the next of the same
 //! partition. Free places hold a key that belongs to another partition, so every key is permitted and nothing else says
 //! what is free. The word is the payload while all keys of a table differ. As soon as two rows have the same key, the
@@ -36,13 +36,18 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) hits: [Hit; BATCH_ROWS + 1],
-    /// The bucket of each tuple, for kernels that look at all tuples twice.
+    /// What lies beside keys that were found, for joins that want nothing else, and the payloads of who found them.
+    pub(crate) builds: [i64; BATCH_ROWS + 1],
+    pub(crate) probes: [i64; BATCH_ROWS + 1],
+    /// The bucket of each tuple, for kernels that ask for it some tuples before they look.
     pub(crate) places: [u32; BATCH_ROWS],
 }
 
 impl Found {
     pub(crate) fn new() -> Box<Found> {
-        Box::new(Found { hits: [Hit::default(); BATCH_ROWS + 1], places: [0; BATCH_ROWS] })
+        const MOST: usize = BATCH_ROWS + 1;
+        let (builds, probes, places) = ([0; MOST], [0; MOST], [0; BATCH_ROWS]);
+        Box::new(Found { hits: [Hit::default(); MOST], builds, probes, places })
     }
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn follow(place: usize, buckets: usize) -> usize {
 
 /// Buckets for so many rows. There always is one, and a free place in it.
 pub(crate) fn buckets_for(rows: usize) -> usize {
-    rows / 2 + 1
+    rows / 3 * 2 + 2
 }
 
 /// Makes a table of one partition's payloads; false if two of its rows have the same key.

@@ -158,97 +158,162 @@ fn lanes(vector: __m256i) -> u32 {
 
 /// See [`Kernels::find`](crate::Kernels).
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
-    assert!(tuples.len() <= BATCH_ROWS, "{} tuples", tuples.len());
-    let is_far = view.lines.len() >= FAR_LINES;
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
+        let Found { hits, places, .. } = found;
+        let mut count = 0;
+        by_entries(view, tuples, ahead, places, |at, _, word, is_found| {
+            // SAFETY: fewer tuples were found than there are, and there are no more than places (`by_entries` looks), so
+            // there is room for one more.
+            *unsafe { hits.get_unchecked_mut(count) } = Hit { word, at: at as u32 };
+            count = count.wrapping_add(usize::from(is_found));
+        });
+        count
+    }
     // SAFETY: the CPU has the instructions.
-    unsafe {
-        match (view.entries(), is_far) {
-            ([entry], false) => find_in::<false>(view, |_| *entry, tuples, ahead, found),
-            ([entry], true) => find_in::<true>(view, |_| *entry, tuples, ahead, found),
-            (entries, _) => {
-                let shift = view.hasher.shift;
-                // SAFETY: there are as many entries as these bits name, as `View::new` saw.
-                find_in::<true>(
-                    view,
-                    |hash| *entries.get_unchecked((hash >> shift) as usize),
-                    tuples,
-                    ahead,
-                    found,
-                )
+    unsafe { with_avx2(view, tuples, ahead, found) }
+}
+
+/// See [`Kernels::find_pairs`](crate::Kernels).
+pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
+        let Found { builds, probes, places, .. } = found;
+        let mut count = 0;
+        by_entries(view, tuples, ahead, places, |_, payload, word, is_found| {
+            // SAFETY: as for `find`.
+            unsafe {
+                *builds.get_unchecked_mut(count) = word;
+                *probes.get_unchecked_mut(count) = payload;
             }
+            count = count.wrapping_add(usize::from(is_found));
+        });
+        count
+    }
+    // SAFETY: the CPU has the instructions.
+    unsafe { with_avx2(view, tuples, ahead, found) }
+}
+
+/// Hands on the place of each tuple, in order, its payload, what lies beside its key, and whether that was found at all.
+/// Only for functions that have AVX2, into which all of it goes.
+#[inline(always)]
+fn by_entries(
+    view: &View<'_>,
+    tuples: &[Tuple],
+    ahead: &[Tuple],
+    places: &mut [u32; BATCH_ROWS],
+    take: impl FnMut(usize, i64, i64, bool),
+) {
+    assert!(tuples.len() <= BATCH_ROWS, "{} tuples", tuples.len());
+    match view.entries() {
+        [entry] if view.lines.len() < FAR_LINES => find_near(view, *entry, tuples, take),
+        [entry] => find_far(view, |_| *entry, tuples, ahead, places, take),
+        entries => {
+            let shift = view.hasher.shift;
+            // SAFETY: there are as many entries as these bits name, as `View::new` saw.
+            let entry = |hash: u64| unsafe { *entries.get_unchecked((hash >> shift) as usize) };
+            find_far(view, entry, tuples, ahead, places, take);
         }
+    }
+}
+
+/// In a table that lies in a cache.
+#[inline(always)]
+fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnMut(usize, i64, i64, bool)) {
+    let hasher = view.hasher;
+    let Entry { first, buckets, marker } = entry;
+    let lines = view.lines[first as usize..].as_ptr();
+    for (at, tuple) in tuples.iter().enumerate() {
+        let place = bucket(hasher.hash(tuple.key), buckets);
+        // SAFETY: a bucket is among those of its entry, which are within the lines, as `View::new` saw.
+        let (word, is_found) = unsafe { look(lines.add(place), tuple.key, marker) };
+        match word {
+            Some(word) => take(at, tuple.payload, word, is_found),
+            None => behind(view, at, tuple, &mut take),
+        }
+    }
+}
+
+/// What lies beside a key in a bucket and whether it was found; no word if that is not certain as the bucket is full.
+///
+/// # Safety
+/// The CPU has AVX2; the line is there.
+#[inline(always)]
+unsafe fn look(line: *const Line, key: i64, marker: i64) -> (Option<i64>, bool) {
+    // SAFETY: the first half of a line is 32 bytes, aligned to 64; its words are eight.
+    unsafe {
+        let line = line.cast::<i64>();
+        let keys = _mm256_load_si256(line.cast());
+        let equal = lanes(_mm256_cmpeq_epi64(keys, _mm256_set1_epi64x(key)));
+        // One branch, which depends on the key in few cases: neither found, nor certainly nowhere.
+        let is_open = u32::from(*line.add(3) == marker);
+        if equal | is_open == 0 {
+            return (None, false);
+        }
+        let lane = (equal.trailing_zeros() & 3) as usize;
+        (Some(*line.add(4 + lane)), equal != 0)
+    }
+}
+
+/// Looks a tuple up whose bucket is full, or of whose table free places hold something odd.
+#[inline(always)]
+fn behind(view: &View<'_>, at: usize, tuple: &Tuple, take: &mut impl FnMut(usize, i64, i64, bool)) {
+    match slowly(view, tuple.key) {
+        Some(word) => take(at, tuple.payload, word, true),
+        None => take(at, tuple.payload, 0, false),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn slowly(view: &View<'_>, key: i64) -> Option<i64> {
+    portable::find_one(view, key)
+}
+
+/// In a table that lies in memory: a bucket is asked for some tuples before it is looked at.
+#[inline(always)]
+fn find_far(
+    view: &View<'_>,
+    entry: impl Fn(u64) -> Entry,
+    tuples: &[Tuple],
+    ahead: &[Tuple],
+    places: &mut [u32; BATCH_ROWS],
+    mut take: impl FnMut(usize, i64, i64, bool),
+) {
+    let hasher = view.hasher;
+    let (lines, marker) = (view.lines.as_ptr(), view.entries()[0].marker);
+    let place = |key: i64| {
+        let hash = hasher.hash(key);
+        let Entry { first, buckets, marker: own } = entry(hash);
+        first.wrapping_add(bucket(hash, buckets) as u32) | (u32::from(own != marker) << 31)
+    };
+    let ask = |place: u32| {
+        // SAFETY: asking for memory is no access to it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add((place & !ODD) as usize).cast()) };
+    };
+    // The first ones were asked for by the batch before this.
+    let first = tuples.len().min(AHEAD_ROWS);
+    for (tuple, into) in tuples[..first].iter().zip(&mut *places) {
+        *into = place(tuple.key);
+    }
+    for (at, tuple) in tuples.iter().enumerate() {
+        if let Some(later) = tuples.get(at + AHEAD_ROWS) {
+            let later = place(later.key);
+            places[(at + AHEAD_ROWS) % BATCH_ROWS] = later;
+            ask(later);
+        }
+        let place = places[at % BATCH_ROWS];
+        // SAFETY: as in `find_near`.
+        let (word, is_found) = unsafe { look(lines.add((place & !ODD) as usize), tuple.key, marker) };
+        match word {
+            Some(word) if is_found | (place & ODD == 0) => take(at, tuple.payload, word, is_found),
+            _ => behind(view, at, tuple, &mut take),
+        }
+    }
+    for tuple in ahead.iter().take(AHEAD_ROWS) {
+        ask(place(tuple.key));
     }
 }
 
 /// Set in a place if what free places of its partition hold is not what they hold elsewhere.
 const ODD: u32 = 1 << 31;
-
-/// Looks tuples up, of whose hash `entry` says where their buckets are. All entries must be within the lines.
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2")]
-fn find_in<const FAR: bool>(
-    view: &View<'_>,
-    entry: impl Fn(u64) -> Entry,
-    tuples: &[Tuple],
-    ahead: &[Tuple],
-    found: &mut Found,
-) -> usize {
-    let lines = view.lines.as_ptr();
-    let marker = view.entries()[0].marker;
-    let place = |key: i64| {
-        let hash = view.hasher.hash(key);
-        let Entry { first, buckets, marker: own } = entry(hash);
-        (first + bucket(hash, buckets) as u32) | (u32::from(own != marker) << 31)
-    };
-    let ask = |place: u32| {
-        _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add((place & !ODD) as usize).cast());
-    };
-    let Found { hits, places } = found;
-    if FAR {
-        for (tuple, into) in tuples.iter().zip(&mut *places) {
-            *into = place(tuple.key);
-        }
-    }
-    let mut count = 0;
-    for (at, tuple) in tuples.iter().enumerate() {
-        let place = if FAR { places[at] } else { place(tuple.key) };
-        if FAR {
-            match places.get(at + AHEAD_ROWS) {
-                Some(later) if at + AHEAD_ROWS < tuples.len() => ask(*later),
-                _ => {}
-            }
-        }
-        // SAFETY: a bucket is among those of its entry, which are within the lines, as `View::new` saw; the first half of a line is 32 bytes, aligned to 64. Fewer tuples were
-        // found than there are, so there is room for one more.
-        unsafe {
-            let line = lines.add((place & !ODD) as usize).cast::<i64>();
-            let keys = _mm256_load_si256(line.cast());
-            let equal = lanes(_mm256_cmpeq_epi64(keys, _mm256_set1_epi64x(tuple.key)));
-            let lane = (equal.trailing_zeros() & 3) as usize;
-            *hits.get_unchecked_mut(count) = Hit { word: *line.add(4 + lane), at: at as u32 };
-            count += usize::from(equal != 0);
-            if (equal == 0) & ((*line.add(3) != marker) | (place & ODD != 0)) {
-                count += usize::from(slowly(view, at, tuple, &mut hits[count]));
-            }
-        }
-    }
-    if FAR {
-        for tuple in ahead.iter().take(AHEAD_ROWS) {
-            ask(place(tuple.key));
-        }
-    }
-    count
-}
-
-/// Looks a tuple up whose bucket is full.
-#[cold]
-#[inline(never)]
-fn slowly(view: &View<'_>, at: usize, tuple: &Tuple, hit: &mut Hit) -> bool {
-    match portable::find_one(view, tuple.key) {
-        Some(word) => {
-            *hit = Hit { word, at: at as u32 };
-            true
-        }
-        None => false,
-    }
-}

@@ -176,7 +176,8 @@ fn pairs(build: &[Tuple], outer: &[Tuple]) -> u64 {
 #[test]
 fn join_of_tuples_gives_what_a_map_gives() {
     let pages = HugePages::new();
-    let mut runner = TestRunner::new(Config { cases: cases(), ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
     let kinds = proptest::sample::select(Kind::ALL.as_slice());
     let algorithms = prop_oneof![Just(Algorithm::Partitioned), Just(Algorithm::Shared)];
     let inputs = (sizes(), draws(), sizes(), draws(), any::<u64>());

@@ -20,6 +20,7 @@ mod files;
 mod groups;
 mod heat_map;
 mod io;
+mod join;
 mod joins;
 mod key_value;
 mod leases;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Leases(leases::LeaseArgs),
     /// How fast rows are grouped, by what nodes and clients run.
     Groups(groups::GroupsArgs),
+    /// Hash joins in memory, partitioned and not, phase by phase.
+    Join(join::JoinArgs),
     /// What clients with one read under way get beside one with many.
     Fairness(fairness::FairnessArgs),
     /// What a donor's own work loses while its memory is served.
@@ -75,6 +78,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Io(args) => io::run(args),
         Command::Leases(args) => leases::run(args),
         Command::Groups(args) => groups::run(args),
+        Command::Join(args) => join::run(args),
         Command::Fairness(args) => fairness::run(args),
         Command::Neighbour(args) => neighbour::run(args),
         Command::Scan(args) => scan::run(args),

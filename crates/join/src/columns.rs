@@ -1,0 +1,375 @@
+//! Joins of Arrow columns.
+//!
+//! The idea: whatever the keys are, each row becomes a tuple of a word and its number. If the key columns fit 64 bits, the
+//! word is them, and equal words are equal keys. Otherwise it is a hash of the row's bytes in the form of `arrow-row`, and
+//! who meets is compared by those. Rows with a NULL among their keys match nothing, and are no tuples at all. Numbers of
+//! rows come out; `take` and `interleave` make columns of them.
+//!
+//! Keys are equal as SQL has it: NaN equals itself, both zeros are equal, a dictionary is what it stands for, text is equal
+//! in whichever layout, and so are whole numbers of different widths.
+
+use crate::emit::{Equal, Exact, Kind, Sink};
+use crate::hash::{fold, mixed};
+use crate::{
+    Chunks, Cursor, JoinError, Settings, Side, Source, Table, Tuple, join_partitions, partition, probe,
+};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
+    Time64NanosecondType, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, Int64Array, UInt64Array};
+use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_row::{RowConverter, Rows, SortField};
+use arrow_schema::{DataType, TimeUnit};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How partitions meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// PHJ: both sides are partitioned.
+    Partitioned,
+    /// NPHJ: one table, in which the probe side is looked up as it lies.
+    Shared,
+}
+
+/// Stands for no row of the build side.
+const NONE: u64 = u64::MAX;
+
+/// Numbers of rows that come out, some of them.
+#[derive(Clone, Debug, Default)]
+pub struct Pairs {
+    build: Vec<u64>,
+    probe: Vec<u64>,
+    /// Whether rows of the probe side that come out alone have something beside them.
+    is_padded: bool,
+}
+
+impl Pairs {
+    /// How many rows come out.
+    pub fn len(&self) -> usize {
+        self.probe.len()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.probe.is_empty()
+    }
+
+    /// Rows of the build side, NULL where there is none; without rows if the kind of join has nothing of that side.
+    pub fn build(&self) -> UInt64Array {
+        let is_some = |row: &u64| *row != NONE;
+        let nulls = NullBuffer::from_iter(self.build.iter().map(is_some));
+        UInt64Array::new(self.build.clone().into(), (nulls.null_count() > 0).then_some(nulls))
+    }
+
+    /// Rows of the probe side.
+    pub fn probe(&self) -> UInt64Array {
+        self.probe.clone().into()
+    }
+}
+
+impl Sink for Pairs {
+    fn pair(&mut self, build: i64, probe: i64) {
+        self.build.push(build as u64);
+        self.probe.push(probe as u64);
+    }
+
+    fn pairs(&mut self, builds: &[i64], probes: &[i64]) {
+        self.build.extend(builds.iter().map(|row| *row as u64));
+        self.probe.extend(probes.iter().map(|row| *row as u64));
+    }
+
+    fn lone(&mut self, probe: i64) {
+        if self.is_padded {
+            self.build.push(NONE);
+        }
+        self.probe.push(probe as u64);
+    }
+}
+
+/// Joins by key columns, one list for each side: which rows come out, from each thread.
+///
+/// # Errors
+/// [`JoinError::Keys`] if the columns cannot be compared, and what the phases say.
+pub fn join(
+    settings: &Settings,
+    chunks: &dyn Chunks,
+    (algorithm, kind): (Algorithm, Kind),
+    build: &[ArrayRef],
+    outer: &[ArrayRef],
+) -> Result<Vec<Pairs>, JoinError> {
+    let (build, outer) = (Columns::new(build)?, Columns::new(outer)?);
+    let (left, right) = (build.classes(), outer.classes());
+    if left != right {
+        return Err(JoinError::Keys(format!("{left:?} cannot be compared with {right:?}")));
+    }
+    let padded = || Pairs { is_padded: kind == Kind::Left, ..Pairs::default() };
+    let sinks = std::iter::repeat_with(padded).take(settings.threads).collect();
+    let mut pairs = match (build.packed(), outer.packed()) {
+        (Some(build), Some(outer)) => {
+            phases(settings, chunks, (algorithm, kind), (&build, &outer), &Exact, sinks)?
+        }
+        _ => {
+            let (build, outer) = (build.rows(settings.seed)?, outer.rows(settings.seed)?);
+            let same = SameRows { build: build.1, probe: outer.1 };
+            phases(settings, chunks, (algorithm, kind), (&build.0, &outer.0), &same, sinks)?
+        }
+    };
+    if let (Kind::Left | Kind::Anti, Some(nulls), Some(first)) = (kind, &outer.nulls, pairs.first_mut()) {
+        let missing = nulls.iter().enumerate().filter(|(_, is_valid)| !is_valid);
+        missing.for_each(|(row, _)| first.lone(row as i64));
+    }
+    Ok(pairs)
+}
+
+fn phases<E: Equal>(
+    settings: &Settings,
+    chunks: &dyn Chunks,
+    (algorithm, kind): (Algorithm, Kind),
+    (build, outer): (&Words, &Words),
+    equal: &E,
+    sinks: Vec<Pairs>,
+) -> Result<Vec<Pairs>, JoinError> {
+    let hasher = settings.hasher(build.rows())?;
+    let cut =
+        |side, words: &Words| partition(settings, &hasher, chunks, side, words, &Cursor::new(words.rows()));
+    let parts = cut(Side::Build, build)?;
+    match algorithm {
+        Algorithm::Partitioned => {
+            let outer = cut(Side::Probe, outer)?;
+            join_partitions(settings, chunks, (&parts, &outer), (kind, equal), sinks)
+        }
+        Algorithm::Shared => {
+            let table = Table::build(settings, chunks, &parts)?;
+            drop(parts);
+            probe(settings, &table, (outer, &Cursor::new(outer.rows())), (kind, equal), sinks)
+        }
+    }
+}
+
+/// A word for each row.
+struct Words {
+    words: ScalarBuffer<i64>,
+    nulls: Option<NullBuffer>,
+}
+
+/// Rows of which tuples are made at once.
+const BLOCK_ROWS: usize = 1024;
+
+impl Source for Words {
+    fn rows(&self) -> usize {
+        self.words.len()
+    }
+
+    fn tuples(&self, rows: Range<usize>, take: &mut dyn FnMut(&[Tuple])) {
+        let mut block = [Tuple::default(); BLOCK_ROWS];
+        for start in rows.clone().step_by(BLOCK_ROWS) {
+            let words = &self.words[start..rows.end.min(start + BLOCK_ROWS)];
+            let mut count = 0;
+            for (at, key) in words.iter().enumerate() {
+                let payload = (start + at) as i64;
+                block[count] = Tuple { key: *key, payload };
+                count += usize::from(self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(start + at)));
+            }
+            take(&block[..count]);
+        }
+    }
+}
+
+/// Rows match if their keys do, byte for byte.
+struct SameRows {
+    build: Rows,
+    probe: Rows,
+}
+
+impl Equal for SameRows {
+    fn equal(&self, build: i64, probe: i64) -> bool {
+        self.build.row(build as usize) == self.probe.row(probe as usize)
+    }
+}
+
+/// What may be compared with each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Class {
+    Whole,
+    Text,
+    Bytes,
+    Decimal128(i8),
+    Decimal256(i8),
+    /// Of a moment, or of a time without a zone.
+    Timestamp(TimeUnit, bool),
+    Other(DataType),
+}
+
+/// Key columns of a side, made plain.
+struct Columns {
+    columns: Vec<ArrayRef>,
+    /// Rows without a NULL among their keys.
+    nulls: Option<NullBuffer>,
+}
+
+impl Columns {
+    fn new(columns: &[ArrayRef]) -> Result<Columns, JoinError> {
+        let columns: Vec<ArrayRef> = columns.iter().map(plain).collect::<Result<_, _>>()?;
+        let Some(first) = columns.first() else {
+            return Err(JoinError::Keys("none; at least one column is needed on each side".to_owned()));
+        };
+        if let Some(other) = columns.iter().find(|column| column.len() != first.len()) {
+            let (rows, others) = (first.len(), other.len());
+            return Err(JoinError::Keys(format!("columns of one side have {rows} and {others} rows")));
+        }
+        let nulls = columns
+            .iter()
+            .fold(None, |nulls, column| NullBuffer::union(nulls.as_ref(), column.logical_nulls().as_ref()));
+        Ok(Columns { columns, nulls: nulls.filter(|nulls| nulls.null_count() > 0) })
+    }
+
+    fn classes(&self) -> Vec<Class> {
+        let class = |column: &ArrayRef| match column.data_type() {
+            DataType::Int64 => Class::Whole,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Class::Text,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Class::Bytes,
+            DataType::Decimal128(_, scale) => Class::Decimal128(*scale),
+            DataType::Decimal256(_, scale) => Class::Decimal256(*scale),
+            DataType::Timestamp(unit, zone) => Class::Timestamp(*unit, zone.is_some()),
+            other => Class::Other(other.clone()),
+        };
+        self.columns.iter().map(class).collect()
+    }
+
+    /// All key columns in one word, if they fit.
+    fn packed(&self) -> Option<Words> {
+        let nulls = self.nulls.clone();
+        if let [column] = self.columns.as_slice()
+            && let Some(column) = column.as_primitive_opt::<Int64Type>()
+        {
+            return Some(Words { words: column.values().clone(), nulls });
+        }
+        let mut words = vec![0; self.columns.first()?.len()];
+        let mut bits = 0;
+        for column in &self.columns {
+            let width = pack(column, &mut words, bits)?;
+            bits += width;
+        }
+        Some(Words { words: words.into(), nulls })
+    }
+
+    /// All rows as bytes, and the hash of each.
+    fn rows(&self, seed: u64) -> Result<(Words, Rows), JoinError> {
+        let refused = |error: arrow_schema::ArrowError| JoinError::Keys(error.to_string());
+        let fields = self.columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();
+        let rows = RowConverter::new(fields).map_err(refused)?;
+        let rows = rows.convert_columns(&self.columns).map_err(refused)?;
+        let secret = mixed(seed ^ 0x5f61_7270_6f6f_6c00);
+        let words: Vec<i64> = rows.iter().map(|row| hash_bytes(row.as_ref(), secret) as i64).collect();
+        Ok((Words { words: words.into(), nulls: self.nulls.clone() }, rows))
+    }
+}
+
+fn hash_bytes(bytes: &[u8], secret: u64) -> u64 {
+    let factor = mixed(secret) | 1;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain(std::iter::once(&last));
+    words.fold(bytes.len() as u64 ^ secret, |state, word| fold(u64::from_le_bytes(*word) ^ state, factor))
+}
+
+/// A column in a form in which equal values look alike.
+fn plain(column: &ArrayRef) -> Result<ArrayRef, JoinError> {
+    macro_rules! whole {
+        ($type:ty) => {
+            Arc::new(column.as_primitive::<$type>().unary::<_, Int64Type>(|value| i64::from(value)))
+                as ArrayRef
+        };
+    }
+    macro_rules! float {
+        ($type:ty) => {{
+            let nan = <$type as ArrowPrimitiveType>::Native::NAN;
+            let zero = <$type as ArrowPrimitiveType>::Native::default();
+            // Not by arithmetic: adding a zero would quieten NaNs, and not make them one.
+            let plain = |value: <$type as ArrowPrimitiveType>::Native| match (value.is_nan(), value == zero) {
+                (true, _) => nan,
+                (_, true) => zero,
+                _ => value,
+            };
+            Arc::new(column.as_primitive::<$type>().unary::<_, $type>(plain)) as ArrayRef
+        }};
+    }
+    Ok(match column.data_type() {
+        DataType::Int8 => whole!(Int8Type),
+        DataType::Int16 => whole!(Int16Type),
+        DataType::Int32 => whole!(Int32Type),
+        DataType::UInt8 => whole!(UInt8Type),
+        DataType::UInt16 => whole!(UInt16Type),
+        DataType::UInt32 => whole!(UInt32Type),
+        DataType::Float16 => float!(Float16Type),
+        DataType::Float32 => float!(Float32Type),
+        DataType::Float64 => float!(Float64Type),
+        DataType::Dictionary(_, _) => {
+            let dictionary = column.as_any_dictionary();
+            let values = arrow_select::take::take(dictionary.values(), dictionary.keys(), None);
+            return plain(&values.map_err(|error| JoinError::Keys(error.to_string()))?);
+        }
+        DataType::Null => Arc::new(Int64Array::new_null(column.len())),
+        other if other.is_nested() || matches!(other, DataType::RunEndEncoded(_, _)) => {
+            return Err(JoinError::Keys(format!(
+                "a column of type {other} is no key; those of single values are"
+            )));
+        }
+        _ => Arc::clone(column),
+    })
+}
+
+/// Adds the bits of a column's values to words in which so many are taken; how many more are then. Nothing if they do not
+/// fit.
+fn pack(column: &ArrayRef, words: &mut [i64], taken: u32) -> Option<u32> {
+    macro_rules! pack {
+        ($($pattern:pat => ($type:ty, $bits:expr);)*) => {
+            match column.data_type() {
+                $($pattern => {
+                    let width = 8 * size_of::<<$type as ArrowPrimitiveType>::Native>() as u32;
+                    if taken + width > 64 {
+                        return None;
+                    }
+                    let values = column.as_primitive::<$type>().values();
+                    let bits: fn(<$type as ArrowPrimitiveType>::Native) -> u64 = $bits;
+                    words.iter_mut().zip(values).for_each(|(word, value)| *word |= (bits(*value) << taken) as i64);
+                    Some(width)
+                })*
+                DataType::Boolean if taken < 64 => {
+                    let values = column.as_boolean().values();
+                    words.iter_mut().zip(values).for_each(|(word, value)| *word |= i64::from(value) << taken);
+                    Some(1)
+                }
+                _ => None,
+            }
+        };
+    }
+    pack! {
+        DataType::Int64 => (Int64Type, |value| value as u64);
+        DataType::UInt64 => (UInt64Type, |value| value);
+        DataType::Float16 => (Float16Type, |value| u64::from(value.to_bits()));
+        DataType::Float32 => (Float32Type, |value| u64::from(value.to_bits()));
+        DataType::Float64 => (Float64Type, |value| value.to_bits());
+        DataType::Date32 => (Date32Type, |value| u64::from(value as u32));
+        DataType::Date64 => (Date64Type, |value| value as u64);
+        DataType::Time32(TimeUnit::Second) => (Time32SecondType, |value| u64::from(value as u32));
+        DataType::Time32(_) => (Time32MillisecondType, |value| u64::from(value as u32));
+        DataType::Time64(TimeUnit::Microsecond) => (Time64MicrosecondType, |value| value as u64);
+        DataType::Time64(_) => (Time64NanosecondType, |value| value as u64);
+        DataType::Timestamp(TimeUnit::Second, _) => (TimestampSecondType, |value| value as u64);
+        DataType::Timestamp(TimeUnit::Millisecond, _) => (TimestampMillisecondType, |value| value as u64);
+        DataType::Timestamp(TimeUnit::Microsecond, _) => (TimestampMicrosecondType, |value| value as u64);
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => (TimestampNanosecondType, |value| value as u64);
+        DataType::Duration(TimeUnit::Second) => (DurationSecondType, |value| value as u64);
+        DataType::Duration(TimeUnit::Millisecond) => (DurationMillisecondType, |value| value as u64);
+        DataType::Duration(TimeUnit::Microsecond) => (DurationMicrosecondType, |value| value as u64);
+        DataType::Duration(TimeUnit::Nanosecond) => (DurationNanosecondType, |value| value as u64);
+    }
+}
