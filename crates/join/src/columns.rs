@@ -103,7 +103,9 @@ pub fn join(
     build: &[ArrayRef],
     outer: &[ArrayRef],
 ) -> Result<Vec<Pairs>, JoinError> {
-    let (build, outer) = (Columns::new(build)?, Columns::new(outer)?);
+    let types = build.iter().zip(outer).map(|(left, right)| left.data_type() != right.data_type());
+    let differ: Vec<bool> = types.collect();
+    let (build, outer) = (Columns::new(build, &differ)?, Columns::new(outer, &differ)?);
     let (left, right) = (build.classes(), outer.classes());
     if left != right {
         return Err(JoinError::Keys(format!("{left:?} cannot be compared with {right:?}")));
@@ -214,8 +216,11 @@ struct Columns {
 }
 
 impl Columns {
-    fn new(columns: &[ArrayRef]) -> Result<Columns, JoinError> {
-        let columns: Vec<ArrayRef> = columns.iter().map(plain).collect::<Result<_, _>>()?;
+    /// Of columns of which some differ in type from those of the other side.
+    fn new(columns: &[ArrayRef], differ: &[bool]) -> Result<Columns, JoinError> {
+        let differ = differ.iter().copied().chain(std::iter::repeat(true));
+        let columns = columns.iter().zip(differ).map(|(column, differs)| plain(column, differs));
+        let columns: Vec<ArrayRef> = columns.collect::<Result<_, _>>()?;
         let Some(first) = columns.first() else {
             return Err(JoinError::Keys("none; at least one column is needed on each side".to_owned()));
         };
@@ -280,8 +285,8 @@ fn hash_bytes(bytes: &[u8], secret: u64) -> u64 {
     words.fold(bytes.len() as u64 ^ secret, |state, word| fold(u64::from_le_bytes(*word) ^ state, factor))
 }
 
-/// A column in a form in which equal values look alike.
-fn plain(column: &ArrayRef) -> Result<ArrayRef, JoinError> {
+/// A column in a form in which equal values look alike; whole numbers get the same width if that of the other side `differs`.
+fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
     macro_rules! whole {
         ($type:ty) => {
             Arc::new(column.as_primitive::<$type>().unary::<_, Int64Type>(|value| i64::from(value)))
@@ -302,19 +307,19 @@ fn plain(column: &ArrayRef) -> Result<ArrayRef, JoinError> {
         }};
     }
     Ok(match column.data_type() {
-        DataType::Int8 => whole!(Int8Type),
-        DataType::Int16 => whole!(Int16Type),
-        DataType::Int32 => whole!(Int32Type),
-        DataType::UInt8 => whole!(UInt8Type),
-        DataType::UInt16 => whole!(UInt16Type),
-        DataType::UInt32 => whole!(UInt32Type),
+        DataType::Int8 if differs => whole!(Int8Type),
+        DataType::Int16 if differs => whole!(Int16Type),
+        DataType::Int32 if differs => whole!(Int32Type),
+        DataType::UInt8 if differs => whole!(UInt8Type),
+        DataType::UInt16 if differs => whole!(UInt16Type),
+        DataType::UInt32 if differs => whole!(UInt32Type),
         DataType::Float16 => float!(Float16Type),
         DataType::Float32 => float!(Float32Type),
         DataType::Float64 => float!(Float64Type),
         DataType::Dictionary(_, _) => {
             let dictionary = column.as_any_dictionary();
             let values = arrow_select::take::take(dictionary.values(), dictionary.keys(), None);
-            return plain(&values.map_err(|error| JoinError::Keys(error.to_string()))?);
+            return plain(&values.map_err(|error| JoinError::Keys(error.to_string()))?, differs);
         }
         DataType::Null => Arc::new(Int64Array::new_null(column.len())),
         other if other.is_nested() || matches!(other, DataType::RunEndEncoded(_, _)) => {
@@ -354,6 +359,12 @@ fn pack(column: &ArrayRef, words: &mut [i64], taken: u32) -> Option<u32> {
     pack! {
         DataType::Int64 => (Int64Type, |value| value as u64);
         DataType::UInt64 => (UInt64Type, |value| value);
+        DataType::Int8 => (Int8Type, |value| u64::from(value as u8));
+        DataType::Int16 => (Int16Type, |value| u64::from(value as u16));
+        DataType::Int32 => (Int32Type, |value| u64::from(value as u32));
+        DataType::UInt8 => (UInt8Type, u64::from);
+        DataType::UInt16 => (UInt16Type, u64::from);
+        DataType::UInt32 => (UInt32Type, u64::from);
         DataType::Float16 => (Float16Type, |value| u64::from(value.to_bits()));
         DataType::Float32 => (Float32Type, |value| u64::from(value.to_bits()));
         DataType::Float64 => (Float64Type, |value| value.to_bits());

@@ -68,6 +68,11 @@ impl Hasher {
         (self.hash(key) >> self.shift) as usize
     }
 
+    /// The marker of all partitions but that which it belongs to itself.
+    pub(crate) fn usual_marker(&self) -> i64 {
+        self.markers[0]
+    }
+
     /// A key that does not belong to this partition: what free places of its table hold.
     #[inline(always)]
     pub(crate) fn marker(&self, partition: usize) -> i64 {

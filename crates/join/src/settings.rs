@@ -62,7 +62,7 @@ impl Settings {
     }
 }
 
-/// Rows of the build side in a partition: their table then takes some 170 KiB, a third of the second cache of the CPUs
+/// Rows of the build side in a partition: their table then takes some 170 KiB, a third of a second cache of 512 KiB.
 const PARTITION_ROWS: usize = 4096;
 /// More partitions than this cost more, by what their lines take of the caches, than smaller tables save.
 const CHOSEN_BITS_MAX: u32 = 12;

@@ -85,6 +85,14 @@ impl<'t> View<'t> {
         self.entries
     }
 
+    /// What free places of all partitions hold but of one.
+    pub(crate) fn usual_marker(&self) -> i64 {
+        match self.entries {
+            [entry] => entry.marker,
+            _ => self.hasher.usual_marker(),
+        }
+    }
+
     /// The buckets of a key of this hash, and what their free places hold.
     #[inline(always)]
     pub(crate) fn buckets_of(&self, hash: u64) -> (&'t [Line], i64) {

@@ -281,7 +281,7 @@ fn find_far(
     mut take: impl FnMut(usize, i64, i64, bool),
 ) {
     let hasher = view.hasher;
-    let (lines, marker) = (view.lines.as_ptr(), view.entries()[0].marker);
+    let (lines, marker) = (view.lines.as_ptr(), view.usual_marker());
     let place = |key: i64| {
         let hash = hasher.hash(key);
         let Entry { first, buckets, marker: own } = entry(hash);

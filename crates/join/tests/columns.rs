@@ -127,7 +127,10 @@ fn values(rows: usize, span: i8) -> impl Strategy<Value = Vec<Value>> {
     proptest::collection::vec(value, rows)
 }
 
-fn columns() -> impl Strategy<Value = (Vec<usize>, usize, Vec<Vec<Value>>, Vec<Vec<Value>>)> {
+/// Forms of the key columns, what picks those of the other side, and the values of both.
+type Inputs = (Vec<usize>, usize, Vec<Vec<Value>>, Vec<Vec<Value>>);
+
+fn columns() -> impl Strategy<Value = Inputs> {
     let forms = proptest::collection::vec(0..FORMS, 1..=3);
     (forms, any::<usize>(), 0_usize..300, 0_usize..300, 1_i8..=60).prop_flat_map(
         |(forms, choice, left, right, span)| {
@@ -189,10 +192,11 @@ fn columns_that_cannot_be_compared_are_refused_by_their_types() {
             other => panic!("{other:?}"),
         }
     };
-    let (whole, text) = (column(0, &[Some(1)]), column(3, &[Some(1)]));
-    assert!(refused(&[whole.clone()], &[text.clone()]).contains("[Whole] cannot be compared with [Text]"));
+    let (whole, text) = ([column(0, &[Some(1)])], [column(3, &[Some(1)])]);
+    assert!(refused(&whole, &text).contains("[Whole] cannot be compared with [Text]"));
     assert!(refused(&[], &[]).contains("at least one column"));
-    assert!(refused(&[whole.clone()], &[whole.clone(), text]).contains("[Whole, "));
-    let longer = column(0, &[Some(1), None]);
-    assert!(refused(&[whole.clone(), longer], &[whole]).contains("1 and 2 rows"));
+    let both = [whole[0].clone(), text[0].clone()];
+    assert!(refused(&whole, &both).contains("[Whole] cannot be compared with [Whole, Text]"));
+    let uneven = [whole[0].clone(), column(0, &[Some(1), None])];
+    assert!(refused(&uneven, &whole).contains("1 and 2 rows"));
 }
