@@ -268,7 +268,8 @@ fn queue_that_hands_out_other_rows_than_there_are_is_refused() {
     let input = tuples(10, Draw::Hot, 0);
     let settings = Settings::new(2, 0);
     let hasher = settings.hasher(10).unwrap();
-    let wrong = [(&[0..5] as &[Range<usize>], 5), (&[0..11], 11), (&[0..10, 3..4], 11), (&[], 0)];
+    let wrong: [(&[Range<usize>], usize); 4] =
+        [(&[0..3, 3..5], 5), (&[0..5, 5..11], 11), (&[0..10, 3..4], 11), (&[], 0)];
     for (ranges, handed) in wrong {
         for partitioner in [Partitioner::OnePass, Partitioner::TwoReads] {
             let settings = Settings { partitioner, ..settings };
