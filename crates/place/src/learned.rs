@@ -251,6 +251,12 @@ impl Learned {
             seen.node.note(each_ns(actual.node));
             seen.client.note(each_ns(actual.client));
             seen.unpack.note(each_ns(actual.unpacked));
+            // A side that ran nothing may have been slow only when it was looked at, and then it would not be asked again.
+            match (actual.node.0, actual.client.0) {
+                (0, 1..) => seen.node.doubt(each_ns(actual.client)),
+                (1.., 0) => seen.client.doubt(each_ns(actual.node)),
+                _ => {}
+            }
         }
         if let Some(left) = actual.left {
             self.note_left(key, prior, left);
@@ -405,6 +411,25 @@ mod tests {
             found(&learned).choice == Way::Split
         });
         assert!(again.is_some_and(|runs| runs > 10), "{again:?}: {}", found(&learned).why());
+    }
+
+    #[test]
+    fn side_that_was_slow_once_is_asked_again() {
+        let mut learned = Learned::default();
+        let mut node_ns = |actual: Actual| {
+            let step = step(&learned);
+            learned.note(KEY, &prior(), &step, MACHINE, &actual);
+            learned.known(KEY, &prior()).cost.node_ns
+        };
+        let here = |ns| Actual { client: (1_000_000, ns), ..Actual::default() };
+        let slow = node_ns(Actual { node: (1_000_000, 8_000_000), ..here(1_000_000) });
+        let doubted = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
+        assert!(slow > 7.9 && doubted < 2.0, "{slow} {doubted}");
+        // What was seen again and again is believed.
+        let again = (0..5).map(|_| node_ns(Actual { node: (1_000_000, 8_000_000), ..Actual::default() }));
+        assert!(again.last().is_some_and(|seen| seen > 5.0));
+        let believed = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
+        assert!(believed > 5.0, "{believed}");
     }
 
     #[test]
