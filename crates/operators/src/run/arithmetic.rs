@@ -167,8 +167,12 @@ fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>>
 
 /// Bits of the greatest magnitude of these values, or of one below it: none is beyond two to the power of so many.
 pub(super) fn bits(values: &[i128]) -> u32 {
-    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
-    u128::BITS - ones.leading_zeros()
+    u128::BITS - ones(values).leading_zeros()
+}
+
+/// All ones of the magnitudes of these values, as [`farpool_kernels::ones`] has them of words.
+pub(super) fn ones(values: &[i128]) -> u128 {
+    values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128)
 }
 
 fn pairs(left: &[i128], right: &[i128], apply: impl Fn(i128, i128) -> i128) -> Vec<i128> {

@@ -4,6 +4,7 @@
 //! word. How large a sum may be is known from the magnitude of each block's values, before they are added. When that ends,
 //! accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a value.
 
+use super::arithmetic::ones;
 use super::batch::*;
 use super::bounds::Stopped;
 use super::hold::{Accumulator, add_decimal, add_float};
@@ -433,10 +434,9 @@ impl Kind {
     }
 }
 
-/// All ones of the magnitudes of these values, as [`farpool_kernels::ones`] has them; all there are if one is beyond 64 bits.
+/// All ones of the magnitudes of these values; all there are if one is beyond 64 bits.
 fn wide_ones(values: &[i128]) -> u64 {
-    let ones = values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128);
-    u64::try_from(ones).unwrap_or(u64::MAX)
+    u64::try_from(ones(values)).unwrap_or(u64::MAX)
 }
 
 /// Each row of a block that is not NULL, with its place, as long as there is something to go on with.
