@@ -18,7 +18,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 /// Bytes of a chunk, and how many of them a [`FarReader`] asks for ahead.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -51,6 +52,29 @@ pub struct AsyncQueue {
 #[derive(Debug)]
 pub struct Operation {
     slot: Arc<Mutex<Slot>>,
+}
+
+impl Operation {
+    /// Waits for it on this thread, for those who cannot await: a writer behind an interface that is not asynchronous.
+    pub fn wait(mut self) -> Completion {
+        let waker = Waker::from(Arc::new(Parked(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match Pin::new(&mut self).poll(&mut context) {
+                Poll::Ready(done) => return done,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+}
+
+/// A thread that waits for an operation.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl Pool {

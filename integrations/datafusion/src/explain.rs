@@ -50,6 +50,25 @@ pub fn scans(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
     found
 }
 
+/// The operators of a plan that put rows into temporary files, from above: which, and how much.
+pub fn spills(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
+    let mut found = Vec::new();
+    let mut open = vec![plan];
+    while let Some(plan) = open.pop() {
+        let metrics = plan.metrics().unwrap_or_default();
+        if let Some(files @ 1..) = metrics.spill_count() {
+            found.push(json!({
+                "operator": plan.name(),
+                "files": files,
+                "rows": metrics.spilled_rows().unwrap_or_default(),
+                "bytes": metrics.spilled_bytes().unwrap_or_default(),
+            }));
+        }
+        open.extend(plan.children().into_iter().rev());
+    }
+    found
+}
+
 fn scan(source: &FarSource) -> Value {
     let planned = source.plan(&Default::default()).ok();
     let estimates = planned.as_ref().map(|plan| estimates(&source.table().estimate(plan, source.groups())));

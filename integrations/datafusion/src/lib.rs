@@ -13,13 +13,15 @@
 //!
 //! The life of a query: `catalog` opens the table, `source` takes filters and columns while DataFusion plans, `rules`
 //! gives it groupings and tops, `pipeline` makes a program of all of it, `steps` runs that over a few row groups at a
-//! time, narrowed by what joins found out meanwhile (`narrowing`).
+//! time, narrowed by what joins found out meanwhile (`narrowing`). What does not fit into the memory that a session may
+//! take goes to temporary files in far memory (`spill`), hash joins included (`far_hash_join`).
 //!
 //! Never here: a socket, or an operator over columns; what runs beside the data is `farpool`'s.
 #![forbid(unsafe_code)]
 
 mod catalog;
 mod explain;
+mod far_hash_join;
 mod keys;
 mod narrowing;
 mod options;
@@ -28,18 +30,21 @@ mod pipeline;
 mod rules;
 mod session;
 mod source;
+mod spill;
 mod statistics;
 mod steps;
 mod translate;
 
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
-pub use explain::{each_scan, scans};
+pub use explain::{each_scan, scans, spills};
+pub use far_hash_join::{FarHashJoinExec, SpillHashJoins};
 pub use keys::ShipJoinKeys;
 pub use options::Options;
 pub use outcome::{Outcome, Sum};
 pub use rules::ShipToScans;
-pub use session::{Plans, Session, builder, builder_for};
+pub use session::{Plans, Session, builder, builder_for, runtime};
 pub use source::{FarSource, GroupsEach};
+pub use spill::{FarTempFiles, Spilled};
 
 use datafusion::common::DataFusionError;
 

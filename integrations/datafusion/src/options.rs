@@ -6,17 +6,20 @@ use farpool::table::Mode;
 use std::any::Any;
 
 const PLACEMENT: &str = "placement";
+const SPILL_JOINS: &str = "spill_joins";
 
 /// Options of a session, under the prefix `farpool`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where programs over far tables run.
     pub placement: Mode,
+    /// Whether hash joins whose build side does not fit into the memory pool go on in temporary files.
+    pub spill_joins: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Mode::Auto }
+        Options { placement: Mode::Auto, spill_joins: true }
     }
 }
 
@@ -38,22 +41,47 @@ impl ExtensionOptions for Options {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        if key != PLACEMENT {
-            return config_err!("farpool.{key} is not known: there is farpool.{PLACEMENT}");
+        match key {
+            PLACEMENT => {
+                self.placement = value.to_ascii_lowercase().parse().map_err(|_| {
+                    let message = format!(
+                        "farpool.{PLACEMENT} is {value:?}: one of auto, fetch, ship, split is permitted"
+                    );
+                    DataFusionError::Configuration(message)
+                })?
+            }
+            SPILL_JOINS => {
+                self.spill_joins = value.to_ascii_lowercase().parse().map_err(|_| {
+                    let message = format!("farpool.{SPILL_JOINS} is {value:?}: true or false is permitted");
+                    DataFusionError::Configuration(message)
+                })?
+            }
+            _ => {
+                return config_err!(
+                    "farpool.{key} is not known: there are farpool.{PLACEMENT} and farpool.{SPILL_JOINS}"
+                );
+            }
         }
-        self.placement = value.to_ascii_lowercase().parse().map_err(|_| {
-            let message =
-                format!("farpool.{PLACEMENT} is {value:?}: one of auto, fetch, ship, split is permitted");
-            DataFusionError::Configuration(message)
-        })?;
         Ok(())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        vec![ConfigEntry {
-            key: format!("{}.{PLACEMENT}", Options::PREFIX),
-            value: Some(self.placement.name().to_owned()),
-            description: "Where programs over far tables run: here (fetch), beside the data (ship), both (split), or the best (auto).",
-        }]
+        let entry = |key, value: String, description| ConfigEntry {
+            key: format!("{}.{key}", Options::PREFIX),
+            value: Some(value),
+            description,
+        };
+        vec![
+            entry(
+                PLACEMENT,
+                self.placement.name().to_owned(),
+                "Where programs over far tables run: here (fetch), beside the data (ship), both (split), or the best (auto).",
+            ),
+            entry(
+                SPILL_JOINS,
+                self.spill_joins.to_string(),
+                "Whether hash joins whose build side does not fit into the memory pool go on in temporary files.",
+            ),
+        ]
     }
 }

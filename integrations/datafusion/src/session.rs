@@ -2,18 +2,23 @@
 
 use crate::catalog::{FarCatalog, FarSchema};
 use crate::external;
+use crate::far_hash_join::SpillHashJoins;
 use crate::keys::ShipJoinKeys;
 use crate::options::Options;
 use crate::rules::ShipToScans;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
-use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::{SessionState, SessionStateBuilder, TempFileFactory};
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use farpool::Pool;
 use futures::StreamExt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// The catalog that far tables are in, and its schema; the default ones.
@@ -24,6 +29,9 @@ pub const SCHEMA: &str = "public";
 const BEFORE: &str = "EnsureCooperative";
 /// What shows scans the keys of joins comes before this one, and so behind it.
 const BEHIND: &str = "SanityCheckPlan";
+
+/// Of those who hold memory, so many are named in the error that says there is none left.
+const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 
 /// Batches on their way into a table.
 const AHEAD: usize = 4;
@@ -38,7 +46,13 @@ pub struct Session {
 impl Session {
     /// Over the tables of a pool.
     pub fn new(pool: &Pool, options: Options) -> Result<Session> {
-        Ok(Session::over(pool, builder(SessionConfig::new(), options).with_default_features().build()))
+        Session::within(pool, options, runtime(None, None)?)
+    }
+
+    /// The same with no more memory than that, and its temporary files: see [`runtime`].
+    pub fn within(pool: &Pool, options: Options, runtime: Arc<RuntimeEnv>) -> Result<Session> {
+        let builder = builder(SessionConfig::new(), options).with_runtime_env(runtime);
+        Ok(Session::over(pool, builder.with_default_features().build()))
     }
 
     /// The same of a state that was made of [`builder`] or [`builder_for`] and more.
@@ -99,6 +113,24 @@ impl Session {
     }
 }
 
+/// What a session may take of this machine, and where it puts what does not fit. Without a limit nothing is ever put
+/// anywhere. Temporary files are on the local disk if `files` makes none.
+pub fn runtime(
+    memory_bytes: Option<usize>,
+    files: Option<Arc<dyn TempFileFactory>>,
+) -> Result<Arc<RuntimeEnv>> {
+    let mut runtime = RuntimeEnvBuilder::new();
+    if let Some(bytes) = memory_bytes {
+        let pool = TrackConsumersPool::new(FairSpillPool::new(bytes), CONSUMERS_NAMED);
+        runtime = runtime.with_memory_pool(Arc::new(pool));
+    }
+    if let Some(files) = files {
+        let mode = DiskManagerMode::Custom(files);
+        runtime = runtime.with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode));
+    }
+    runtime.build_arc()
+}
+
 /// Where the plans of a session run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plans {
@@ -113,7 +145,8 @@ pub fn builder(config: SessionConfig, options: Options) -> SessionStateBuilder {
     builder_for(config, options, Plans::Stay)
 }
 
-/// The same for plans that may travel: without the rule that shows scans the keys of joins, as those are in one process.
+/// The same for plans that may travel: without joins that are ours, and without the rule that shows scans the keys of joins,
+/// as those are in one process.
 pub fn builder_for(config: SessionConfig, options: Options, plans: Plans) -> SessionStateBuilder {
     let mut config = config
         .with_default_catalog_and_schema(CATALOG, SCHEMA)
@@ -130,6 +163,7 @@ pub fn builder_for(config: SessionConfig, options: Options, plans: Plans) -> Ses
     insert(BEFORE, Arc::new(ShipToScans));
     if plans == Plans::Stay {
         insert(BEHIND, Arc::new(ShipJoinKeys));
+        insert(BEHIND, Arc::new(SpillHashJoins));
     }
     SessionStateBuilder::new().with_config(config).with_physical_optimizer_rules(rules)
 }

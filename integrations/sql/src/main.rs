@@ -13,15 +13,15 @@ mod worker;
 
 use clap::{Parser, Subcommand};
 use datafusion::common::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::{SendableRecordBatchStream, TempFileFactory};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
 use datafusion::sql::parser::DFParser;
 use farpool::table::Mode;
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::{self, Failure};
-use farpool_command::reach;
-use farpool_datafusion::{Options, Session};
+use farpool_command::{reach, units};
+use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
 use std::io::{IsTerminal, Read};
@@ -55,6 +55,13 @@ struct Args {
     /// Where programs over far tables run: auto, fetch, ship or split (SET farpool.placement says it later)
     #[arg(long, value_name = "WHERE", value_parser = placement)]
     placement: Option<Mode>,
+    /// What sorts, groupings and joins may hold in memory, such as 512MiB; what is more goes to temporary files.
+    /// Unlimited if nothing is said
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
+    memory: Option<u64>,
+    /// Where temporary files are: far, in the pool's memory (on the local disk as far as it has no room), or disk
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = Spill::Far, requires = "memory")]
+    spill: Spill,
     /// How rows are written
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -90,6 +97,12 @@ enum Other {
     Worker(worker::Args),
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Spill {
+    Far,
+    Disk,
+}
+
 fn named(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
@@ -104,6 +117,7 @@ fn placement(text: &str) -> Result<Mode, String> {
 /// What runs statements, and how their rows are written.
 pub(crate) struct Runner {
     session: Session,
+    files: Option<FarTempFiles>,
     workers: Option<Arc<Workers>>,
     /// Workers that were left out of the last statement.
     left_out: Vec<LeftOut>,
@@ -124,7 +138,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let reach = args.reach.reach()?;
     let options = PoolOptions {
         label: Some("farpool sql".into()),
@@ -140,14 +154,22 @@ fn run(args: Args) -> Result<(), Failure> {
         true => None,
         false => Some(Workers::new(args.workers.clone(), beyond).map_err(refused)?),
     };
+    let files = match (args.memory, args.spill) {
+        (Some(_), Spill::Far) => Some(FarTempFiles::new(&pool, None).map_err(failed)?),
+        _ => None,
+    };
     let session = match &workers {
-        None => Session::new(&pool, options),
+        None => {
+            let memory = args.memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+            let files = files.clone().map(|files| Arc::new(files) as Arc<dyn TempFileFactory>);
+            runtime(memory, files).and_then(|runtime| Session::within(&pool, options, runtime))
+        }
         Some(workers) => farpool_distributed::session(&pool, options, workers),
     };
     let session = session.map_err(failed)?;
     let out = output::Out::new(args.output.as_deref(), args.format, args.rows)?;
-    let mut runner = Runner { session, workers, left_out: Vec::new(), args, out };
-    let outcome = runtime.block_on(async {
+    let mut runner = Runner { session, files, workers, left_out: Vec::new(), args, out };
+    let outcome = threads.block_on(async {
         for (name, path) in &runner.args.parquet {
             let context = runner.session.context();
             let registered =
@@ -173,7 +195,7 @@ fn run(args: Args) -> Result<(), Failure> {
         }
     });
     // What a query left behind is not waited for, if it was given up.
-    runtime.shutdown_background();
+    threads.shutdown_background();
     outcome?;
     runner.out.finish()
 }
@@ -215,6 +237,8 @@ pub(crate) struct Done {
     tasks: Vec<Assigned>,
     /// Stages of a query that ran on several machines.
     stages: Option<String>,
+    /// Temporary files that it wrote into the pool.
+    spilled: Spilled,
 }
 
 impl Runner {
@@ -248,6 +272,7 @@ impl Runner {
     async fn rows_of(&mut self, rows: DataFrame, begun: Instant) -> Result<Done, Failure> {
         let task = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await.map_err(failed)?;
+        let before = self.spilled();
         let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
         let shows = !self.args.quiet && std::io::stderr().is_terminal();
         let bar = shows.then(|| progress::Bar::new(&plan));
@@ -258,7 +283,13 @@ impl Runner {
             true => farpool_distributed::explain(&plan).await.map_err(failed)?,
             false => None,
         };
-        Ok(Done { rows, elapsed, plan, tasks, stages })
+        let spilled = self.spilled().since(before);
+        Ok(Done { rows, elapsed, plan, tasks, stages, spilled })
+    }
+
+    /// What all statements wrote into the pool.
+    fn spilled(&self) -> Spilled {
+        self.files.as_ref().map_or_else(Spilled::default, FarTempFiles::spilled)
     }
 
     /// Writes rows as they come.

@@ -22,6 +22,7 @@ pub(crate) fn line(done: &Done) -> Result<(), Failure> {
 pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     let scans = farpool_datafusion::scans(&done.plan);
+    let spills = farpool_datafusion::spills(&done.plan);
     if is_json {
         let columns = done.plan.schema().fields().len();
         let task = |task: &Assigned| {
@@ -40,6 +41,12 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
             "seconds": done.elapsed.as_secs_f64(),
             "scans": scans,
             "tasks": tasks,
+            "spills": spills,
+            "temporary_files": {
+                "far_bytes": done.spilled.far_bytes,
+                "disk_bytes": done.spilled.disk_bytes,
+                "files": done.spilled.files,
+            },
         });
         writeln!(out, "{told}")?;
         return Ok(());
@@ -101,6 +108,16 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
         for why in each("not_shipped") {
             writeln!(out, "{name}: not shipped: {}", why.as_str().unwrap_or_default())?;
         }
+    }
+    for spill in &spills {
+        let (rows, files) = (count(&spill["rows"]), count(&spill["files"]));
+        let (operator, bytes) =
+            (spill["operator"].as_str().unwrap_or_default(), show_bytes(count(&spill["bytes"])));
+        writeln!(out, "{operator}: {rows} rows, {bytes}, went to {files} temporary files")?;
+    }
+    if done.spilled.files > 0 {
+        let (far, disk) = (show_bytes(done.spilled.far_bytes), show_bytes(done.spilled.disk_bytes));
+        writeln!(out, "temporary files: {far} in the pool, {disk} on the local disk")?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod answers;
 mod canonical;
 mod distributed;
+mod joins;
 mod losses;
 mod plans;
 mod pools;

@@ -1,0 +1,119 @@
+//! The least and the greatest keys of a build side, for scans on the other side.
+//!
+//! The idea: a filter that says less than it could never changes an answer. So nobody waits for it: it says something once
+//! all partitions of the build side have passed, and nothing before, or if one of them never comes to its end.
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::common::{Result, ScalarValue};
+use datafusion::functions_aggregate::min_max::{MaxAccumulator, MinAccumulator};
+use datafusion::logical_expr::{Accumulator, Operator};
+use datafusion::physical_expr::expressions::{BinaryExpr, DynamicFilterPhysicalExpr, Literal};
+use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is known of all partitions, and the filter that is to say it.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    filter: PhysicalExprRef,
+    /// Keys of the probe side.
+    keys: Vec<PhysicalExprRef>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Least and greatest of each key, NULL if there are none.
+    keys: Vec<Option<(ScalarValue, ScalarValue)>>,
+    /// Partitions that have not ended.
+    partitions: usize,
+}
+
+impl Bounds {
+    /// Of so many partitions.
+    pub(crate) fn new(filter: PhysicalExprRef, keys: Vec<PhysicalExprRef>, partitions: usize) -> Bounds {
+        let known = Known { keys: vec![None; keys.len()], partitions };
+        Bounds { filter, keys, known: Mutex::new(known) }
+    }
+
+    /// Notes the keys of a partition.
+    pub(crate) fn partition(self: &Arc<Bounds>) -> PartitionBounds {
+        PartitionBounds { all: Arc::clone(self), keys: Vec::new() }
+    }
+
+    fn end(&self, keys: Vec<Option<(ScalarValue, ScalarValue)>>) -> Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for (known, new) in known.keys.iter_mut().zip(keys) {
+            *known = match (known.take(), new) {
+                (None, other) | (other, None) => other,
+                (Some((least, greatest)), Some((low, high))) => {
+                    let least = if low < least { low } else { least };
+                    let greatest = if high > greatest { high } else { greatest };
+                    Some((least, greatest))
+                }
+            };
+        }
+        known.partitions = known.partitions.saturating_sub(1);
+        if known.partitions > 0 {
+            return Ok(());
+        }
+        let Some(filter) = self.filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { return Ok(()) };
+        let within = self.keys.iter().zip(&known.keys).filter_map(|(key, bounds)| {
+            let (least, greatest) = bounds.as_ref()?;
+            let compare = |sign, value: &ScalarValue| -> PhysicalExprRef {
+                Arc::new(BinaryExpr::new(Arc::clone(key), sign, Arc::new(Literal::new(value.clone()))))
+            };
+            let from = compare(Operator::GtEq, least);
+            Some(and(from, compare(Operator::LtEq, greatest)))
+        });
+        if let Some(within) = within.reduce(and) {
+            filter.update(within)?;
+        }
+        filter.mark_complete();
+        Ok(())
+    }
+}
+
+fn and(left: PhysicalExprRef, right: PhysicalExprRef) -> PhysicalExprRef {
+    Arc::new(BinaryExpr::new(left, Operator::And, right)) as Arc<dyn PhysicalExpr>
+}
+
+/// Of one partition.
+pub(crate) struct PartitionBounds {
+    all: Arc<Bounds>,
+    /// None of a key whose order is not that of its values (NaN), or that has none.
+    keys: Vec<Option<(MinAccumulator, MaxAccumulator)>>,
+}
+
+impl PartitionBounds {
+    pub(crate) fn note(&mut self, keys: &[ArrayRef]) -> Result<()> {
+        if self.keys.is_empty() {
+            let accumulators = |key: &ArrayRef| {
+                let of = key.data_type();
+                let is_ordered = of.is_integer() || of.is_temporal() || of.is_decimal() || of.is_string();
+                let both = || Some((MinAccumulator::try_new(of).ok()?, MaxAccumulator::try_new(of).ok()?));
+                both().filter(|_| is_ordered)
+            };
+            self.keys = keys.iter().map(accumulators).collect();
+        }
+        for (known, key) in self.keys.iter_mut().zip(keys) {
+            if let Some((least, greatest)) = known {
+                least.update_batch(std::slice::from_ref(key))?;
+                greatest.update_batch(std::slice::from_ref(key))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No more keys come.
+    pub(crate) fn end(mut self) -> Result<()> {
+        let bounds = |(least, greatest): &mut (MinAccumulator, MaxAccumulator)| -> Result<_> {
+            let (least, greatest) = (least.evaluate()?, greatest.evaluate()?);
+            Ok((!least.is_null() && !greatest.is_null()).then_some((least, greatest)))
+        };
+        let mut ended = Vec::new();
+        for known in &mut self.keys {
+            ended.push(known.as_mut().map(bounds).transpose()?.flatten());
+        }
+        self.all.end(ended)
+    }
+}

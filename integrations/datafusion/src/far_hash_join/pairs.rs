@@ -1,0 +1,368 @@
+//! Joins what was cut: DataFusion's own hash join, part by part.
+//!
+//! The idea: rows that join are in the same part on both sides, so a join is that of its parts, of whatever kind. Parts that
+//! stayed near are joined as the probe side comes in; others afterwards, from their files. A part that is still too large
+//! becomes a build side from the other side if that is smaller, or is cut once more, by another hash. Where that does
+//! not help, as most rows have one key, it is taken in chunks, each against the whole other part.
+
+use super::cutting::Cutter;
+use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{JoinType, Result, exec_datafusion_err, internal_err, resources_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Times that a part is cut.
+const LEVELS_MAX: u32 = 4;
+/// A cut helped if no part has more than so many of so many parts of the rows.
+const MOST_ROWS: (usize, usize) = (9, 10);
+/// The least a part's chunk may take, whatever the memory pool says: nothing would come to an end otherwise.
+const CHUNK_BYTES_MIN: usize = 256 << 10;
+
+pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
+
+/// What all parts of a join have in common.
+pub(crate) struct Joining {
+    pub(crate) join: Arc<HashJoinExec>,
+    /// To join parts in: what they take is held by us already.
+    pub(crate) unbounded: Arc<TaskContext>,
+    /// Of which others are made.
+    pub(crate) held: MemoryReservation,
+    pub(crate) build_files: Files,
+    pub(crate) probe_files: Files,
+    /// Parts of a cut, and bytes that are cut at once.
+    pub(crate) parts: usize,
+    pub(crate) block_bytes: usize,
+}
+
+/// A part of each side.
+struct Pair {
+    build: Part,
+    probe: Part,
+    /// How often it was cut, and whether that did not help the last time.
+    level: u32,
+    is_stuck: bool,
+}
+
+impl Joining {
+    fn keys(
+        &self,
+        side: fn(&(PhysicalExprRef, PhysicalExprRef)) -> &PhysicalExprRef,
+    ) -> Vec<PhysicalExprRef> {
+        self.join.on().iter().map(|pair| Arc::clone(side(pair))).collect()
+    }
+
+    /// How the build side is cut.
+    pub(crate) fn build_cutter(&self, level: u32) -> Cutter {
+        Cutter::new(self.keys(|(build, _)| build), self.parts, level)
+    }
+
+    fn probe_cutter(&self, level: u32) -> Cutter {
+        Cutter::new(self.keys(|(_, probe)| probe), self.parts, level)
+    }
+
+    /// The join of two streams, of which the build side takes no more than is held.
+    fn run(
+        &self,
+        build: SendableRecordBatchStream,
+        probe: SendableRecordBatchStream,
+        (is_swapped, held): (bool, Arc<MemoryReservation>),
+    ) -> Result<Rows> {
+        let children = vec![given(build)?, given(probe)?];
+        let join = self.join.builder().reset_state().with_fetch(None);
+        let join =
+            join.with_partition_mode(PartitionMode::Partitioned).with_new_children(children)?.build()?;
+        let plan: Arc<dyn ExecutionPlan> = match is_swapped {
+            true => join.swap_inputs(PartitionMode::Partitioned)?,
+            false => Arc::new(join),
+        };
+        let rows = plan.execute(0, Arc::clone(&self.unbounded))?;
+        Ok(holding(rows, held))
+    }
+
+    /// The join of all partitions of the other side with a build side that is one for all of them.
+    pub(crate) fn for_all(
+        &self,
+        batches: Vec<RecordBatch>,
+        probe: &Arc<dyn ExecutionPlan>,
+        context: &Arc<TaskContext>,
+    ) -> Result<HashJoinExec> {
+        let schema = probe.schema();
+        let partition = |partition| -> Arc<dyn PartitionStream> {
+            let (plan, context) = (Arc::clone(probe), Arc::clone(context));
+            Arc::new(Probe { schema: Arc::clone(&schema), plan, partition, context })
+        };
+        let partitions = (0..probe.output_partitioning().partition_count()).map(partition).collect();
+        let probe = StreamingTableExec::try_new(Arc::clone(&schema), partitions, None, [], false, None)?;
+        let children = vec![given(stream_of(&self.build_files, batches))?, Arc::new(probe) as _];
+        self.join.builder().reset_state().with_fetch(None).with_new_children(children)?.build()
+    }
+
+    /// What parts are joined in.
+    pub(crate) fn unbounded(&self) -> Arc<TaskContext> {
+        Arc::clone(&self.unbounded)
+    }
+
+    /// Joins a build side that is near as a whole with the other side.
+    pub(crate) fn near(
+        &self,
+        batches: Vec<RecordBatch>,
+        probe: SendableRecordBatchStream,
+        held: Arc<MemoryReservation>,
+    ) -> Result<Rows> {
+        self.run(stream_of(&self.build_files, batches), probe, (false, held))
+    }
+
+    /// Joins a build side that was cut with the other side.
+    pub(crate) fn cut(
+        self: Arc<Joining>,
+        cut: Cut,
+        probe: SendableRecordBatchStream,
+        held: MemoryReservation,
+    ) -> Result<Rows> {
+        let is_far = cut.parts.iter().map(Option::is_some).collect();
+        let cutter = self.probe_cutter(0);
+        let parts = ProbeParts::new(cutter, self.probe_files.clone(), self.block_bytes, is_far);
+        let probing = Arc::new(tokio::sync::Mutex::new(Probing { rows: Some(probe), parts: Some(parts) }));
+        let handed_on = stream::try_unfold(Arc::clone(&probing), |probing| async move {
+            let rows = probing.lock().await.next().await?;
+            Ok(rows.map(|rows| (rows, probing)))
+        });
+        let schema = Arc::clone(self.probe_files.manager.schema());
+        let handed_on = Box::pin(RecordBatchStreamAdapter::new(schema, handed_on));
+        let near = self.near(cut.near, handed_on, Arc::new(held))?;
+        let far = stream::once(self.far(probing, cut.parts));
+        Ok(near.chain(far.try_flatten()).boxed())
+    }
+
+    /// Joins the parts in files, when the others have been joined.
+    async fn far(
+        self: Arc<Joining>,
+        probing: Arc<tokio::sync::Mutex<Probing>>,
+        builds: Vec<Option<Part>>,
+    ) -> Result<Rows> {
+        let mut probing = probing.lock().await;
+        // A join that has no rows on its build side may not have looked at the other.
+        while probing.next().await?.is_some() {}
+        let probes = match probing.parts.take() {
+            Some(parts) => parts.finish()?,
+            None => return internal_err!("a join's probe side was taken twice"),
+        };
+        let pairs = builds
+            .into_iter()
+            .zip(probes)
+            .filter_map(|(build, probe)| Some(Pair { build: build?, probe, level: 1, is_stuck: false }));
+        Ok(self.pairs(pairs.collect()))
+    }
+
+    /// Pairs, one after another.
+    fn pairs(self: &Arc<Joining>, pairs: Vec<Pair>) -> Rows {
+        let joining = Arc::clone(self);
+        let pairs = stream::iter(pairs).then(move |pair| Arc::clone(&joining).pair(pair));
+        pairs.try_flatten().boxed()
+    }
+
+    async fn pair(self: Arc<Joining>, pair: Pair) -> Result<Rows> {
+        let Pair { build, probe, level, is_stuck } = &pair;
+        let read = || -> Result<_> { Ok((build.read(&self.build_files)?, probe.read(&self.probe_files)?)) };
+        let held = self.held.new_empty();
+        if held.try_grow(build.needed()).is_ok() {
+            let (build, probe) = read()?;
+            return self.run(build, probe, (false, Arc::new(held)));
+        }
+        if self.join.join_type().supports_swap()
+            && probe.needed() < build.needed()
+            && held.try_grow(probe.needed()).is_ok()
+        {
+            let (build, probe) = read()?;
+            return self.run(build, probe, (true, Arc::new(held)));
+        }
+        match *level < LEVELS_MAX && !is_stuck {
+            true => self.cut_again(pair).await,
+            false => self.in_chunks(pair, held),
+        }
+    }
+
+    async fn cut_again(self: &Arc<Joining>, pair: Pair) -> Result<Rows> {
+        let Pair { build, probe, level, .. } = pair;
+        let all = vec![true; self.parts];
+        let (rows, mut sides) = (build.rows, Vec::new());
+        for (part, files, cutter) in [
+            (build, &self.build_files, self.build_cutter(level)),
+            (probe, &self.probe_files, self.probe_cutter(level)),
+        ] {
+            let mut parts = ProbeParts::new(cutter, files.clone(), self.block_bytes, all.clone());
+            let mut batches = part.read(files)?;
+            while let Some(batch) = batches.next().await {
+                parts.push(batch?)?;
+            }
+            parts.cut()?;
+            sides.push(parts.finish()?);
+        }
+        let (Some(probes), Some(builds)) = (sides.pop(), sides.pop()) else {
+            return Ok(stream::empty().boxed());
+        };
+        let (most, of) = MOST_ROWS;
+        let pairs = builds.into_iter().zip(probes).filter(|(build, probe)| build.rows + probe.rows > 0);
+        let pairs = pairs.map(|(build, probe)| {
+            let is_stuck = build.rows * of > rows * most;
+            Pair { build, probe, level: level + 1, is_stuck }
+        });
+        Ok(self.pairs(pairs.collect()))
+    }
+
+    /// Takes the side whose rows come out alone in chunks, each against all of the other.
+    fn in_chunks(self: Arc<Joining>, pair: Pair, held: MemoryReservation) -> Result<Rows> {
+        let is_swapped = match self.join.join_type() {
+            JoinType::Inner
+            | JoinType::Left
+            | JoinType::LeftSemi
+            | JoinType::LeftAnti
+            | JoinType::LeftMark => false,
+            JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => true,
+            JoinType::Full => {
+                return Err(resources_datafusion_err!(
+                    "FarHashJoinExec: a FULL join has {} and {} rows on its sides with keys that cannot be told apart by \
+                     their hash, and memory for neither",
+                    pair.build.rows,
+                    pair.probe.rows
+                ));
+            }
+        };
+        let (chunked, files) = match is_swapped {
+            false => (&pair.build, &self.build_files),
+            true => (&pair.probe, &self.probe_files),
+        };
+        let mut bytes = chunked.needed();
+        while held.try_grow(bytes).is_err() {
+            bytes /= 2;
+            if bytes <= CHUNK_BYTES_MIN {
+                bytes = CHUNK_BYTES_MIN;
+                held.grow(bytes);
+                break;
+            }
+        }
+        let (batches, held) = (chunked.read(files)?, Arc::new(held));
+        let chunks = stream::try_unfold((batches, None), move |(mut batches, first)| async move {
+            let mut chunk: Vec<RecordBatch> = Vec::from_iter(first);
+            let mut taken: usize = chunk.iter().map(needed_of).sum();
+            while let Some(batch) = batches.next().await.transpose()? {
+                let needed = needed_of(&batch);
+                if taken + needed > bytes && !chunk.is_empty() {
+                    return Ok(Some((chunk, (batches, Some(batch)))));
+                }
+                taken += needed;
+                chunk.push(batch);
+            }
+            Ok((!chunk.is_empty()).then_some((chunk, (batches, None))))
+        });
+        let joined = chunks.and_then(move |chunk| {
+            let joined = match is_swapped {
+                false => pair.probe.read(&self.probe_files).and_then(|probe| {
+                    self.run(stream_of(&self.build_files, chunk), probe, (false, Arc::clone(&held)))
+                }),
+                true => pair.build.read(&self.build_files).and_then(|build| {
+                    self.run(build, stream_of(&self.probe_files, chunk), (true, Arc::clone(&held)))
+                }),
+            };
+            futures::future::ready(joined)
+        });
+        Ok(joined.try_flatten().boxed())
+    }
+}
+
+/// Rows of a join, and what is held for it as long as they come.
+pub(crate) fn holding(rows: SendableRecordBatchStream, held: Arc<MemoryReservation>) -> Rows {
+    rows.inspect(move |_| _ = held.size()).boxed()
+}
+
+/// A partition of the probe side, run as the join was.
+struct Probe {
+    schema: SchemaRef,
+    plan: Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").field("partition", &self.partition).finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for Probe {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        self.plan.execute(self.partition, Arc::clone(&self.context)).unwrap_or_else(|error| {
+            let error = stream::once(futures::future::err(error));
+            Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), error))
+        })
+    }
+}
+
+/// The probe side as it comes in.
+struct Probing {
+    rows: Option<SendableRecordBatchStream>,
+    parts: Option<ProbeParts>,
+}
+
+impl Probing {
+    /// Rows of parts that stayed near; those of others go into files.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let (Some(rows), Some(parts)) = (&mut self.rows, &mut self.parts) else { return Ok(None) };
+        while let Some(batch) = rows.next().await {
+            if let Some(near) = parts.push(batch?)? {
+                return Ok(Some(near));
+            }
+        }
+        self.rows = None;
+        parts.cut()
+    }
+}
+
+/// A plan that hands out a stream, once.
+fn given(rows: SendableRecordBatchStream) -> Result<Arc<dyn ExecutionPlan>> {
+    let schema = rows.schema();
+    let given = Given { schema: Arc::clone(&schema), rows: Mutex::new(Some(rows)) };
+    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(given)], None, [], false, None)?))
+}
+
+struct Given {
+    schema: SchemaRef,
+    rows: Mutex<Option<SendableRecordBatchStream>>,
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Given").finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for Given {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        match self.rows.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(rows) => rows,
+            None => {
+                let twice = exec_datafusion_err!("a part of a join was read twice");
+                let error = stream::once(futures::future::err(twice));
+                Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), error))
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The sides of a join in parts: of the build side, parts stay near while there is memory; the rest are in files.
+
+use super::cutting::{Block, Cutter, bytes_of};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, SpillFile};
+use datafusion::physical_plan::SpillManager;
+use datafusion::physical_plan::stream::{EmptyRecordBatchStream, RecordBatchStreamAdapter};
+use std::mem::take;
+use std::sync::Arc;
+
+/// What DataFusion's hash table takes for a row: 17 bytes a bucket of which up to 16 of 7 may be free, and a link.
+const TABLE_BYTES_PER_ROW: usize = 43;
+
+/// What rows take as a build side: themselves, and a table of them.
+pub(crate) fn needed(rows: usize, bytes: usize) -> usize {
+    bytes + rows * TABLE_BYTES_PER_ROW
+}
+
+/// The same of a batch.
+pub(crate) fn needed_of(batch: &RecordBatch) -> usize {
+    needed(batch.num_rows(), bytes_of(batch))
+}
+
+/// Where the files of a side are made, and how they are called.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) manager: SpillManager,
+    pub(crate) name: &'static str,
+}
+
+type Append = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
+
+/// A part in a file that is being written.
+struct Growing {
+    append: Append,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Growing {
+    fn new(files: &Files) -> Result<Growing> {
+        let mut file = files.manager.create_in_progress_file(files.name)?;
+        let append: Append = Box::new(move |batch| match batch {
+            Some(batch) => file.append_batch(batch).map(|_| None),
+            None => file.finish(),
+        });
+        Ok(Growing { append, rows: 0, bytes: 0 })
+    }
+
+    fn append(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows();
+        self.bytes += bytes_of(batch);
+        (self.append)(Some(batch))?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Part> {
+        Ok(Part { file: (self.append)(None)?, rows: self.rows, bytes: self.bytes })
+    }
+}
+
+/// A part that was written whole.
+#[derive(Clone, Default)]
+pub(crate) struct Part {
+    file: Option<Arc<dyn SpillFile>>,
+    pub(crate) rows: usize,
+    bytes: usize,
+}
+
+impl Part {
+    /// What it takes as a build side.
+    pub(crate) fn needed(&self) -> usize {
+        needed(self.rows, self.bytes)
+    }
+
+    /// Its rows.
+    pub(crate) fn read(&self, files: &Files) -> Result<SendableRecordBatchStream> {
+        match &self.file {
+            Some(file) => files.manager.read_spill_as_stream(Arc::clone(file), None),
+            None => Ok(Box::pin(EmptyRecordBatchStream::new(Arc::clone(files.manager.schema())))),
+        }
+    }
+}
+
+/// The build side, being cut.
+pub(crate) struct BuildParts {
+    block: Block,
+    files: Files,
+    parts: Vec<BuildPart>,
+}
+
+#[derive(Default)]
+struct BuildPart {
+    near: Vec<RecordBatch>,
+    /// What is held for them.
+    near_bytes: usize,
+    file: Option<Growing>,
+}
+
+impl BuildPart {
+    fn spill(&mut self, files: &Files, held: &MemoryReservation) -> Result<&mut Growing> {
+        let mut file = Growing::new(files)?;
+        for batch in take(&mut self.near) {
+            file.append(&batch)?;
+        }
+        held.shrink(take(&mut self.near_bytes));
+        Ok(self.file.insert(file))
+    }
+}
+
+impl BuildParts {
+    pub(crate) fn new(cutter: Cutter, files: Files, block_bytes: usize) -> BuildParts {
+        let parts = (0..cutter.parts()).map(|_| BuildPart::default()).collect();
+        BuildParts { block: Block::new(cutter, block_bytes), files, parts }
+    }
+
+    /// Takes rows. What stays near grows what is held.
+    pub(crate) fn push(&mut self, batch: RecordBatch, held: &MemoryReservation) -> Result<()> {
+        match self.block.push(batch) {
+            true => self.cut(held),
+            false => Ok(()),
+        }
+    }
+
+    fn cut(&mut self, held: &MemoryReservation) -> Result<()> {
+        for (part, rows) in self.block.cut(|_| false)? {
+            if let Some(part) = part {
+                self.place(part, rows, held)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps rows of a part near, if need be in the place of larger parts, or writes them into its file.
+    fn place(&mut self, part: usize, rows: RecordBatch, held: &MemoryReservation) -> Result<()> {
+        let needed = needed_of(&rows);
+        loop {
+            if let Some(file) = &mut self.parts[part].file {
+                return file.append(&rows);
+            }
+            if held.try_grow(needed).is_ok() {
+                self.parts[part].near.push(rows);
+                self.parts[part].near_bytes += needed;
+                return Ok(());
+            }
+            let sizes = self.parts.iter().enumerate().map(|(part, of)| (of.near_bytes, part));
+            match sizes.max() {
+                Some((1.., largest)) => self.parts[largest].spill(&self.files, held)?,
+                _ => self.parts[part].spill(&self.files, held)?,
+            };
+        }
+    }
+
+    /// No more rows come: those that stayed near, and the parts that did not.
+    pub(crate) fn finish(mut self, held: &MemoryReservation) -> Result<Cut> {
+        self.cut(held)?;
+        let mut cut = Cut { near: Vec::new(), parts: Vec::new() };
+        for part in self.parts {
+            cut.near.extend(part.near);
+            cut.parts.push(part.file.map(Growing::finish).transpose()?);
+        }
+        Ok(cut)
+    }
+}
+
+/// A build side that was cut.
+pub(crate) struct Cut {
+    pub(crate) near: Vec<RecordBatch>,
+    /// Those that are in files.
+    pub(crate) parts: Vec<Option<Part>>,
+}
+
+/// The probe side, being cut as the build side was: rows of parts that stayed near are handed on.
+pub(crate) struct ProbeParts {
+    block: Block,
+    files: Files,
+    /// Of which parts rows go into files.
+    is_far: Vec<bool>,
+    parts: Vec<Option<Growing>>,
+}
+
+impl ProbeParts {
+    pub(crate) fn new(cutter: Cutter, files: Files, block_bytes: usize, is_far: Vec<bool>) -> ProbeParts {
+        let parts = is_far.iter().map(|_| None).collect();
+        ProbeParts { block: Block::new(cutter, block_bytes), files, is_far, parts }
+    }
+
+    /// Takes rows, and hands on some.
+    pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<Option<RecordBatch>> {
+        if !self.is_far.contains(&true) {
+            return Ok(Some(batch));
+        }
+        match self.block.push(batch) {
+            true => self.cut(),
+            false => Ok(None),
+        }
+    }
+
+    /// Cuts what there is.
+    pub(crate) fn cut(&mut self) -> Result<Option<RecordBatch>> {
+        let mut near = None;
+        for (part, rows) in self.block.cut(|part| !self.is_far[part])? {
+            let Some(part) = part else {
+                near = Some(rows);
+                continue;
+            };
+            if self.parts[part].is_none() {
+                self.parts[part] = Some(Growing::new(&self.files)?);
+            }
+            if let Some(file) = &mut self.parts[part] {
+                file.append(&rows)?;
+            }
+        }
+        Ok(near)
+    }
+
+    /// No more rows come, and all were cut: the parts in files, without rows where there is none.
+    pub(crate) fn finish(self) -> Result<Vec<Part>> {
+        self.parts.into_iter().map(|part| part.map_or(Ok(Part::default()), Growing::finish)).collect()
+    }
+}
+
+/// Batches as a stream.
+pub(crate) fn stream_of(files: &Files, batches: Vec<RecordBatch>) -> SendableRecordBatchStream {
+    let batches = futures::stream::iter(batches.into_iter().map(Ok));
+    Box::pin(RecordBatchStreamAdapter::new(Arc::clone(files.manager.schema()), batches))
+}
