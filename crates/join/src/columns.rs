@@ -11,7 +11,8 @@
 use crate::emit::{Equal, Exact, Kind, Sink};
 use crate::hash::{fold, mixed};
 use crate::{
-    Chunks, Cursor, JoinError, Settings, Side, Source, Table, Tuple, join_partitions, partition, probe,
+    Chunks, Cursor, JoinError, Morsels, Settings, Side, Source, Table, Tuple, join_partitions, partition,
+    probe,
 };
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -73,6 +74,13 @@ impl Pairs {
     }
 }
 
+impl Pairs {
+    /// Rows of the build side and of the probe side, of a join that leaves pairs only.
+    pub fn into_parts(self) -> (UInt64Array, UInt64Array) {
+        (self.build.into(), self.probe.into())
+    }
+}
+
 impl Sink for Pairs {
     fn pair(&mut self, build: i64, probe: i64) {
         self.build.push(build as u64);
@@ -127,6 +135,55 @@ pub fn join(
         missing.for_each(|(row, _)| first.lone(row as i64));
     }
     Ok(pairs)
+}
+
+/// A build side in one table (NPHJ), for rows of the other side as they come.
+#[derive(Debug)]
+pub struct Lookup<'m> {
+    settings: Settings,
+    types: Vec<DataType>,
+    table: Table<'m>,
+}
+
+impl<'m> Lookup<'m> {
+    /// Of a side whose keys fit a word and are all different, so that no row finds more than one; nothing of another.
+    ///
+    /// # Errors
+    /// [`JoinError::Keys`] if the columns are no keys, and what the phases say.
+    pub fn new(
+        settings: &Settings,
+        chunks: &'m dyn Chunks,
+        build: &[ArrayRef],
+    ) -> Result<Option<Lookup<'m>>, JoinError> {
+        let types = build.iter().map(|column| column.data_type().clone()).collect();
+        let Some(words) = Columns::new(build, &vec![false; build.len()])?.packed() else { return Ok(None) };
+        let hasher = settings.hasher(words.rows())?;
+        let parts = partition(settings, &hasher, chunks, Side::Build, &words, &Cursor::new(words.rows()))?;
+        let table = Table::build(settings, chunks, &parts)?;
+        Ok(table.is_distinct().then_some(Lookup { settings: *settings, types, table }))
+    }
+
+    /// Which of these rows find one, and which.
+    ///
+    /// # Errors
+    /// [`JoinError::Keys`] if the columns are not of the build side's types, and what the phase says.
+    pub fn pairs(&self, outer: &[ArrayRef]) -> Result<Pairs, JoinError> {
+        let types: Vec<&DataType> = outer.iter().map(|column| column.data_type()).collect();
+        if !types.iter().copied().eq(&self.types) {
+            return Err(JoinError::Keys(format!("{:?} cannot be looked up in {types:?}", self.types)));
+        }
+        let words = Columns::new(outer, &vec![false; outer.len()])?.packed();
+        let words = words.ok_or_else(|| JoinError::Keys(format!("{types:?} do not fit a word")))?;
+        let sinks = std::iter::repeat_with(Pairs::default).take(self.settings.threads).collect();
+        let rows = (&words, &Cursor::new(words.rows()) as &dyn Morsels);
+        let found = probe(&self.settings, &self.table, rows, (Kind::Inner, &Exact), sinks)?;
+        let all = |mut all: Pairs, more: Pairs| {
+            all.build.extend(more.build);
+            all.probe.extend(more.probe);
+            all
+        };
+        Ok(found.into_iter().reduce(all).unwrap_or_default())
+    }
 }
 
 fn phases<E: Equal>(

@@ -275,6 +275,11 @@ impl<'m> Table<'m> {
         Ok(memory)
     }
 
+    /// Whether no two rows have the same key.
+    pub(crate) fn is_distinct(&self) -> bool {
+        self.rows.is_none()
+    }
+
     pub(crate) fn view(&self) -> View<'_> {
         View::new(self.hasher, self.lines.lines(), &self.entries)
     }

@@ -7,10 +7,11 @@ use arrow_array::{
     LargeStringArray, StringArray, StringViewArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_buffer::i256;
-use farpool_join::columns::{Algorithm, join};
+use farpool_join::columns::{Algorithm, Lookup, join};
 use farpool_join::{HugePages, JoinError, Kernels, Kind, Settings};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -180,6 +181,59 @@ fn join_of_columns_gives_what_a_map_gives() {
     if let Err(failed) = result {
         panic!("{failed}");
     }
+}
+
+#[test]
+fn lookup_gives_what_an_inner_join_gives_if_keys_are_words_and_differ() {
+    let pages = HugePages::new();
+    let mut runner =
+        TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
+    let forms = proptest::collection::vec(proptest::sample::select(vec![0, 1, 2, 8, 12, 15, 18]), 1..=3);
+    let span = prop_oneof![4 => Just(60_i8), 1 => 1..20_i8];
+    let all = (forms, 0_usize..40, 0_usize..300, span, 1_usize..=3).prop_flat_map(
+        |(forms, left, right, span, threads)| {
+            let side = |rows| proptest::collection::vec(values(rows, span), forms.len());
+            (Just(forms.clone()), side(left), side(right), Just(threads), any::<u64>())
+        },
+    );
+    let (some, none) = (Cell::new(0), Cell::new(0));
+    let result = runner.run(&all, |(forms, build, probe, threads, seed)| {
+        let columns = |values: &[Vec<Value>]| -> Vec<ArrayRef> {
+            forms.iter().zip(values).map(|(form, values)| column(*form, values)).collect()
+        };
+        let wanted = naive(&forms, &build, &probe, Kind::Inner);
+        // Each row of the build side against the others: whether a key is there twice.
+        let same = naive(&forms, &build, &build, Kind::Inner);
+        let differ = same.iter().all(|(build, probe)| *build == Some(*probe));
+        let bits = |form: &usize| [64, 8, 16, 0, 0, 0, 0, 0, 64, 32, 0, 0, 32, 64, 64, 32, 0, 0, 1][*form];
+        let fit = forms.iter().map(bits).sum::<u32>() <= 64;
+        let lookup = Lookup::new(&Settings::new(threads, seed), &pages, &columns(&build));
+        let lookup = lookup.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert_eq!(lookup.is_some(), differ && fit);
+        let Some(lookup) = lookup else {
+            none.set(none.get() + 1);
+            return Ok(());
+        };
+        some.set(some.get() + 1);
+        let mut found = Vec::new();
+        for start in (0..probe[0].len()).step_by(100) {
+            let end = probe[0].len().min(start + 100);
+            let part: Vec<ArrayRef> =
+                columns(&probe).iter().map(|column| column.slice(start, end - start)).collect();
+            let pairs = lookup.pairs(&part).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let (builds, probes) = pairs.into_parts();
+            let pairs = builds.values().iter().zip(probes.values());
+            found.extend(pairs.map(|(build, probe)| (Some(*build), probe + start as u64)));
+        }
+        found.sort_unstable();
+        prop_assert!(found == wanted, "{} rows instead of {}", found.len(), wanted.len());
+        Ok(())
+    });
+    if let Err(failed) = result {
+        panic!("{failed}");
+    }
+    let (some, none) = (some.get(), none.get());
+    assert!(some > 20 && none > 20, "{some} lookups, {none} sides without one");
 }
 
 #[test]

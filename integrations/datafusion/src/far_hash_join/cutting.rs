@@ -1,7 +1,9 @@
 //! Cuts rows by the hash of their keys, so that rows with equal keys are in the same part on both sides of a join.
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, RecordBatch, StringViewArray};
-use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BinaryViewArray, RecordBatch, StringViewArray, UInt32Array,
+};
+use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
@@ -36,23 +38,12 @@ impl Cutter {
         self.keys.iter().map(|key| key.evaluate(batch)?.into_array(batch.num_rows())).collect()
     }
 
-    /// Where the rows of each part are: a batch, and a row of it.
-    fn places(&self, batches: &[RecordBatch]) -> Result<Vec<Vec<(usize, usize)>>> {
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        let usual = rows / self.parts + rows / self.parts / 8;
-        let mut places: Vec<_> = (0..self.parts).map(|_| Vec::with_capacity(usual)).collect();
-        let mut hashes = Vec::new();
-        for (at, batch) in batches.iter().enumerate() {
-            hashes.clear();
-            hashes.resize(batch.num_rows(), 0);
-            create_hashes(&self.keys(batch)?, &self.hash, &mut hashes)?;
-            for (row, hash) in hashes.iter().enumerate() {
-                // The high bits, as a fraction of all parts.
-                let part = ((hash >> 32) * self.parts as u64) >> 32;
-                places[part as usize].push((at, row));
-            }
-        }
-        Ok(places)
+    /// The part of each row.
+    fn parts_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
+        let mut hashes = vec![0; batch.num_rows()];
+        create_hashes(&self.keys(batch)?, &self.hash, &mut hashes)?;
+        // The high bits, as a fraction of all parts.
+        Ok(hashes.iter().map(|hash| (((hash >> 32) * self.parts as u64) >> 32) as u16).collect())
     }
 }
 
@@ -76,34 +67,47 @@ impl Block {
         self.bytes >= self.bytes_max
     }
 
-    /// The rows of each part that has any; those of which `is_one` says so together, as `None`.
+    /// The rows of each part that has any; those of parts of which `is_one` says so together, as `None`. All of them share
+    /// their memory.
     pub(crate) fn cut(
         &mut self,
         is_one: impl Fn(usize) -> bool,
     ) -> Result<Vec<(Option<usize>, RecordBatch)>> {
         let batches = take(&mut self.batches);
         self.bytes = 0;
-        let mut places = self.cutter.places(&batches)?;
-        let together = places.iter_mut().enumerate().filter(|(part, _)| is_one(*part));
-        let mut one: Vec<_> = together.flat_map(|(_, places)| take(places)).collect();
-        // Memory is read in order then.
-        one.sort_unstable();
-        let all: Vec<&RecordBatch> = batches.iter().collect();
-        let parts = places.iter().enumerate().map(|(part, places)| (Some(part), places));
-        parts
-            .chain(std::iter::once((None, &one)))
-            .filter(|(_, places)| !places.is_empty())
-            .map(|(part, places)| Ok((part, compact(interleave_record_batch(&all, places)?)?)))
-            .collect()
+        let Some(first) = batches.first() else { return Ok(Vec::new()) };
+        let block = concat_batches(&first.schema(), &batches)?;
+        drop(batches);
+        // Those that are one come behind the others.
+        let one = self.cutter.parts;
+        let bins: Vec<usize> = (0..one).map(|part| if is_one(part) { one } else { part }).collect();
+        let parts = self.cutter.parts_of(&block)?;
+        let mut starts = vec![0_u32; one + 2];
+        parts.iter().for_each(|part| starts[bins[usize::from(*part)] + 1] += 1);
+        for bin in 1..starts.len() {
+            starts[bin] += starts[bin - 1];
+        }
+        let mut next = starts.clone();
+        let mut order = vec![0_u32; parts.len()];
+        for (row, part) in parts.iter().enumerate() {
+            let next = &mut next[bins[usize::from(*part)]];
+            order[*next as usize] = row as u32;
+            *next += 1;
+        }
+        let ordered = take_record_batch(&block, &UInt32Array::from(order))?;
+        let slice = |bin: usize| {
+            let (start, end) = (starts[bin] as usize, starts[bin + 1] as usize);
+            (start < end).then(|| ((bin < one).then_some(bin), ordered.slice(start, end - start)))
+        };
+        Ok((0..=one).filter_map(slice).collect())
     }
 }
 
-/// The same rows without the bytes of others that views may hold on to.
-fn compact(batch: RecordBatch) -> Result<RecordBatch> {
-    let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
-    if !batch.columns().iter().any(is_view) {
-        return Ok(batch);
-    }
+/// The same rows in memory of their own.
+pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
+    let all = UInt32Array::from_iter_values(0..batch.num_rows() as u32);
+    let batch = take_record_batch(batch, &all)?;
+    // Views hold on to the bytes of others.
     let columns = batch.columns().iter().map(|column| match column.data_type() {
         DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
         DataType::BinaryView => Arc::new(column.as_binary_view().gc()),

@@ -4,7 +4,7 @@
 //! one collects it too, and while all of it fits, nothing else happens. When it does not, both sides are cut by a hash of
 //! their keys ([`cutting`]); parts stay near for as long as there is memory, the largest leave first ([`parts`]); parts that
 //! left are joined one after another ([`pairs`]). Each join of parts is DataFusion's, so all kinds, conditions and NULLs are
-//! its own. Temporary files are those of the session: far memory, if [`FarTempFiles`](crate::FarTempFiles) makes them.
+//! its own; but for the most frequent one, of numbers that the build side has once ([`words`]). Temporary files are those of the session: far memory, if [`FarTempFiles`](crate::FarTempFiles) makes them.
 //!
 //! Paper 002 calls the same question which share of a join's data lies near: here the far tier is whatever the files are in.
 
@@ -13,6 +13,7 @@ mod cutting;
 mod pairs;
 mod parts;
 mod rule;
+mod words;
 
 pub use rule::SpillHashJoins;
 
@@ -43,6 +44,7 @@ use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::OnceCell;
+use words::Words;
 
 /// Parts of a cut.
 const PARTS_MIN: usize = 8;
@@ -140,6 +142,7 @@ impl FarHashJoinExec {
         let consumer = MemoryConsumer::new(format!("FarHashJoin[{partition}]")).with_can_spill(true);
         Ok(pairs::Joining {
             join: Arc::clone(&self.join),
+            words: Words::new(&self.join),
             unbounded: Arc::new(unbounded),
             held: consumer.register(context.memory_pool()),
             build_files: files(self.join.left(), "FarHashJoin build side"),

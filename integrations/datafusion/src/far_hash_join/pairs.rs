@@ -1,4 +1,4 @@
-//! Joins what was cut: DataFusion's own hash join, part by part.
+//! Joins what was cut, part by part: by DataFusion's own hash join, or where that is enough by farpool's kernel.
 //!
 //! The idea: rows that join are in the same part on both sides, so a join is that of its parts, of whatever kind. Parts that
 //! stayed near are joined as the probe side comes in; others afterwards, from their files. A part that is still too large
@@ -7,17 +7,21 @@
 
 use super::cutting::Cutter;
 use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
+use super::words::Words;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{JoinType, Result, exec_datafusion_err, internal_err, resources_datafusion_err};
+use datafusion::common::{
+    DataFusionError, JoinType, Result, exec_datafusion_err, internal_err, resources_datafusion_err,
+};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext, TryEmitter, async_try_stream};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +37,8 @@ pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
 /// What all parts of a join have in common.
 pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
+    /// If parts may be joined by our own kernel.
+    pub(crate) words: Option<Words>,
     /// To join parts in: what they take is held by us already.
     pub(crate) unbounded: Arc<TaskContext>,
     /// Of which others are made.
@@ -72,11 +78,44 @@ impl Joining {
 
     /// The join of two streams, of which the build side takes no more than is held.
     fn run(
+        self: &Arc<Joining>,
+        build: SendableRecordBatchStream,
+        mut probe: SendableRecordBatchStream,
+        (is_swapped, held): (bool, Arc<MemoryReservation>),
+    ) -> Result<Rows> {
+        if self.words.is_none() || is_swapped {
+            return Ok(holding(self.engine(build, probe, is_swapped)?, held));
+        }
+        let joining = Arc::clone(self);
+        let rows = async_try_stream(|mut rows: TryEmitter<RecordBatch, DataFusionError>| async move {
+            let batches: Vec<RecordBatch> = build.try_collect().await?;
+            let all = concat_batches(joining.build_files.manager.schema(), &batches)?;
+            drop(batches);
+            if let Some(words) = &joining.words
+                && let Some(lookup) = words.lookup(&all)?
+            {
+                while let Some(batch) = probe.next().await.transpose()? {
+                    rows.emit(words.join(&lookup, &all, &batch)?).await;
+                }
+            } else {
+                let build = stream_of(&joining.build_files, vec![all]);
+                let mut joined = joining.engine(build, probe, false)?;
+                while let Some(batch) = joined.next().await.transpose()? {
+                    rows.emit(batch).await;
+                }
+            }
+            Ok(())
+        });
+        Ok(holding(rows, held))
+    }
+
+    /// The same by DataFusion's join.
+    fn engine(
         &self,
         build: SendableRecordBatchStream,
         probe: SendableRecordBatchStream,
-        (is_swapped, held): (bool, Arc<MemoryReservation>),
-    ) -> Result<Rows> {
+        is_swapped: bool,
+    ) -> Result<SendableRecordBatchStream> {
         let children = vec![given(build)?, given(probe)?];
         let join = self.join.builder().reset_state().with_fetch(None);
         let join =
@@ -85,8 +124,7 @@ impl Joining {
             true => join.swap_inputs(PartitionMode::Partitioned)?,
             false => Arc::new(join),
         };
-        let rows = plan.execute(0, Arc::clone(&self.unbounded))?;
-        Ok(holding(rows, held))
+        plan.execute(0, Arc::clone(&self.unbounded))
     }
 
     /// The join of all partitions of the other side with a build side that is one for all of them.
@@ -114,7 +152,7 @@ impl Joining {
 
     /// Joins a build side that is near as a whole with the other side.
     pub(crate) fn near(
-        &self,
+        self: &Arc<Joining>,
         batches: Vec<RecordBatch>,
         probe: SendableRecordBatchStream,
         held: Arc<MemoryReservation>,
@@ -281,7 +319,10 @@ impl Joining {
 }
 
 /// Rows of a join, and what is held for it as long as they come.
-pub(crate) fn holding(rows: SendableRecordBatchStream, held: Arc<MemoryReservation>) -> Rows {
+pub(crate) fn holding(
+    rows: impl Stream<Item = Result<RecordBatch>> + Send + 'static,
+    held: Arc<MemoryReservation>,
+) -> Rows {
     rows.inspect(move |_| _ = held.size()).boxed()
 }
 

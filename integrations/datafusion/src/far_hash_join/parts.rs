@@ -1,6 +1,6 @@
 //! The sides of a join in parts: of the build side, parts stay near while there is memory; the rest are in files.
 
-use super::cutting::{Block, Cutter, bytes_of};
+use super::cutting::{Block, Cutter, alone, bytes_of};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -141,7 +141,7 @@ impl BuildParts {
                 return file.append(&rows);
             }
             if held.try_grow(needed).is_ok() {
-                self.parts[part].near.push(rows);
+                self.parts[part].near.push(alone(&rows)?);
                 self.parts[part].near_bytes += needed;
                 return Ok(());
             }
