@@ -7,6 +7,7 @@
 use crate::direct::Direct;
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
+use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
@@ -81,6 +82,8 @@ pub(crate) struct FileInner {
     class: FileClass,
     pub(crate) group: Group,
     pub(crate) protection: Protection,
+    /// How hard its writes try to get memory.
+    pub(crate) patience: Patience,
     /// If its bytes leave this process only sealed: the key.
     pub(crate) key: Option<Arc<PageKey>>,
     /// With local protection: the copy on the local disk.
@@ -112,6 +115,7 @@ impl FarFile {
         number: u64,
         protection: Protection,
         key: Option<Arc<PageKey>>,
+        patience: Patience,
     ) -> Result<FarFile, Error> {
         // A file that may be published has regions of its own: sealing takes whole regions.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
@@ -126,6 +130,7 @@ impl FarFile {
             protection,
             key,
             disk,
+            patience,
             ..FileInner::new(session, name, class, Phase::Writable, FileMap::default())
         };
         let file = FarFile { inner: Arc::new(file) };
@@ -453,6 +458,7 @@ impl FileInner {
             group: Group::Class(class),
             protection: Protection::None,
             key: None,
+            patience: Patience::Full,
             disk: None,
             state: Mutex::new(FileState {
                 phase,

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
+use crate::leasing::Patience;
 use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::{Rebuilder, sealed_map};
@@ -162,7 +163,8 @@ impl Pool {
         let protection = self.inner.protection(class, options.protection)?;
         let session = Arc::clone(&self.inner.session);
         let key = self.inner.key(class, options.sealed)?;
-        let file = FarFile::create(session, name.to_owned(), class, number, protection, key)
+        let patience = if options.is_optional { Patience::Brief } else { Patience::Full };
+        let file = FarFile::create(session, name.to_owned(), class, number, protection, key, patience)
             .map_err(|error| error.during(format_args!("creating far file {name:?}")))?;
         {
             let mut files = self.inner.files();

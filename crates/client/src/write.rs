@@ -266,9 +266,9 @@ impl FileInner {
     fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
         match self.protection {
-            Protection::None => Ok(vec![session.cut(self.group, bytes, &[], Patience::Full)?]),
+            Protection::None => Ok(vec![session.cut(self.group, bytes, &[], self.patience)?]),
             Protection::Mirror => {
-                let first = session.cut(self.group, bytes, &[], Patience::Full)?;
+                let first = session.cut(self.group, bytes, &[], self.patience)?;
                 let label = first.region.node.info.host_label.clone();
                 match session.cut(self.group, bytes, &[label], Patience::Brief) {
                     Ok(second) => Ok(vec![first, second]),

@@ -19,7 +19,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 /// The first extents of a file, which may stay small.
 const EXTENT_BYTES_MIN: usize = 64 << 10;
@@ -29,9 +28,6 @@ const EXTENT_BYTES_MAX: usize = 512 << 10;
 const EXTENT_PART: u64 = 8;
 /// Extents of a writer that may be on their way.
 const WRITES_UNDER_WAY: usize = 3;
-/// A pool that had no room is asked again after this long; until then all goes to the disk at once, for to be told so takes
-/// a while.
-const FULL_FOR: Duration = Duration::from_secs(5);
 /// Extents that a reader asks for before they are wanted.
 const READS_AHEAD: usize = 4;
 
@@ -89,8 +85,6 @@ pub struct FarTempFiles {
     writes: AsyncQueue,
     reads: AsyncQueue,
     counters: Arc<Counters>,
-    /// When the pool had no room.
-    full: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Numbers of files, which are private to this process.
@@ -101,13 +95,7 @@ impl FarTempFiles {
     pub fn new(pool: &Pool, protection: Option<Protection>) -> Result<FarTempFiles> {
         let queue = || pool.async_queue().map_err(external);
         let (writes, reads) = (queue()?, queue()?);
-        let (pool, counters, full) = (pool.clone(), Arc::default(), Arc::default());
-        Ok(FarTempFiles { pool, protection, writes, reads, counters, full })
-    }
-
-    fn is_full(&self) -> bool {
-        let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
-        full.is_some_and(|since| since.elapsed() < FULL_FOR)
+        Ok(FarTempFiles { pool: pool.clone(), protection, writes, reads, counters: Arc::default() })
     }
 
     /// What files have held so far, those that are gone included.
@@ -124,7 +112,8 @@ impl FarTempFiles {
 impl TempFileFactory for FarTempFiles {
     fn create_temp_file(&self, description: &str) -> Result<Arc<dyn SpillFile>> {
         let name = format!("datafusion/{} {description}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let options = CreateOptions { protection: self.protection, ..CreateOptions::default() };
+        let options =
+            CreateOptions { protection: self.protection, is_optional: true, ..CreateOptions::default() };
         let file = self.pool.create(&name, FileClass::Scratch, options).map_err(external)?;
         self.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(FarTempFile {
@@ -221,7 +210,7 @@ impl Writer {
         let (offset, bytes) = (self.offset, std::mem::take(&mut self.staged));
         self.offset += bytes.len() as u64;
         // Who once had to go to the disk stays there: the pool is full.
-        let is_full = self.shared.files.is_full() || self.shared.state().disk.is_some();
+        let is_full = self.shared.state().disk.is_some();
         match is_full {
             true => {
                 self.drain()?;
@@ -249,11 +238,7 @@ impl Writer {
                 }
                 Ok(())
             }
-            Err(error) if error.kind() == ErrorKind::Exhausted => {
-                let full = &self.shared.files.full;
-                *full.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-                self.to_disk(offset, &done.bytes)
-            }
+            Err(error) if error.kind() == ErrorKind::Exhausted => self.to_disk(offset, &done.bytes),
             Err(error) => Err(io::Error::other(error)),
         }
     }

@@ -18,7 +18,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
 use datafusion::sql::parser::DFParser;
 use farpool::table::Mode;
-use farpool::{Pool, PoolOptions};
+use farpool::{Pool, PoolOptions, Protection};
 use farpool_command::exit::{self, Failure};
 use farpool_command::{reach, units};
 use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
@@ -62,6 +62,10 @@ struct Args {
     /// Where temporary files are: far, in the pool's memory (on the local disk as far as it has no room), or disk
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = Spill::Far, requires = "memory")]
     spill: Spill,
+    /// What keeps temporary files in the pool readable when a node is lost: none (the query fails then), mirror or
+    /// local; by itself a mirror where the pool has two hosts, and local with one
+    #[arg(long, value_name = "HOW", value_parser = protection, requires = "memory")]
+    protection: Option<Protection>,
     /// How rows are written
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -114,6 +118,10 @@ fn placement(text: &str) -> Result<Mode, String> {
     text.parse().map_err(|_| "one of auto, fetch, ship, split is permitted".to_owned())
 }
 
+fn protection(text: &str) -> Result<Protection, String> {
+    text.parse().map_err(|_| "one of none, mirror, local is permitted".to_owned())
+}
+
 /// What runs statements, and how their rows are written.
 pub(crate) struct Runner {
     session: Session,
@@ -155,7 +163,7 @@ fn run(args: Args) -> Result<(), Failure> {
         false => Some(Workers::new(args.workers.clone(), beyond).map_err(refused)?),
     };
     let files = match (args.memory, args.spill) {
-        (Some(_), Spill::Far) => Some(FarTempFiles::new(&pool, None).map_err(failed)?),
+        (Some(_), Spill::Far) => Some(FarTempFiles::new(&pool, args.protection).map_err(failed)?),
         _ => None,
     };
     let session = match &workers {

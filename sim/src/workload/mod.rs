@@ -262,7 +262,12 @@ impl Client {
             }
             _ => (Protection::None, false),
         };
-        let options = CreateOptions { size_hint, protection: Some(protection), sealed: Some(sealed) };
+        let options = CreateOptions {
+            size_hint,
+            protection: Some(protection),
+            sealed: Some(sealed),
+            ..CreateOptions::default()
+        };
         let created = self.pool().create(&name, class, options);
         if let Some(file) = self.outcome("create", created) {
             self.files.insert(

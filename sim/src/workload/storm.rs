@@ -164,8 +164,11 @@ pub(super) fn begin(process: ProcessId, pool: &Pool, random: &mut Random) -> Opt
             1 => Protection::Local,
             _ => Protection::Mirror,
         };
-        let options =
-            CreateOptions { size_hint: 0, protection: Some(protection), sealed: Some(random.one_in(8)) };
+        let options = CreateOptions {
+            protection: Some(protection),
+            sealed: Some(random.one_in(8)),
+            ..CreateOptions::default()
+        };
         let name = format!("storm/{}", next_number());
         let file =
             note_outcome(process, "create in a storm", pool.create(&name, FileClass::Scratch, options))?;
@@ -289,7 +292,8 @@ impl Storm {
     fn come_and_go(&self, random: &mut Random) {
         let name = format!("storm/{}", next_number());
         let protection = *random.pick(&[Protection::None, Protection::Mirror]);
-        let options = CreateOptions { size_hint: 0, protection: Some(protection), sealed: Some(false) };
+        let options =
+            CreateOptions { protection: Some(protection), sealed: Some(false), ..CreateOptions::default() };
         let created = self.pool.create(&name, FileClass::Scratch, options);
         let Some(file) = note_outcome(self.process, "create in a storm", created) else { return };
         let range = 0..random.skewed(ALIGN_BYTES, 100 << 10) & !(ALIGN_BYTES - 1);

@@ -101,6 +101,7 @@ impl Cluster {
                 size_hint: bytes,
                 protection: Some(Protection::None),
                 sealed: Some(way.is_sealed),
+                ..CreateOptions::default()
             },
         )?;
         Ok(FarTarget { pool, file })

@@ -6,6 +6,7 @@ use super::layout::{EncodedGroup, Packer};
 use super::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
+use crate::leasing::Patience;
 use crate::options::Protection;
 use crate::pool::Pool;
 use arrow_array::RecordBatch;
@@ -139,7 +140,15 @@ impl Pool {
 
     /// A new pinned file that no name leads to until it is published.
     fn unlisted_pinned(&self, name: String) -> Result<FarFile, Error> {
-        FarFile::create(self.session(), name, FileClass::Pinned, self.next_number(), Protection::None, None)
+        FarFile::create(
+            self.session(),
+            name,
+            FileClass::Pinned,
+            self.next_number(),
+            Protection::None,
+            None,
+            Patience::Full,
+        )
     }
 }
 
