@@ -10,6 +10,7 @@
 #   MEASURE=place bench/netns.sh FARPOOL [FLAGS OF farpool bench place]      and as the planner chooses; what was found
 #                                                                            goes to OUT/place-RATE.json, for --plot
 #   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, in all placements
+#   MEASURE=joins bench/netns.sh FARPOOL [FLAGS OF bench/sql/joins.py]       joins that spill into the pool
 #
 # Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
@@ -51,8 +52,8 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 case $measure in
-io | scan | place | sql) ;;
-*) fail "MEASURE: there are io, scan, place and sql, not $measure" ;;
+io | scan | place | sql | joins) ;;
+*) fail "MEASURE: there are io, scan, place, sql and joins, not $measure" ;;
 esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
 [ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
@@ -120,6 +121,12 @@ for rate in $rates; do
 	if [ "$measure" = sql ]; then
 		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
 		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/sql/run.py" "$@" --pool "$url" --plaintext
+		echo
+		continue
+	fi
+	if [ "$measure" = joins ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/sql/joins.py" "$@" --pool "$rate=$url" --plaintext
 		echo
 		continue
 	fi

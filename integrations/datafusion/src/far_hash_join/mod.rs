@@ -20,7 +20,7 @@ pub use rule::SpillHashJoins;
 use bounds::{Bounds, PartitionBounds};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{NullEquality, Result, internal_err};
+use datafusion::common::{DataFusionError, NullEquality, Result, internal_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryReservation, UnboundedMemoryPool,
 };
@@ -39,11 +39,11 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions, SpillManager, Statistics,
     StatisticsArgs, StatisticsContext,
 };
+use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::OnceCell;
 use words::Words;
 
 /// Parts of a cut.
@@ -67,7 +67,7 @@ pub struct FarHashJoinExec {
     metrics: ExecutionPlanMetricsSet,
     bounds: OnceLock<Option<Arc<Bounds>>>,
     /// The build side of all partitions, if it is one for all.
-    collected: Arc<OnceCell<Collected>>,
+    collected: OnceLock<Collecting>,
 }
 
 /// A build side that is one for all partitions of the other.
@@ -83,6 +83,9 @@ impl fmt::Debug for Collected {
         f.write_str(if matches!(self, Collected::Near(..)) { "Near" } else { "Cut" })
     }
 }
+
+/// Whoever waits for it drives it, so that it goes on if the first gives up; and all have its error.
+type Collecting = Shared<BoxFuture<'static, std::result::Result<Arc<Collected>, Arc<DataFusionError>>>>;
 
 /// What became of a build side.
 enum Built {
@@ -176,21 +179,23 @@ impl FarHashJoinExec {
             .try_flatten()
             .boxed());
         }
-        let collected = Arc::clone(&self.collected);
-        Ok(stream::once(async move {
-            let collect = || async {
+        let collect = || {
+            let (joining, right, context) = (Arc::clone(&joining), Arc::clone(&right), Arc::clone(&context));
+            let collected = async move {
                 let held = joining.held.new_empty();
                 let build = left.execute(0, Arc::clone(&context))?;
-                Ok::<_, datafusion::error::DataFusionError>(
-                    match build_side(&joining, build, bounds, &held).await? {
-                        Built::Near(batches) => {
-                            Collected::Near(joining.for_all(batches, &right, &context)?, Arc::new(held))
-                        }
-                        Built::Cut(cut) => Collected::Cut(Mutex::new(Some((cut, held)))),
-                    },
-                )
+                Ok(Arc::new(match build_side(&joining, build, bounds, &held).await? {
+                    Built::Near(batches) => {
+                        Collected::Near(joining.for_all(batches, &right, &context)?, Arc::new(held))
+                    }
+                    Built::Cut(cut) => Collected::Cut(Mutex::new(Some((cut, held)))),
+                }))
             };
-            match collected.get_or_try_init(collect).await? {
+            collected.map_err(Arc::new).boxed().shared()
+        };
+        let collected = self.collected.get_or_init(collect).clone();
+        Ok(stream::once(async move {
+            match &*collected.await.map_err(DataFusionError::Shared)? {
                 Collected::Near(join, held) => {
                     Ok(pairs::holding(join.execute(partition, joining.unbounded())?, Arc::clone(held)))
                 }
