@@ -1,9 +1,12 @@
 //! Where a key belongs.
 //!
-//! The idea: the key under a secret is multiplied by a secret odd number, and both halves of the 128 bits are folded. The
-//! top bits name the partition, the low 32 the bucket, so the two say nothing about each other. It takes three
-//! instructions more than the top of a plain product, and keys in any arithmetic order, which a plain product can lay
-//! into few places, spread.
+//! The idea: a key is its low bits, as many as name a partition, and what is left of it: its *rank*. The rank under a secret
+//! is multiplied by a secret odd number, and both halves of the 128 bits are folded. The low 32 bits of that name the
+//! bucket; its top bits *plus the low bits of the key* name the partition. So keys of one rank lie in partitions of their
+//! own, and of all keys in a partition no two have the same rank: keys that are close together, such as 1..N, have ranks
+//! close together in each partition, which can be places in a table ([`direct`](crate::direct)). Keys in steps of any length
+//! spread by the product. A fold takes three instructions more than the top of a plain product, which can lay keys in any
+//! arithmetic order into few places.
 
 /// Most bits that partitions are named by.
 pub(crate) const BITS_MAX: u32 = 14;
@@ -38,12 +41,8 @@ impl Hasher {
     /// For 2 to the power of `bits` partitions; the caller has checked that it is 1 to [`BITS_MAX`].
     pub(crate) fn new(seed: u64, bits: u32) -> Hasher {
         let secret = mixed(seed);
-        let mut hasher = Hasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0; 2] };
-        let first = hasher.partition(0);
-        // Of half of all seeds the first will do; that none of a thousand does is no seed at all.
-        let second = (1..).find(|key| hasher.partition(*key) != first).unwrap_or_default();
-        hasher.markers = [0, second];
-        hasher
+        // Both markers have the same rank.
+        Hasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0, 1] }
     }
 
     /// How many bits name a partition.
@@ -56,10 +55,16 @@ impl Hasher {
         1 << self.bits()
     }
 
-    /// The hash of a key.
+    /// The hash of a key: its top bits are the partition.
     #[inline(always)]
     pub fn hash(&self, key: i64) -> u64 {
-        fold(key as u64 ^ self.secret, self.factor)
+        fold(self.rank(key) as u64 ^ self.secret, self.factor).wrapping_add((key as u64) << self.shift)
+    }
+
+    /// What a key is beside its partition: two keys of the same partition and rank are equal.
+    #[inline(always)]
+    pub(crate) fn rank(&self, key: i64) -> i64 {
+        key >> (64 - self.shift)
     }
 
     /// The partition that a key belongs to.

@@ -1,5 +1,6 @@
 //! Which instructions the hot loops use.
 
+use crate::direct::Direct;
 use crate::hash::Hasher;
 use crate::one_pass::Scatter;
 use crate::portable;
@@ -126,5 +127,38 @@ impl Kernels {
         };
         let _ = ahead;
         (&found.builds[..count], &found.probes[..count])
+    }
+
+    /// What [`Kernels::find`] does, in a table by ranks.
+    pub(crate) fn find_direct<'h>(
+        self,
+        direct: &Direct<'_>,
+        tuples: &[Tuple],
+        ahead: &[Tuple],
+        found: &'h mut Found,
+    ) -> &'h [Hit] {
+        let count = direct.find(tuples, ahead, |at| self.ask(at), found);
+        &found.hits[..count]
+    }
+
+    /// What [`Kernels::find_pairs`] does, in a table by ranks.
+    #[inline]
+    pub(crate) fn find_direct_pairs<'h>(
+        self,
+        direct: &Direct<'_>,
+        tuples: &[Tuple],
+        ahead: &[Tuple],
+        found: &'h mut Found,
+    ) -> (&'h [i64], &'h [i64]) {
+        let count = direct.find_pairs(tuples, ahead, |at| self.ask(at), found);
+        (&found.builds[..count], &found.probes[..count])
+    }
+
+    /// Asks for a line from memory, where there is an instruction for it.
+    #[inline(always)]
+    fn ask(self, at: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        crate::x86::ask(at);
+        let _ = at;
     }
 }

@@ -14,6 +14,7 @@
 
 mod chunks;
 pub mod columns;
+mod direct;
 mod emit;
 mod error;
 mod hash;

@@ -18,8 +18,8 @@ use crate::{JoinError, Source};
 pub(crate) const BUFFER_LINES: usize = 16;
 /// Rows that it holds.
 pub(crate) const BUFFER_ROWS: usize = BUFFER_LINES * 4;
-/// Lines of the longest pieces, 16 KiB: of each partition and thread half a piece stays empty.
-const PIECE_LINES_MAX: usize = 256;
+/// Lines of the longest pieces, 64 KiB: of each partition and thread half a piece stays empty.
+const PIECE_LINES_MAX: usize = 1024;
 /// Lines of the shortest.
 const PIECE_LINES_MIN: usize = 16;
 
@@ -60,26 +60,38 @@ impl<'a> Place<'a> {
 pub(crate) struct Scatter<'a> {
     /// [`BUFFER_LINES`] for each partition.
     pub(crate) buffers: &'a mut [Line],
-    /// Rows of each partition so far.
+    /// The slot of its next row in the buffers.
+    pub(crate) next: Vec<u32>,
+    /// Rows of each partition that were written.
     pub(crate) counts: Vec<u32>,
     /// Where the next buffer of each goes.
     pub(crate) places: Vec<Place<'a>>,
 }
 
 impl<'a> Scatter<'a> {
+    /// With buffers for so many places, and nothing in them.
+    pub(crate) fn new(buffers: &'a mut [Line], places: Vec<Place<'a>>) -> Scatter<'a> {
+        let partitions = places.len();
+        let buffers = &mut buffers[..partitions * BUFFER_LINES];
+        let next = (0..partitions).map(|partition| (partition * BUFFER_ROWS) as u32).collect();
+        Scatter { buffers, next, counts: vec![0; partitions], places }
+    }
+
     /// Writes what is left in the buffers.
     pub(crate) fn finish(
         self,
         refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
     ) -> Result<Vec<u32>, JoinError> {
+        let (mut counts, next) = (self.counts, self.next);
         for (partition, mut place) in self.places.into_iter().enumerate() {
-            let left = (self.counts[partition] as usize % BUFFER_ROWS).div_ceil(4);
+            let left = next[partition] as usize - partition * BUFFER_ROWS;
             if left > 0 {
-                let buffer = &self.buffers[partition * BUFFER_LINES..][..left];
-                place.next(left, || refill(partition))?.copy_from_slice(buffer);
+                let buffer = &self.buffers[partition * BUFFER_LINES..][..left.div_ceil(4)];
+                place.next(buffer.len(), || refill(partition))?.copy_from_slice(buffer);
+                counts[partition] += left as u32;
             }
         }
-        Ok(self.counts)
+        Ok(counts)
     }
 }
 
@@ -94,7 +106,8 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
 ) -> Result<(Run<'m>, usize), JoinError> {
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
-    let piece_lines = expected_lines.next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
+    // An eighth of what a partition gets, so that little stays empty.
+    let piece_lines = (expected_lines / 8).next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
     let purpose = Purpose::Scratch { worker };
     let mut buffers = take(chunks, purpose, chunks_for(partitions * BUFFER_LINES))?;
     let arena = Arena::new(chunks, Purpose::Partition { side, worker }, piece_lines);
@@ -103,11 +116,8 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
         owners.push(partition as u16);
         arena.piece()
     };
-    let mut scatter = Scatter {
-        buffers: &mut buffers.lines_mut()[..partitions * BUFFER_LINES],
-        counts: vec![0; partitions],
-        places: std::iter::repeat_with(Place::default).take(partitions).collect(),
-    };
+    let places = std::iter::repeat_with(Place::default).take(partitions).collect();
+    let mut scatter = Scatter::new(buffers.lines_mut(), places);
     let mut handed = 0;
     while let Some(rows) = morsels.next(worker) {
         handed += check(&rows, source.rows())?;

@@ -5,6 +5,7 @@
 //! so tables of such *heavy* partitions are made first, among the other tasks, and then looked up in by all threads.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
+use crate::direct::{Direct, Filled, Span, fill};
 use crate::emit::{Equal, Kind, Sink, emit};
 use crate::kernels::Kernels;
 use crate::memory::{Memory, words, words_mut};
@@ -12,8 +13,8 @@ use crate::morsels::{MORSEL_ROWS, Morsels};
 use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
-use crate::table::{BATCH_ROWS, Entry, Found, Table, View, buckets_for, build_groups, build_plain};
-use crate::{JoinError, Source, Tuple, threads};
+use crate::table::{BATCH_ROWS, Entry, Found, Lookup, Table, View, buckets_for, build_groups, build_plain};
+use crate::{JoinError, Line, Source, Tuple, threads};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -46,7 +47,7 @@ pub fn join_partitions<S: Sink, E: Equal>(
     let next = AtomicUsize::new(0);
     let sinks = threads::each(sinks, |worker, mut sink| {
         let mut found = Found::new();
-        let mut scratch = Memory::none();
+        let (mut scratch, mut guess) = (Memory::none(), None);
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(partition) = order.get(at).copied() else { break };
@@ -56,19 +57,18 @@ pub fn join_partitions<S: Sink, E: Equal>(
             if let Some(place) = tables.get(at) {
                 let mut own = Memory::none();
                 let purpose = Purpose::Table;
-                let (entry, lines) = make(settings, (chunks, purpose), build, partition, &mut own)?;
-                let alone = Alone { memory: own, entry, lines };
+                let made = make(settings, (chunks, purpose), (build, partition), (&mut own, &mut None))?;
+                let alone = Alone { memory: own, made };
                 *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
                 continue;
             }
             let purpose = Purpose::Scratch { worker };
-            let (entry, lines) = make(settings, (chunks, purpose), build, partition, &mut scratch)?;
-            let (buckets, rows) = scratch.lines().split_at(entry.buckets as usize);
-            let entries = [entry];
-            let view = View::new(build.hasher, buckets, &entries);
-            let rows = lines.map(|lines| words(&rows[..lines]));
-            for tuples in probe.slices(partition) {
-                look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+            let made = make(settings, (chunks, purpose), (build, partition), (&mut scratch, &mut guess))?;
+            let lookup = made.lookup(build, scratch.lines());
+            let mut slices = probe.slices(partition).peekable();
+            while let Some(tuples) = slices.next() {
+                let behind = slices.peek().copied().unwrap_or_default();
+                look_up(settings.kernels, &lookup, (tuples, behind), (kind, equal), (&mut found, &mut sink));
             }
         }
         Ok(sink)
@@ -92,12 +92,9 @@ pub fn join_partitions<S: Sink, E: Equal>(
     threads::each(sinks, |_, mut sink| {
         let mut found = Found::new();
         while let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Some(Alone { memory, entry, lines }) = &tables[*at] else { continue };
-            let (buckets, rows) = memory.lines().split_at(entry.buckets as usize);
-            let entries = [*entry];
-            let view = View::new(build.hasher, buckets, &entries);
-            let rows = lines.map(|lines| words(&rows[..lines]));
-            look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+            let Some(Alone { memory, made }) = &tables[*at] else { continue };
+            let lookup = made.lookup(build, memory.lines());
+            look_up(settings.kernels, &lookup, (tuples, &[]), (kind, equal), (&mut found, &mut sink));
         }
         Ok(sink)
     })
@@ -106,26 +103,50 @@ pub fn join_partitions<S: Sink, E: Equal>(
 /// The table of one partition in memory of its own.
 struct Alone<'m> {
     memory: Memory<'m>,
-    entry: Entry,
-    /// Lines of rows behind its buckets, if it is one of groups.
-    lines: Option<usize>,
+    made: Made,
 }
 
-/// Makes the table of a partition at the front of `memory`, which is exchanged if it is too small; says where its buckets
-/// are, and how many lines of rows lie behind them if it is one of groups.
+/// The table of one partition, at the front of some memory.
+enum Made {
+    Direct(Span),
+    /// With lines of rows behind its buckets, if it is one of groups.
+    Buckets(Entry, Option<usize>),
+}
+
+impl Made {
+    fn lookup<'t>(&'t self, build: &Partitioned<'_>, lines: &'t [Line]) -> Lookup<'t> {
+        match self {
+            Made::Direct(span) => {
+                Lookup::Direct(Direct::new(build.hasher, &lines[..span.lines()], std::slice::from_ref(span)))
+            }
+            Made::Buckets(entry, rows) => {
+                let (buckets, behind) = lines.split_at(entry.buckets as usize);
+                let view = View::new(build.hasher, buckets, std::slice::from_ref(entry));
+                Lookup::Buckets(view, rows.map(|lines| words(&behind[..lines])))
+            }
+        }
+    }
+}
+
+/// Makes the table of a partition at the front of `memory`, which is exchanged if it is too small.
 fn make<'m>(
     settings: &Settings,
     (chunks, purpose): (&'m dyn Chunks, Purpose),
-    build: &Partitioned<'_>,
-    partition: usize,
-    memory: &mut Memory<'m>,
-) -> Result<(Entry, Option<usize>), JoinError> {
+    (build, partition): (&Partitioned<'_>, usize),
+    (memory, guess): (&mut Memory<'m>, &mut Option<Span>),
+) -> Result<Made, JoinError> {
     let count = build.count(partition);
     let buckets = buckets_for(count);
     let entry = Entry { first: 0, buckets: buckets as u32, marker: build.hasher.marker(partition) };
     reserve(memory, (chunks, purpose), buckets)?;
-    if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) {
-        return Ok((entry, None));
+    match make_direct(build, partition, &mut memory.lines_mut()[..buckets], guess) {
+        Some((span, Filled::All)) => return Ok(Made::Direct(span)),
+        // Neither will buckets do.
+        Some((_, Filled::Twice)) => {}
+        _ if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) => {
+            return Ok(Made::Buckets(entry, None));
+        }
+        _ => {}
     }
     let lines = count.div_ceil(8);
     reserve(memory, (chunks, purpose), buckets + 2 * lines)?;
@@ -133,7 +154,27 @@ fn make<'m>(
     let (rows, scratch) = rest.split_at_mut(lines);
     let rows = &mut words_mut(rows)[..count];
     build_groups(build, partition, buckets, (rows, 0), words_mut(scratch));
-    Ok((entry, Some(lines)))
+    Ok(Made::Buckets(entry, Some(lines)))
+}
+
+/// Makes a table by ranks in these lines, if that could do. Partitions of one side tend to have the same ranks, so the ends
+/// of the last one are the `guess`, without which rows are read twice.
+fn make_direct(
+    build: &Partitioned<'_>,
+    partition: usize,
+    lines: &mut [Line],
+    guess: &mut Option<Span>,
+) -> Option<(Span, Filled)> {
+    let guessed = guess.filter(|span| span.lines() <= lines.len());
+    if let Some(span) = guessed {
+        let filled = fill(build, partition, &span, words_mut(lines));
+        if filled != Filled::Beyond {
+            return Some((span, filled));
+        }
+    }
+    let span = Span::of(build, partition, lines.len());
+    *guess = span.map(Span::widened);
+    span.map(|span| (span, fill(build, partition, &span, words_mut(lines))))
 }
 
 fn reserve<'m>(
@@ -161,14 +202,14 @@ pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     check_sinks(settings, &sinks)?;
-    let (view, rows) = (table.view(), table.rows());
+    let lookup = table.lookup();
     let done = threads::each(sinks, |worker, mut sink| {
         let mut found = Found::new();
         let mut handed = 0;
         while let Some(range) = morsels.next(worker) {
             handed += check(&range, source.rows())?;
             source.tuples(range, &mut |tuples| {
-                look_up(settings.kernels, (&view, rows), tuples, (kind, equal), (&mut found, &mut sink));
+                look_up(settings.kernels, &lookup, (tuples, &[]), (kind, equal), (&mut found, &mut sink));
             });
         }
         Ok((sink, handed))
@@ -188,24 +229,34 @@ fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
     }
 }
 
-/// Looks tuples up and hands on what they find.
+/// Looks tuples up and hands on what they find. What comes `behind` them is asked for meanwhile.
 fn look_up<S: Sink, E: Equal>(
     kernels: Kernels,
-    (view, rows): (&View<'_>, Option<&[i64]>),
-    tuples: &[Tuple],
+    lookup: &Lookup<'_>,
+    (tuples, behind): (&[Tuple], &[Tuple]),
     (kind, equal): (Kind, &E),
     (found, sink): (&mut Found, &mut S),
 ) {
+    let wants_pairs = E::IS_EXACT && kind == Kind::Inner;
     let mut rest = tuples;
     while !rest.is_empty() {
         let (batch, ahead) = rest.split_at(rest.len().min(BATCH_ROWS));
         rest = ahead;
-        if E::IS_EXACT && kind == Kind::Inner && rows.is_none() {
-            let (builds, probes) = kernels.find_pairs(view, batch, ahead, found);
-            sink.pairs(builds, probes);
-            continue;
-        }
-        let hits = kernels.find(view, batch, ahead, found);
+        let ahead = if ahead.is_empty() { behind } else { ahead };
+        let (hits, rows) = match lookup {
+            Lookup::Direct(direct) if wants_pairs => {
+                let (builds, probes) = kernels.find_direct_pairs(direct, batch, ahead, found);
+                sink.pairs(builds, probes);
+                continue;
+            }
+            Lookup::Buckets(view, None) if wants_pairs => {
+                let (builds, probes) = kernels.find_pairs(view, batch, ahead, found);
+                sink.pairs(builds, probes);
+                continue;
+            }
+            Lookup::Direct(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
+            Lookup::Buckets(view, rows) => (kernels.find(view, batch, ahead, found), *rows),
+        };
         emit(kind, (batch, hits), rows, equal, sink);
     }
 }

@@ -15,12 +15,13 @@ pub(crate) fn scatter<'a>(
 ) -> Result<(), JoinError> {
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        let count = &mut scatter.counts[partition];
-        let place = *count as usize % BUFFER_ROWS;
-        *count += 1;
         let buffer = &mut scatter.buffers[partition * BUFFER_LINES..(partition + 1) * BUFFER_LINES];
-        tuples_mut(buffer)[place] = *tuple;
-        if place + 1 == BUFFER_ROWS {
+        let next = &mut scatter.next[partition];
+        tuples_mut(buffer)[*next as usize % BUFFER_ROWS] = *tuple;
+        *next += 1;
+        if (*next as usize).is_multiple_of(BUFFER_ROWS) {
+            *next -= BUFFER_ROWS as u32;
+            scatter.counts[partition] += BUFFER_ROWS as u32;
             scatter.places[partition].next(BUFFER_LINES, || refill(partition))?.copy_from_slice(buffer);
         }
     }

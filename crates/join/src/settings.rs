@@ -62,8 +62,9 @@ impl Settings {
     }
 }
 
-/// Rows of the build side in a partition: their table then takes some 170 KiB, a third of a second cache of 512 KiB.
-const PARTITION_ROWS: usize = 4096;
+/// Rows of the build side in a partition. A table by rank then takes 128 KiB, one of buckets 680; smaller tables of the
+/// latter would be faster by what more partitions cost.
+const PARTITION_ROWS: usize = 1 << 14;
 /// More partitions than this cost more, by what their lines take of the caches, than smaller tables save.
 const CHOSEN_BITS_MAX: u32 = 12;
 

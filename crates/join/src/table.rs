@@ -8,6 +8,7 @@
 //! key of a million rows takes one place, and nobody walks past its rows.
 
 use crate::chunks::{Chunks, Line, Purpose, chunks_for, take};
+use crate::direct::{self, Direct, Filled, Span};
 use crate::emit::listed;
 use crate::hash::{Hasher, bucket};
 use crate::kernels::Kernels;
@@ -100,6 +101,14 @@ impl<'t> View<'t> {
         let Entry { first, buckets, marker } = self.entries[at];
         (&self.lines[first as usize..][..buckets as usize], marker)
     }
+}
+
+/// What tuples are looked up in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lookup<'t> {
+    Direct(Direct<'t>),
+    /// With the rows of its groups, if two have the same key.
+    Buckets(View<'t>, Option<&'t [i64]>),
 }
 
 /// The bucket behind a full one.
@@ -199,15 +208,21 @@ fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u
 
 /// One table of all rows of the build side, for the non-partitioned join.
 ///
-/// It is made by ranges: the build side is partitioned first, and each thread fills buckets of whole partitions, which fit
-/// its cache. No thread waits for another, and memory is written once, in sequence.
+/// It is made by ranges: the build side is partitioned first, and each thread fills what belongs to whole partitions, which
+/// fits its cache. No thread waits for another, and memory is written once, in sequence. If keys of all partitions lie
+/// close together, it is one of places by rank, else of buckets.
 #[derive(Debug)]
 pub struct Table<'m> {
     hasher: Hasher,
     lines: Memory<'m>,
-    entries: Vec<Entry>,
-    /// Payloads by groups, if two rows have the same key.
-    rows: Option<Memory<'m>>,
+    layout: Layout<'m>,
+}
+
+#[derive(Debug)]
+enum Layout<'m> {
+    Direct(Vec<Span>),
+    /// With the payloads by groups, if two rows have the same key.
+    Buckets(Vec<Entry>, Option<Memory<'m>>),
 }
 
 impl<'m> Table<'m> {
@@ -220,6 +235,9 @@ impl<'m> Table<'m> {
         chunks: &'m dyn Chunks,
         build: &Partitioned<'_>,
     ) -> Result<Table<'m>, JoinError> {
+        if let Some(table) = Table::direct(settings, chunks, build)? {
+            return Ok(table);
+        }
         let hasher = build.hasher;
         let mut all = 0;
         let entries: Vec<Entry> = (0..build.partitions())
@@ -231,25 +249,70 @@ impl<'m> Table<'m> {
             .collect();
         let mut lines = take(chunks, Purpose::Table, chunks_for(all))?;
         let is_plain = AtomicBool::new(true);
-        fill(settings, &entries, lines.lines_mut(), |_, partition, buckets| {
+        let sizes = entries.iter().map(|entry| entry.buckets as usize);
+        fill(settings, sizes, lines.lines_mut(), |_, partition, buckets| {
             if is_plain.load(Ordering::Relaxed) && !build_plain(settings.kernels, build, partition, buckets) {
                 is_plain.store(false, Ordering::Relaxed);
             }
             Ok(())
         })?;
-        let mut table = Table { hasher, lines, entries, rows: None };
-        if !is_plain.into_inner() {
-            table.rows = Some(table.group(settings, chunks, build)?);
+        let rows = match is_plain.into_inner() {
+            true => None,
+            false => Some(Table::group(settings, chunks, build, (&entries, &mut lines))?),
+        };
+        Ok(Table { hasher, lines, layout: Layout::Buckets(entries, rows) })
+    }
+
+    /// One of places by rank, if keys are close together and differ.
+    fn direct(
+        settings: &Settings,
+        chunks: &'m dyn Chunks,
+        build: &Partitioned<'_>,
+    ) -> Result<Option<Table<'m>>, JoinError> {
+        let (next, is_direct) = (AtomicUsize::new(0), AtomicBool::new(true));
+        let found = threads::each(vec![(); settings.threads], |_, ()| {
+            let mut spans = Vec::new();
+            while is_direct.load(Ordering::Relaxed) {
+                let partition = next.fetch_add(1, Ordering::Relaxed);
+                if partition >= build.partitions() {
+                    break;
+                }
+                match Span::of(build, partition, buckets_for(build.count(partition))) {
+                    Some(span) => spans.push((partition, span)),
+                    None => is_direct.store(false, Ordering::Relaxed),
+                }
+            }
+            Ok(spans)
+        })?;
+        if !is_direct.load(Ordering::Relaxed) {
+            return Ok(None);
         }
-        Ok(table)
+        let mut spans = vec![Span::default(); build.partitions()];
+        found.into_iter().flatten().for_each(|(partition, span)| spans[partition] = span);
+        let mut all = 0;
+        for span in &mut spans {
+            *span = span.at_line(all);
+            all += span.lines();
+        }
+        let mut lines = take(chunks, Purpose::Table, chunks_for(all))?;
+        fill(settings, spans.iter().map(Span::lines), lines.lines_mut(), |_, partition, lines| {
+            if is_direct.load(Ordering::Relaxed)
+                && direct::fill(build, partition, &spans[partition], words_mut(lines)) != Filled::All
+            {
+                is_direct.store(false, Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+        let layout = Layout::Direct(spans);
+        Ok(is_direct.into_inner().then(|| Table { hasher: build.hasher, lines, layout }))
     }
 
     /// Makes all of it anew by groups, and returns their rows.
     fn group(
-        &mut self,
         settings: &Settings,
         chunks: &'m dyn Chunks,
         build: &Partitioned<'_>,
+        (entries, lines): (&[Entry], &mut Memory<'m>),
     ) -> Result<Memory<'m>, JoinError> {
         let mut memory = take(chunks, Purpose::Table, chunks_for(build.rows().div_ceil(8)))?;
         let mut rest = words_mut(memory.lines_mut());
@@ -262,7 +325,8 @@ impl<'m> Table<'m> {
             rest = behind;
             base += count;
         }
-        fill(settings, &self.entries, self.lines.lines_mut(), |worker, partition, buckets| {
+        let sizes = entries.iter().map(|entry| entry.buckets as usize);
+        fill(settings, sizes, lines.lines_mut(), |worker, partition, buckets| {
             let mut part = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (rows, base) = &mut *part;
             // Kept by its source, so asking for each partition is cheap.
@@ -277,29 +341,31 @@ impl<'m> Table<'m> {
 
     /// Whether no two rows have the same key.
     pub(crate) fn is_distinct(&self) -> bool {
-        self.rows.is_none()
+        !matches!(self.layout, Layout::Buckets(_, Some(_)))
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
-        View::new(self.hasher, self.lines.lines(), &self.entries)
-    }
-
-    pub(crate) fn rows(&self) -> Option<&[i64]> {
-        self.rows.as_ref().map(|rows| words(rows.lines()))
+    pub(crate) fn lookup(&self) -> Lookup<'_> {
+        match &self.layout {
+            Layout::Direct(spans) => Lookup::Direct(Direct::new(self.hasher, self.lines.lines(), spans)),
+            Layout::Buckets(entries, rows) => {
+                let view = View::new(self.hasher, self.lines.lines(), entries);
+                Lookup::Buckets(view, rows.as_ref().map(|rows| words(rows.lines())))
+            }
+        }
     }
 }
 
-/// Has threads fill the buckets of all partitions.
+/// Has threads fill the lines of all partitions, each of which has so many.
 fn fill(
     settings: &Settings,
-    entries: &[Entry],
+    sizes: impl Iterator<Item = usize>,
     lines: &mut [Line],
     fill: impl Fn(usize, usize, &mut [Line]) -> Result<(), JoinError> + Sync,
 ) -> Result<(), JoinError> {
     let mut rest = lines;
-    let mut parts = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let (own, behind) = rest.split_at_mut(entry.buckets as usize);
+    let mut parts = Vec::new();
+    for size in sizes {
+        let (own, behind) = rest.split_at_mut(size);
         parts.push(Mutex::new(own));
         rest = behind;
     }

@@ -57,8 +57,7 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
     let written = threads::each(inputs, |worker, (places, taken)| {
         let buffers = chunks_for(partitions * BUFFER_LINES);
         let mut buffers = take(chunks, Purpose::Scratch { worker }, buffers)?;
-        let buffers = &mut buffers.lines_mut()[..partitions * BUFFER_LINES];
-        let mut scatter = Scatter { buffers, counts: vec![0; partitions], places };
+        let mut scatter = Scatter::new(buffers.lines_mut(), places);
         // A source that shows other tuples the second time has more than it said.
         let mut refill = |_| Err(JoinError::Morsels { rows: source.rows(), handed: source.rows() });
         for rows in taken {

@@ -28,6 +28,13 @@ pub(crate) fn fence() {
     unsafe { _mm_sfence() };
 }
 
+/// Asks for a line from memory.
+#[inline(always)]
+pub(crate) fn ask(at: *const u8) {
+    // SAFETY: asking for memory is no access to it; the instruction is part of every CPU of this architecture.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}
+
 /// See [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter_avx2<'a>(
     hasher: &Hasher,
@@ -92,22 +99,25 @@ fn scatter_by<'a>(
     stream: impl Fn(&Line, &mut Line),
 ) -> Result<(), JoinError> {
     let partitions = hasher.partitions();
-    let Scatter { buffers, counts, places } = scatter;
-    assert!(buffers.len() == partitions * BUFFER_LINES && counts.len() == partitions);
+    let Scatter { buffers, next, counts, places } = scatter;
+    assert!(buffers.len() == partitions * BUFFER_LINES && next.len() == partitions);
     let slots = tuples_mut(buffers).as_mut_ptr();
-    let counts = counts.as_mut_ptr();
+    let next = next.as_mut_ptr();
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a count and a
-        // buffer of `BUFFER_ROWS` slots.
-        let place = unsafe {
-            let count = counts.add(partition);
-            let place = *count as usize % BUFFER_ROWS;
-            *count = (*count).wrapping_add(1);
-            slots.add(partition * BUFFER_ROWS + place).write(*tuple);
-            place
+        // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a next slot, one of
+        // the `BUFFER_ROWS` of its buffer: it goes back to the first when it would leave the last.
+        let behind = unsafe {
+            let next = next.add(partition);
+            let slot = *next;
+            slots.add(slot as usize).write(*tuple);
+            *next = slot.wrapping_add(1);
+            slot.wrapping_add(1)
         };
-        if place + 1 == BUFFER_ROWS {
+        if (behind as usize).is_multiple_of(BUFFER_ROWS) {
+            // SAFETY: as above. First of all, so that what follows may fail.
+            unsafe { *next.add(partition) = behind.wrapping_sub(BUFFER_ROWS as u32) };
+            counts[partition] += BUFFER_ROWS as u32;
             let to = places[partition].next(BUFFER_LINES, || refill(partition))?;
             // SAFETY: as above; the buffer is lines, and nobody else refers to it meanwhile.
             let from = unsafe {
@@ -296,11 +306,15 @@ fn find_far(
     for (tuple, into) in tuples[..first].iter().zip(&mut *places) {
         *into = place(tuple.key);
     }
+    let mut ahead = ahead.iter();
     for (at, tuple) in tuples.iter().enumerate() {
         if let Some(later) = tuples.get(at + AHEAD_ROWS) {
             let later = place(later.key);
             places[(at + AHEAD_ROWS) % BATCH_ROWS] = later;
             ask(later);
+        } else if let Some(later) = ahead.next() {
+            // What the next batch begins with.
+            ask(place(later.key));
         }
         let place = places[at % BATCH_ROWS];
         // SAFETY: as in `find_near`.
@@ -309,9 +323,6 @@ fn find_far(
             Some(word) if is_found | (place & ODD == 0) => take(at, tuple.payload, word, is_found),
             _ => behind(view, at, tuple, &mut take),
         }
-    }
-    for tuple in ahead.iter().take(AHEAD_ROWS) {
-        ask(place(tuple.key));
     }
 }
 

@@ -100,6 +100,8 @@ enum Draw {
     Extremes,
     /// One behind the other, times so much.
     Steps(u64),
+    /// The same from this key on: close together.
+    From(i64, u64),
     /// One key alone.
     Hot,
 }
@@ -125,6 +127,7 @@ fn tuples(rows: usize, draw: Draw, seed: u64) -> Vec<Tuple> {
             }
             Draw::Extremes => [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX][drawn as usize % 7],
             Draw::Steps(step) => (row as u64).wrapping_mul(step) as i64,
+            Draw::From(start, step) => start.wrapping_add((row as u64 * step) as i64),
             Draw::Hot => 42,
         };
         Tuple { key, payload: row as i64 - 5 }
@@ -140,6 +143,8 @@ fn draws() -> impl Strategy<Value = Draw> {
         Just(Draw::Extremes),
         prop_oneof![Just(1), Just(1 << 20), Just(1 << 48), Just(1 << 60), Just(0x9e37_79b9_7f4a_7c15)]
             .prop_map(Draw::Steps),
+        (prop_oneof![Just(i64::MIN), Just(-1_000), Just(1), Just(i64::MAX - 20_000)], 1_u64..7)
+            .prop_map(|(start, step)| Draw::From(start, step)),
         Just(Draw::Hot),
     ]
 }
@@ -180,12 +185,13 @@ fn join_of_tuples_gives_what_a_map_gives() {
         TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
     let kinds = proptest::sample::select(Kind::ALL.as_slice());
     let algorithms = prop_oneof![Just(Algorithm::Partitioned), Just(Algorithm::Shared)];
-    let inputs = (sizes(), draws(), sizes(), draws(), any::<u64>());
+    let inputs = (sizes(), draws(), sizes(), proptest::option::of(draws()), any::<u64>());
     let all = (settings(), algorithms, kinds, inputs);
     let result =
         runner.run(&all, |(settings, algorithm, kind, (rows, draw, outer_rows, outer_draw, seed))| {
             let mut build = tuples(rows, draw, seed);
-            let mut outer = tuples(outer_rows, outer_draw, !seed);
+            // Often like the build side, so that much is found.
+            let mut outer = tuples(outer_rows, outer_draw.unwrap_or(draw), !seed);
             while pairs(&build, &outer) > ROWS_MAX {
                 build.truncate(build.len() / 2);
                 outer.truncate(outer.len() / 2);
