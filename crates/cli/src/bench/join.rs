@@ -32,6 +32,9 @@ pub(crate) struct JoinArgs {
     /// Rows of the build side with the same key
     #[arg(long, default_value_t = 1)]
     duplicates: usize,
+    /// Distance of a key to the next: those far apart get no table by rank
+    #[arg(long, default_value_t = 1)]
+    step: usize,
     /// Threads
     #[arg(long, default_value_t = cpus())]
     threads: usize,
@@ -63,16 +66,18 @@ pub(crate) struct JoinArgs {
 
 /// Most rows of a side here.
 const ROWS_MAX: usize = 1 << 30;
+/// Longest steps of keys, which then fit their type.
+const STEP_MAX: usize = 1 << 30;
 
 pub(crate) fn run(args: &JoinArgs) -> Outcome {
     let within = (1..=ROWS_MAX).contains(&args.build) && args.probe <= ROWS_MAX;
     let skews = args.skew.iter().all(|skew| (0.0..=4.0).contains(skew));
-    if !within || !skews || !(1..=args.build).contains(&args.duplicates) || !(1..=100).contains(&args.rounds)
-    {
+    let counts = (1..=args.build).contains(&args.duplicates) && (1..=100).contains(&args.rounds);
+    if !within || !skews || !counts || !(1..=STEP_MAX).contains(&args.step) {
         return Err(Failure::Usage(format!(
-            "--build {} --probe {} --skew {:?} --duplicates {} --rounds {}: 1 to {ROWS_MAX} rows, exponents of 0 to 4, \
-             duplicates up to the rows of the build side and 1 to 100 rounds are permitted",
-            args.build, args.probe, args.skew, args.duplicates, args.rounds
+            "--build {} --probe {} --skew {:?} --duplicates {} --step {} --rounds {}: 1 to {ROWS_MAX} rows, exponents of \
+             0 to 4, duplicates up to the rows of the build side, steps of 1 to {STEP_MAX} and 1 to 100 rounds are permitted",
+            args.build, args.probe, args.skew, args.duplicates, args.step, args.rounds
         )));
     }
     let pages = HugePages::new();
@@ -110,6 +115,7 @@ fn report(args: &JoinArgs, points: &[Point]) -> Outcome {
         let points: Vec<Value> = points.iter().map(|point| point.value(args)).collect();
         let whole = json!({
             "machine": machine(), "build": args.build, "probe": args.probe, "duplicates": args.duplicates,
+            "step": args.step,
             "threads": args.threads, "kernels": kernels, "rounds": args.rounds, "points": points,
         });
         writeln!(out, "{whole}")?;
@@ -145,10 +151,11 @@ fn report(args: &JoinArgs, points: &[Point]) -> Outcome {
     writeln!(out)?;
     writeln!(
         out,
-        "{} x {} tuples of 16 bytes, {} rows a key, {} threads, {kernels} kernels, medians of {} rounds. {}",
+        "{} x {} tuples of 16 bytes, {} rows a key, steps of {}, {} threads, {kernels} kernels, medians of {} rounds. {}",
         args.build,
         args.probe,
         args.duplicates,
+        args.step,
         args.threads,
         args.rounds,
         machine()
@@ -240,7 +247,7 @@ impl<'p> Workload<'p> {
         let keys = args.build.div_ceil(args.duplicates);
         let tuples = &mut build.tuples_mut()[..args.build];
         for (row, tuple) in tuples.iter_mut().enumerate() {
-            *tuple = Tuple { key: (row % keys) as i64 + 1, payload: row as i64 };
+            *tuple = Tuple { key: ((row % keys + 1) * args.step) as i64, payload: row as i64 };
         }
         for row in (1..tuples.len()).rev() {
             tuples.swap(row, (drawn(row as u64 ^ (args.seed << 32)) % (row as u64 + 1)) as usize);
@@ -254,17 +261,18 @@ impl<'p> Workload<'p> {
                 true => zipf.next(),
                 false => (drawn(even ^ (args.seed << 40)) % keys as u64) as i64 + 1,
             };
-            *tuple = Tuple { key, payload: row as i64 };
+            *tuple = Tuple { key: key * args.step as i64, payload: row as i64 };
         }
+        let place = |key: i64| key as usize / args.step - 1;
         let mut by_key = vec![(0_u64, 0_i64); keys];
         for tuple in &*tuples {
-            let (count, sum) = &mut by_key[tuple.key as usize - 1];
+            let (count, sum) = &mut by_key[place(tuple.key)];
             *count += 1;
             *sum += tuple.payload;
         }
         let mut wanted = Sum::default();
         for tuple in &*probes {
-            let (count, sum) = by_key[tuple.key as usize - 1];
+            let (count, sum) = by_key[place(tuple.key)];
             wanted.pairs += count;
             wanted.sum = wanted.sum.wrapping_add(sum).wrapping_add(tuple.payload.wrapping_mul(count as i64));
         }
@@ -303,6 +311,12 @@ impl Sink for Sum {
     fn pair(&mut self, build: i64, probe: i64) {
         self.pairs += 1;
         self.sum = self.sum.wrapping_add(build).wrapping_add(probe);
+    }
+
+    fn pairs(&mut self, builds: &[i64], probes: &[i64]) {
+        self.pairs += builds.len() as u64;
+        let sums = builds.iter().zip(probes).map(|(build, probe)| build.wrapping_add(*probe));
+        self.sum = sums.fold(self.sum, i64::wrapping_add);
     }
 
     fn lone(&mut self, _probe: i64) {}
