@@ -9,10 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Rows of a morsel of [`Cursor`]: a mebibyte of tuples.
 pub const MORSEL_ROWS: usize = 1 << 16;
 
-/// Hands out the rows of one input, each of them once.
+/// Hands out the rows of one input, or the partitions of two, each of them once.
 pub trait Morsels: Sync {
-    /// What this thread works on next, or nothing if all is handed out.
+    /// What this thread works on next, or nothing if all is handed out. Whoever asks is done with what it had before.
     fn next(&self, worker: usize) -> Option<Range<usize>>;
+
+    /// The thread that was handed these rows is about to read them once more, and is done with those before them: in the
+    /// order in which it was handed them, when all threads have read all rows once.
+    fn again(&self, worker: usize, rows: &Range<usize>) {
+        let _ = (worker, rows);
+    }
 }
 
 /// The plain queue: from the first row to the last.

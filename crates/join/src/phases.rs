@@ -15,6 +15,7 @@ use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::table::{BATCH_ROWS, Entry, Found, Lookup, Table, View, buckets_for, build_groups, build_plain};
 use crate::{JoinError, Line, Source, Tuple, threads};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,43 +33,62 @@ pub fn join_partitions<S: Sink, E: Equal>(
     (kind, equal): (Kind, &E),
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
+    // The heavy ones first, as they take longest.
+    let is_heavy = |partition: &usize| is_heavy(settings, probe, *partition);
+    let heavy = (0..build.partitions()).filter(is_heavy);
+    let others = (0..build.partitions()).filter(|partition| !is_heavy(partition));
+    let order = InOrder { partitions: heavy.chain(others).collect(), next: AtomicUsize::new(0) };
+    join_partitions_by(settings, chunks, (build, probe), &order, (kind, equal), sinks)
+}
+
+/// The same, where `morsels` hands out which partitions a thread joins next, by their numbers. It may leave some out: those
+/// are not joined.
+///
+/// # Errors
+/// Those of [`join_partitions`], and if partitions are handed out that there are not.
+pub fn join_partitions_by<S: Sink, E: Equal>(
+    settings: &Settings,
+    chunks: &dyn Chunks,
+    (build, probe): (&Partitioned<'_>, &Partitioned<'_>),
+    morsels: &dyn Morsels,
+    (kind, equal): (Kind, &E),
+    sinks: Vec<S>,
+) -> Result<Vec<S>, JoinError> {
     if build.hasher != probe.hasher {
         return Err(JoinError::Unlike);
     }
     check_sinks(settings, &sinks)?;
-    let share = probe.rows() / settings.threads;
-    let heavy_rows = (share / HEAVY_PARTS).max(MORSEL_ROWS);
-    let is_heavy = |partition: &usize| settings.threads > 1 && probe.count(*partition) > heavy_rows;
-    let heavy: Vec<usize> = (0..build.partitions()).filter(is_heavy).collect();
+    // One thread alone has nobody to share with, and may be here for a single partition.
+    let candidates = if settings.threads > 1 { build.partitions() } else { 0 };
+    let heavy: Vec<usize> =
+        (0..candidates).filter(|partition| is_heavy(settings, probe, *partition)).collect();
     let tables: Vec<Mutex<Option<Alone<'_>>>> = heavy.iter().map(|_| Mutex::new(None)).collect();
-    // The heavy ones first, as they take longest.
-    let others = (0..build.partitions()).filter(|partition| !is_heavy(partition));
-    let order: Vec<usize> = heavy.iter().copied().chain(others).collect();
-    let next = AtomicUsize::new(0);
     let sinks = threads::each(sinks, |worker, mut sink| {
         let mut found = Found::new();
         let (mut scratch, mut guess) = (Memory::none(), None);
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(partition) = order.get(at).copied() else { break };
-            if probe.count(partition) == 0 {
-                continue;
-            }
-            if let Some(place) = tables.get(at) {
-                let mut own = Memory::none();
-                let purpose = Purpose::Table;
-                let made = make(settings, (chunks, purpose), (build, partition), (&mut own, &mut None))?;
-                let alone = Alone { memory: own, made };
-                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
-                continue;
-            }
-            let purpose = Purpose::Scratch { worker };
-            let made = make(settings, (chunks, purpose), (build, partition), (&mut scratch, &mut guess))?;
-            let lookup = made.lookup(build, scratch.lines());
-            let mut slices = probe.slices(partition).peekable();
-            while let Some(tuples) = slices.next() {
-                let behind = slices.peek().copied().unwrap_or_default();
-                look_up(settings.kernels, &lookup, (tuples, behind), (kind, equal), (&mut found, &mut sink));
+        while let Some(partitions) = morsels.next(worker) {
+            check(&partitions, build.partitions())?;
+            for partition in partitions {
+                if probe.count(partition) == 0 {
+                    continue;
+                }
+                if let Ok(at) = heavy.binary_search(&partition) {
+                    let mut own = Memory::none();
+                    let purpose = Purpose::Table;
+                    let made = make(settings, (chunks, purpose), (build, partition), (&mut own, &mut None))?;
+                    let alone = Alone { memory: own, made };
+                    *tables[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
+                    continue;
+                }
+                let purpose = Purpose::Scratch { worker };
+                let made = make(settings, (chunks, purpose), (build, partition), (&mut scratch, &mut guess))?;
+                let lookup = made.lookup(build, scratch.lines());
+                let mut slices = probe.slices(partition).peekable();
+                while let Some(tuples) = slices.next() {
+                    let behind = slices.peek().copied().unwrap_or_default();
+                    let into = (&mut *found, &mut sink);
+                    look_up(settings.kernels, &lookup, (tuples, behind), (kind, equal), into);
+                }
             }
         }
         Ok(sink)
@@ -98,6 +118,25 @@ pub fn join_partitions<S: Sink, E: Equal>(
         }
         Ok(sink)
     })
+}
+
+/// Whether a partition would keep one thread busy for long.
+fn is_heavy(settings: &Settings, probe: &Partitioned<'_>, partition: usize) -> bool {
+    let rows = (probe.rows() / settings.threads / HEAVY_PARTS).max(MORSEL_ROWS);
+    settings.threads > 1 && probe.count(partition) > rows
+}
+
+/// Partitions one after the other, in this order.
+struct InOrder {
+    partitions: Vec<usize>,
+    next: AtomicUsize,
+}
+
+impl Morsels for InOrder {
+    fn next(&self, _worker: usize) -> Option<Range<usize>> {
+        let partition = *self.partitions.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+        Some(partition..partition + 1)
+    }
 }
 
 /// The table of one partition in memory of its own.

@@ -13,9 +13,12 @@ use crate::emit::listed;
 use crate::hash::{Hasher, bucket};
 use crate::kernels::Kernels;
 use crate::memory::{Memory, halves_mut, words, words_mut};
+use crate::morsels::Morsels;
+use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::{JoinError, threads};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -120,6 +123,11 @@ pub(crate) fn follow(place: usize, buckets: usize) -> usize {
 /// Buckets for so many rows. There always is one, and a free place in it.
 pub(crate) fn buckets_for(rows: usize) -> usize {
     rows / 3 * 2 + 2
+}
+
+/// Bytes of the buckets of a partition of so many rows.
+pub fn table_bytes(rows: usize) -> usize {
+    buckets_for(rows) * size_of::<Line>()
 }
 
 /// Makes a table of one partition's payloads; false if two of its rows have the same key.
@@ -235,7 +243,21 @@ impl<'m> Table<'m> {
         chunks: &'m dyn Chunks,
         build: &Partitioned<'_>,
     ) -> Result<Table<'m>, JoinError> {
-        if let Some(table) = Table::direct(settings, chunks, build)? {
+        Table::build_by(settings, chunks, build, &Each::of(build))
+    }
+
+    /// The same, where `morsels` hands out whose rows a thread puts in next, by the numbers of partitions.
+    ///
+    /// # Errors
+    /// If there is no memory, or the queue hands out anything but every partition once.
+    pub fn build_by(
+        settings: &Settings,
+        chunks: &'m dyn Chunks,
+        build: &Partitioned<'_>,
+        morsels: &dyn Morsels,
+    ) -> Result<Table<'m>, JoinError> {
+        let mut first = Some(morsels);
+        if let Some(table) = Table::direct(settings, chunks, build, &mut first)? {
             return Ok(table);
         }
         let hasher = build.hasher;
@@ -249,8 +271,10 @@ impl<'m> Table<'m> {
             .collect();
         let mut lines = take(chunks, Purpose::Table, chunks_for(all))?;
         let is_plain = AtomicBool::new(true);
-        let sizes = entries.iter().map(|entry| entry.buckets as usize);
-        fill(settings, sizes, lines.lines_mut(), |_, partition, buckets| {
+        let sizes = entries.iter().map(|entry| entry.buckets as usize).collect();
+        let again = Each::of(build);
+        let morsels = first.take().unwrap_or(&again);
+        fill(settings, sizes, lines.lines_mut(), morsels, |_, partition, buckets| {
             if is_plain.load(Ordering::Relaxed) && !build_plain(settings.kernels, build, partition, buckets) {
                 is_plain.store(false, Ordering::Relaxed);
             }
@@ -263,11 +287,12 @@ impl<'m> Table<'m> {
         Ok(Table { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
 
-    /// One of places by rank, if keys are close together and differ.
+    /// One of places by rank, if keys are close together and differ. If it is filled, the `first` queue is used up.
     fn direct(
         settings: &Settings,
         chunks: &'m dyn Chunks,
         build: &Partitioned<'_>,
+        first: &mut Option<&dyn Morsels>,
     ) -> Result<Option<Table<'m>>, JoinError> {
         let (next, is_direct) = (AtomicUsize::new(0), AtomicBool::new(true));
         let found = threads::each(vec![(); settings.threads], |_, ()| {
@@ -295,7 +320,10 @@ impl<'m> Table<'m> {
             all += span.lines();
         }
         let mut lines = take(chunks, Purpose::Table, chunks_for(all))?;
-        fill(settings, spans.iter().map(Span::lines), lines.lines_mut(), |_, partition, lines| {
+        let sizes = spans.iter().map(Span::lines).collect();
+        let again = Each::of(build);
+        let morsels = first.take().unwrap_or(&again);
+        fill(settings, sizes, lines.lines_mut(), morsels, |_, partition, lines| {
             if is_direct.load(Ordering::Relaxed)
                 && direct::fill(build, partition, &spans[partition], words_mut(lines)) != Filled::All
             {
@@ -325,8 +353,8 @@ impl<'m> Table<'m> {
             rest = behind;
             base += count;
         }
-        let sizes = entries.iter().map(|entry| entry.buckets as usize);
-        fill(settings, sizes, lines.lines_mut(), |worker, partition, buckets| {
+        let sizes = entries.iter().map(|entry| entry.buckets as usize).collect();
+        fill(settings, sizes, lines.lines_mut(), &Each::of(build), |worker, partition, buckets| {
             let mut part = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (rows, base) = &mut *part;
             // Kept by its source, so asking for each partition is cheap.
@@ -355,29 +383,53 @@ impl<'m> Table<'m> {
     }
 }
 
+/// The numbers of all partitions.
+struct Each {
+    next: AtomicUsize,
+    partitions: usize,
+}
+
+impl Each {
+    fn of(build: &Partitioned<'_>) -> Each {
+        Each { next: AtomicUsize::new(0), partitions: build.partitions() }
+    }
+}
+
+impl Morsels for Each {
+    fn next(&self, _worker: usize) -> Option<Range<usize>> {
+        let partition = self.next.fetch_add(1, Ordering::Relaxed);
+        (partition < self.partitions).then(|| partition..partition + 1)
+    }
+}
+
 /// Has threads fill the lines of all partitions, each of which has so many.
 fn fill(
     settings: &Settings,
-    sizes: impl Iterator<Item = usize>,
+    sizes: Vec<usize>,
     lines: &mut [Line],
+    morsels: &dyn Morsels,
     fill: impl Fn(usize, usize, &mut [Line]) -> Result<(), JoinError> + Sync,
 ) -> Result<(), JoinError> {
     let mut rest = lines;
-    let mut parts = Vec::new();
+    let mut parts = Vec::with_capacity(sizes.len());
     for size in sizes {
         let (own, behind) = rest.split_at_mut(size);
         parts.push(Mutex::new(own));
         rest = behind;
     }
-    let next = AtomicUsize::new(0);
-    threads::each(vec![(); settings.threads], |worker, ()| {
-        loop {
-            let partition = next.fetch_add(1, Ordering::Relaxed);
-            let Some(part) = parts.get(partition) else { break };
-            let mut buckets = part.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            fill(worker, partition, &mut buckets)?;
+    let handed = threads::each(vec![(); settings.threads], |worker, ()| {
+        let mut handed = 0;
+        while let Some(partitions) = morsels.next(worker) {
+            handed += check(&partitions, parts.len())?;
+            for partition in partitions {
+                let mut buckets = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                fill(worker, partition, &mut buckets)?;
+            }
         }
-        Ok(())
+        Ok(handed)
     })?;
-    Ok(())
+    match handed.iter().sum() {
+        handed if handed == parts.len() => Ok(()),
+        handed => Err(JoinError::Morsels { rows: parts.len(), handed }),
+    }
 }

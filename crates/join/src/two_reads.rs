@@ -61,6 +61,7 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
         // A source that shows other tuples the second time has more than it said.
         let mut refill = |_| Err(JoinError::Morsels { rows: source.rows(), handed: source.rows() });
         for rows in taken {
+            morsels.again(worker, rows);
             let mut result = Ok(());
             source.tuples(rows.clone(), &mut |tuples| {
                 if result.is_ok() {

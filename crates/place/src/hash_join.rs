@@ -61,8 +61,34 @@ pub enum Joining {
     Left,
     /// Partitions are joined once all are there.
     After,
-    /// Finished partitions are joined while others are made.
-    Beside,
+    /// The probe side is partitioned in so many batches, and each is joined while the next one is partitioned. The build
+    /// side's partitions are read again for each.
+    Beside {
+        /// How many, 1 to [`BATCHES_MAX`]; one is the same as [`Joining::After`].
+        batches: u32,
+    },
+}
+
+/// Most batches of a probe side: each is an object of the plan.
+pub const BATCHES_MAX: u32 = 12;
+
+impl Joining {
+    /// How many batches the probe side comes in.
+    pub fn batches(self) -> u32 {
+        match self {
+            Joining::Left | Joining::After => 1,
+            Joining::Beside { batches } => batches.clamp(1, BATCHES_MAX),
+        }
+    }
+}
+
+/// Bytes of both inputs of a join.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inputs {
+    /// Of the build side.
+    pub build: f64,
+    /// Of the probe side.
+    pub probe: f64,
 }
 
 /// A partitioned join, whose shares are still free unless its strategy says them.
@@ -72,53 +98,81 @@ pub struct Partitioned {
     pub plan: Plan,
     /// The inputs; what of them is copied near.
     pub input: ObjectId,
-    /// What they are partitioned into.
-    pub partitions: ObjectId,
+    /// What the build side is partitioned into.
+    pub build: ObjectId,
+    /// What the batches of the probe side are partitioned into.
+    pub batches: Vec<ObjectId>,
 }
 
 impl Partitioned {
-    /// Of so many bytes of both inputs. `mixed` is the near share of the mix of both tiers, to which the paper writes
-    /// partitions whatever the strategy.
-    pub fn new(partitioning: Partitioning, joining: Joining, input_bytes: f64, mixed: f64) -> Partitioned {
+    /// Of so many bytes. `mixed` is the near share of the mix of both tiers, to which the paper writes partitions
+    /// whatever the strategy.
+    pub fn new(partitioning: Partitioning, joining: Joining, inputs: Inputs, mixed: f64) -> Partitioned {
         let mut plan = Plan::default();
-        let bytes = input_bytes;
+        let bytes = inputs.build + inputs.probe;
         let input = match partitioning {
             Partitioning::InFar | Partitioning::OnePass => plan.fixed_object("input", bytes, 0.0),
             Partitioning::CopyNear => plan.fixed_object("input", bytes, 1.0),
             Partitioning::CopyMixed => plan.fixed_object("input", bytes, mixed),
             Partitioning::MoveThenRun | Partitioning::KeepWhileCounting => plan.object("input", bytes),
         };
-        let partitions = match partitioning {
-            Partitioning::OnePass => plan.object("partitions", bytes),
-            _ => plan.fixed_object("partitions", bytes, mixed),
+        let mut partitions = |name, bytes| match partitioning {
+            Partitioning::OnePass => plan.object(name, bytes),
+            _ => plan.fixed_object(name, bytes, mixed),
         };
+        let of_batch = inputs.probe / f64::from(joining.batches());
+        let build = partitions("build partitions", inputs.build);
+        let batches: Vec<ObjectId> =
+            (0..joining.batches()).map(|_| partitions("probe partitions", of_batch)).collect();
         match partitioning {
-            Partitioning::InFar | Partitioning::OnePass => {}
+            Partitioning::InFar | Partitioning::OnePass | Partitioning::KeepWhileCounting => {}
             Partitioning::CopyNear | Partitioning::MoveThenRun => {
                 plan.then(Phase::new("move").moves(input, bytes));
             }
             Partitioning::CopyMixed => {
                 plan.then(Phase::new("move").reads_on(Side::Far, bytes).writes(input, bytes));
             }
-            Partitioning::KeepWhileCounting => {
-                plan.then(Phase::new("histogram").reads_on(Side::Far, bytes).keeps(input, bytes));
+        }
+        let keeps = partitioning == Partitioning::KeepWhileCounting;
+        let reads = f64::from(partitioning.reads()) - f64::from(u8::from(keeps));
+        let partition = |of: f64, into| {
+            let phase = Phase::new("partition").reads(input, of * reads).writes(into, of);
+            // The histogram is a phase of its own only where it moves something else.
+            keeps
+                .then(|| Phase::new("partition").reads_on(Side::Far, of).keeps(input, of))
+                .into_iter()
+                .chain([phase])
+        };
+        let join = |batch: ObjectId| Phase::new("join").reads(build, inputs.build).reads(batch, of_batch);
+        if inputs.build > 0.0 {
+            partition(inputs.build, build).for_each(|phase| {
+                plan.then(phase);
+            });
+        }
+        for (at, batch) in batches.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| join(batches[before]));
+            let phases: Vec<Phase> = partition(of_batch, *batch).collect();
+            let last = phases.len() - 1;
+            for (number, phase) in phases.into_iter().enumerate() {
+                let beside = before.clone().filter(|_| number == last);
+                plan.then(match beside {
+                    Some(join) => phase.beside(join),
+                    None => phase,
+                });
             }
         }
-        let left = f64::from(partitioning.reads())
-            - if partitioning == Partitioning::KeepWhileCounting { 1.0 } else { 0.0 };
-        let partition = Phase::new("partition").reads(input, bytes * left).writes(partitions, bytes);
-        let join = |name| Phase::new(name).reads(partitions, bytes);
-        match joining {
-            Joining::Left => plan.then(partition),
-            Joining::After => plan.then(partition).then(join("join")),
-            Joining::Beside => plan.then(partition.beside(join("join"))),
-        };
-        // What was copied is needed no longer once partitions are there.
-        let read_in = plan.phases().len() - usize::from(joining == Joining::After);
+        let read_in = plan.phases().len();
+        if let (Some(batch), true) = (batches.last(), joining != Joining::Left) {
+            plan.then(join(*batch));
+        }
+        // What was copied is needed no longer once partitions are there, and partitions are not there before.
         plan.lives(input, 0..read_in);
-        let written_in = read_in - 1;
-        plan.lives(partitions, written_in..usize::MAX);
-        Partitioned { plan, input, partitions }
+        let first = read_in - batches.len();
+        plan.lives(build, first.saturating_sub(1)..usize::MAX);
+        for (at, batch) in batches.iter().enumerate() {
+            plan.lives(*batch, first + at..first + at + 2);
+        }
+        Partitioned { plan, input, build, batches }
     }
 }
 
@@ -134,7 +188,9 @@ pub struct Table {
     /// Bytes that looking a row up moves: 64 for a bucket that fills a line; less for slots of which several share one, in
     /// a table so compact that what is moved is used.
     pub slot_bytes: f64,
-    /// The near share of the table; free if there is none.
+    /// Bytes of the table for each row of the build side.
+    pub table_row_bytes: f64,
+    /// The near share of the table, and of the partitions that it is made of; free if there is none.
     pub near_share: Option<f64>,
     /// Whether a share of the inputs may be moved near before they are read.
     pub may_move: bool,
@@ -149,32 +205,38 @@ pub struct NonPartitioned {
     pub build: ObjectId,
     /// The probe side; what of it is moved.
     pub probe: ObjectId,
+    /// What the build side is partitioned into, so that the table is made from its front to its end.
+    pub partitions: ObjectId,
     /// The hash table.
     pub table: ObjectId,
 }
 
 impl NonPartitioned {
-    /// Building reads and writes a slot for each row, probing reads one.
+    /// The build side is partitioned in one pass, and its partitions are read to write the table; looking up reads a slot.
     pub fn new(sizes: &Table) -> NonPartitioned {
-        let Table { build_bytes, probe_bytes, row_bytes, slot_bytes, .. } = *sizes;
+        let Table { build_bytes, probe_bytes, row_bytes, slot_bytes, table_row_bytes, .. } = *sizes;
         let mut plan = Plan::default();
-        let slots = |bytes: f64| bytes / row_bytes * slot_bytes;
         let most = if sizes.may_move { 1.0 } else { 0.0 };
         let build = plan.object("build side", build_bytes);
         let probe = plan.object("probe side", probe_bytes);
-        let table = plan.object("hash table", slots(build_bytes));
+        let made = build_bytes / row_bytes * table_row_bytes;
+        let partitions = plan.object("build partitions", build_bytes);
+        let table = plan.object("hash table", made);
         plan.bound(build, 0.0, most);
         plan.bound(probe, 0.0, most);
         if let Some(share) = sizes.near_share {
             plan.bound(table, share, share);
+            plan.bound(partitions, share, share);
         }
-        let made = slots(build_bytes);
         if build_bytes > 0.0 {
             plan.then(Phase::new("move build side").moves(build, build_bytes))
-                .then(Phase::new("build").reads(build, build_bytes).reads(table, made).writes(table, made));
+                .then(Phase::new("partition").reads(build, build_bytes).writes(partitions, build_bytes))
+                .then(Phase::new("build").reads(partitions, build_bytes).writes(table, made));
+            plan.lives(partitions, 1..3);
         }
+        let lookups = probe_bytes / row_bytes * slot_bytes;
         plan.then(Phase::new("move probe side").moves(probe, probe_bytes))
-            .then(Phase::new("probe").reads(probe, probe_bytes).reads(table, slots(probe_bytes)));
-        NonPartitioned { plan, build, probe, table }
+            .then(Phase::new("probe").reads(probe, probe_bytes).reads(table, lookups));
+        NonPartitioned { plan, build, probe, partitions, table }
     }
 }

@@ -1,9 +1,9 @@
 //! Which of many pieces lie near, at any ratio exactly, and evenly mixed.
 //!
-//! The idea: piece `i` is near if `floor((i + 1) near / of)` is more than `floor(i near / of)`, as Bresenham draws a line:
-//! among the first `n` pieces `floor(n near / of)` are near, for every `n`. That pieces are mixed is a condition of all
-//! that this crate says about two tiers: with the near ones first and the far ones behind them, only one tier works at a
-//! time, and nothing is gained at any ratio.
+//! The idea: piece `i` is near if `round((i + 1) near / of)` is more than `round(i near / of)`, as Bresenham draws a line:
+//! among the first `n` pieces as near to `n near / of` as can be are near, for every `n`. That pieces are mixed is a
+//! condition of all that this crate says about two tiers: with the near ones first and the far ones behind them, only one
+//! tier works at a time, and nothing is gained at any ratio.
 
 /// So many of every so many are near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl Interleave {
     }
 
     fn near_of_first(&self, pieces: u128) -> u128 {
-        pieces * u128::from(self.near) / u128::from(self.of)
+        let of = u128::from(self.of);
+        (pieces * u128::from(self.near) + of / 2) / of
     }
 }
 
@@ -62,6 +63,8 @@ mod tests {
                 found += f64::from(u8::from(interleave.is_near(from + count - 1)));
                 let share = f64::from(near) / f64::from(near + far);
                 prop_assert!((found - count as f64 * share).abs() < 1.0 + 1e-9);
+                let among = interleave.near_among(count) as f64;
+                prop_assert!((among - count as f64 * share).abs() <= 0.5 + 1e-9);
             }
         }
 
@@ -78,7 +81,7 @@ mod tests {
     fn three_to_two_is_mixed_and_not_in_blocks() {
         let interleave = Interleave::ratio(3, 2).unwrap();
         let near: Vec<bool> = (0..5).map(|piece| interleave.is_near(piece)).collect();
-        assert_eq!(near, [false, true, false, true, true]);
+        assert_eq!(near, [true, false, true, false, true]);
         assert_eq!(Interleave::ratio(0, 0), None);
         assert!(!Interleave::share(f64::NAN, 7).is_near(3));
         assert!(Interleave::NEAR.is_near(u64::MAX) && !Interleave::FAR.is_near(0));

@@ -1,6 +1,6 @@
 //! What plans over two tiers say: the paper's numbers and ours from bytes alone, and that the solver finds the least.
 
-use farpool_place::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
 use farpool_place::operators;
 use farpool_place::partial_move::Linear;
 use farpool_place::phases::{NoPlacement, Phase, Plan};
@@ -9,6 +9,8 @@ use farpool_place::traffic::{Lanes, Rates};
 /// The mix of the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
 const RATES: Rates = Rates::PAPER;
+/// Nothing but a probe side: what is said of it holds for both sides, which are partitioned alike.
+const ONE: Inputs = Inputs { build: 0.0, probe: 1.0 };
 
 #[track_caller]
 fn assert_near(found: f64, expected: f64, off_max: f64) {
@@ -17,14 +19,14 @@ fn assert_near(found: f64, expected: f64, off_max: f64) {
 
 /// Seconds with the best shares, and these of input and partitions.
 fn best(partitioning: Partitioning, joining: Joining) -> (f64, f64, f64) {
-    let join = Partitioned::new(partitioning, joining, 1.0, ALPHA);
+    let join = Partitioned::new(partitioning, joining, ONE, ALPHA);
     let found = join.plan.place(&RATES, f64::INFINITY).unwrap();
-    (found.seconds(), found.share(join.input), found.share(join.partitions))
+    (found.seconds(), found.share(join.input), found.share(join.batches[0]))
 }
 
 fn partition_with(x: f64) -> [f64; 2] {
-    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, 1.0, ALPHA);
-    let found = join.plan.at(&RATES, vec![x, ALPHA]);
+    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
+    let found = join.plan.at(&RATES, vec![x, ALPHA, ALPHA]);
     [found.phase_seconds[0], found.phase_seconds[1]]
 }
 
@@ -78,21 +80,35 @@ fn whole_partitioned_joins_gain_what_their_bytes_say() {
     // Measured in the paper: "22.20 %".
     assert_near(in_far / best(Partitioning::MoveThenRun, Joining::After).0, 1.233, 1e-3);
     assert_near(in_far / best(Partitioning::OnePass, Joining::After).0, 1.67, 5e-3);
-    let (beside, _, w) = best(Partitioning::OnePass, Joining::Beside);
-    assert_near(in_far / beside, 2.15, 5e-3);
-    assert_near(w, 0.84, 5e-3);
+}
+
+/// With all of it beside, and nothing read again, it would be 2.15.
+#[test]
+fn batches_of_the_probe_side_keep_both_tiers_busy_and_cost_what_is_read_again() {
+    let gain = |build: f64, batches: u32| {
+        let of = |partitioning, joining| {
+            let join = Partitioned::new(partitioning, joining, Inputs { build, probe: 1.0 }, ALPHA);
+            join.plan.place(&RATES, f64::INFINITY).unwrap().seconds()
+        };
+        of(Partitioning::InFar, Joining::After) / of(Partitioning::OnePass, Joining::Beside { batches })
+    };
+    assert_near(gain(0.0, 1), 1.67, 5e-3);
+    assert_near(gain(0.0, 12), 2.13, 1e-2);
+    assert_near(gain(1.0 / 16.0, 2), 1.98, 2e-2);
+    assert!(gain(1.0 / 16.0, 2) > gain(1.0 / 16.0, 8));
+    assert!(gain(1.0, 2) < 1.1 * gain(1.0, 1), "{} {}", gain(1.0, 2), gain(1.0, 1));
 }
 
 #[test]
 fn short_near_memory_hurts_the_partial_move_more() {
     let in_far = best(Partitioning::InFar, Joining::Left).0;
     for (room, expected) in [(0.25, 1.37), (0.5, 1.60), (1.0, 2.40)] {
-        let join = Partitioned::new(Partitioning::OnePass, Joining::Left, 1.0, ALPHA);
+        let join = Partitioned::new(Partitioning::OnePass, Joining::Left, ONE, ALPHA);
         let found = join.plan.place(&RATES, room).unwrap();
         assert_near(in_far / found.seconds(), expected, 5e-3);
         assert!(found.near_bytes <= room + 1e-9);
     }
-    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, 1.0, ALPHA);
+    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
     assert_near(in_far / join.plan.place(&RATES, 1.0).unwrap().seconds(), 1.20, 2e-2);
     let refused = join.plan.place(&RATES, 0.5).unwrap_err();
     assert_eq!(refused, NoPlacement::Room { needed: 0.6, permitted: 0.5 });
@@ -105,6 +121,7 @@ fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
         probe_bytes: 1.0,
         row_bytes: 16.0,
         slot_bytes: 64.0,
+        table_row_bytes: 64.0,
         near_share: Some(ALPHA),
         may_move: true,
     };
@@ -131,11 +148,12 @@ fn m_of_the_probe_phase_follows_from_bytes() {
         probe_bytes: 1.0,
         row_bytes: 16.0,
         slot_bytes: 64.0,
+        table_row_bytes: 64.0,
         near_share: Some(ALPHA),
         may_move: true,
     });
     let phases = |x: f64| {
-        let mut shares = vec![0.0; 3];
+        let mut shares = vec![0.0; 4];
         (shares[join.probe.index()], shares[join.table.index()]) = (x, ALPHA);
         join.plan.at(&RATES, shares).phase_seconds
     };

@@ -61,6 +61,11 @@ impl Mapping {
         unsafe { madvise(part.as_ptr().cast_mut().cast(), part.len(), Advice::LinuxPopulateWrite) }
     }
 
+    /// Where it begins, for whoever lends parts of it out and keeps account of them.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped until drop, and initialised, for fresh pages are zeros; nothing writes while it is borrowed, for
         // writing takes `&mut self`.

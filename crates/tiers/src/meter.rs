@@ -141,6 +141,11 @@ impl Meter {
         self.stream(now, side, Way::Read, lines * line_bytes) + self.tiers[side.index()].latency
     }
 
+    /// Whether lines take longer than their bytes.
+    pub(crate) fn is_latent(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.latency > 0)
+    }
+
     /// All that was asked for.
     pub(crate) fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();

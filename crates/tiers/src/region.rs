@@ -112,6 +112,11 @@ impl TieredRegion {
         self.mapping.bytes_mut()
     }
 
+    /// Where it begins, for [`TierMemory`](crate::TierMemory), which lends chunks out.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
     /// One chunk. Panics if there is none.
     pub fn chunk(&self, chunk: usize) -> &[u8] {
         &self.bytes()[chunk * CHUNK_BYTES..(chunk + 1) * CHUNK_BYTES]
@@ -131,7 +136,7 @@ impl TieredRegion {
             let mut elsewhere = 0;
             for page in pages {
                 let found = u32::try_from(page).ok();
-                landed.count(found);
+                landed.count(found, 1);
                 elsewhere += u32::from(found.is_none() || node.is_some_and(|node| found != Some(node)));
             }
             if elsewhere > 0 {
@@ -198,11 +203,18 @@ pub struct Astray {
 }
 
 impl Landed {
-    fn count(&mut self, node: Option<u32>) {
+    fn count(&mut self, node: Option<u32>, more: u64) {
         match self.pages.iter_mut().find(|(of, _)| *of == node) {
-            Some((_, pages)) => *pages += 1,
-            None => self.pages.push((node, 1)),
+            Some((_, pages)) => *pages += more,
+            None => self.pages.push((node, more)),
         }
+    }
+
+    /// What was found of another region besides. Chunks that are astray keep the numbers of their own.
+    pub(crate) fn add(&mut self, other: Landed) {
+        self.chunks += other.chunks;
+        other.pages.into_iter().for_each(|(node, pages)| self.count(node, pages));
+        self.astray.extend(other.astray);
     }
 
     /// Of all pages, the share on a node.

@@ -4,6 +4,8 @@
 //! stages: one takes the bytes' time from a virtual clock, one holds real work up until its tickets are due, one simply
 //! does it where memory has tiers.
 
+use crate::pace::Pace;
+use farpool_place::interleave::Interleave;
 use farpool_place::traffic::{Side, Traffic};
 
 /// What is done with a morsel.
@@ -13,12 +15,10 @@ pub enum Task {
     Copy,
     /// Its rows are counted by partition.
     Count,
-    /// The same, and they are kept in a copy.
-    CountAndKeep,
     /// Its rows go to their partitions.
     Scatter,
-    /// A chunk of what was written is read.
-    ReadBack,
+    /// The partition of this number is joined.
+    Join,
     /// Its rows are put in a hash table.
     Build,
     /// Its rows are looked up in it.
@@ -32,32 +32,43 @@ pub struct Morsel {
     pub task: Task,
     /// Which chunk of what it reads.
     pub chunk: u32,
-    /// Where it reads from.
-    pub from: Side,
-    /// Bytes that it reads there, one after another.
-    pub read_bytes: u32,
+    /// Bytes that it reads one after another, by side.
+    pub read_bytes: [u64; 2],
     /// Bytes that it writes, by side.
-    pub written_bytes: [u32; 2],
+    pub written_bytes: [u64; 2],
     /// Lines that it touches here and there, by side.
     pub lines: [u32; 2],
 }
 
 impl Morsel {
-    /// One that only reads.
-    pub fn reading(task: Task, chunk: u32, from: Side, bytes: u32) -> Morsel {
-        Morsel { task, chunk, from, read_bytes: bytes, written_bytes: [0; 2], lines: [0; 2] }
+    /// One that only reads, from one tier.
+    pub fn reading(task: Task, chunk: u32, from: Side, bytes: impl Into<u64>) -> Morsel {
+        let mut read_bytes = [0; 2];
+        read_bytes[from.index()] = bytes.into();
+        Morsel::reading_both(task, chunk, read_bytes)
+    }
+
+    /// One that only reads, from both tiers.
+    pub fn reading_both(task: Task, chunk: u32, read_bytes: [u64; 2]) -> Morsel {
+        Morsel { task, chunk, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
+    }
+
+    /// The tier that most of what it reads lies on.
+    pub fn from(&self) -> Side {
+        if self.read_bytes[0] > self.read_bytes[1] { Side::Near } else { Side::Far }
     }
 
     /// So many bytes are written to one tier.
-    pub fn writing(mut self, to: Side, bytes: u32) -> Morsel {
-        self.written_bytes[to.index()] += bytes;
+    pub fn writing(mut self, to: Side, bytes: impl Into<u64>) -> Morsel {
+        self.written_bytes[to.index()] += bytes.into();
         self
     }
 
     /// So many bytes are written, a share of them near.
-    pub fn writing_share(self, near_share: f64, bytes: u32) -> Morsel {
-        let near = (f64::from(bytes) * near_share.clamp(0.0, 1.0)).round() as u32;
-        self.writing(Side::Near, near).writing(Side::Far, bytes - near)
+    pub fn writing_share(self, near_share: f64, bytes: impl Into<u64>) -> Morsel {
+        let bytes = bytes.into();
+        let near = (bytes as f64 * near_share.clamp(0.0, 1.0)).round() as u64;
+        self.writing(Side::Near, near).writing(Side::Far, bytes - near.min(bytes))
     }
 
     /// So many lines are touched, a share of them near.
@@ -116,17 +127,34 @@ impl Stage {
     pub fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();
         for morsel in &self.morsels {
-            traffic.of_mut(morsel.from).read += f64::from(morsel.read_bytes);
             for side in Side::ALL {
                 let lines = f64::from(morsel.lines[side.index()]) * f64::from(self.lines.bytes);
                 let written = if self.lines.are_written { lines } else { 0.0 };
                 let of_side = traffic.of_mut(side);
-                of_side.read += lines;
-                of_side.written += written + f64::from(morsel.written_bytes[side.index()]);
+                of_side.read += lines + morsel.read_bytes[side.index()] as f64;
+                of_side.written += written + morsel.written_bytes[side.index()] as f64;
             }
         }
         traffic
     }
+}
+
+/// The same morsels, near and far ones mixed evenly: in blocks, one tier would work at a time.
+pub(crate) fn mixed(morsels: Vec<Morsel>) -> Vec<Morsel> {
+    let (near, far) = morsels.into_iter().partition(|morsel| morsel.from() == Side::Near);
+    evenly(near, far)
+}
+
+/// Two lists as one, in which either is as far along as the other at any time.
+pub(crate) fn evenly(first: Vec<Morsel>, second: Vec<Morsel>) -> Vec<Morsel> {
+    let all = first.len() + second.len();
+    let interleave = Interleave::share(first.len() as f64 / all.max(1) as f64, all as u64);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let next = |at| match interleave.is_near(at) {
+        true => first.next().or_else(|| second.next()),
+        false => second.next().or_else(|| first.next()),
+    };
+    (0..all as u64).filter_map(next).collect()
 }
 
 /// What running a stage came to.
@@ -138,8 +166,16 @@ pub struct StageReport {
     pub seconds: f64,
     /// What was moved.
     pub traffic: Traffic,
-    /// By side: until the last morsel that reads there had its bytes. 0 if there is none.
+    /// By side: until the last morsel that reads there was done. 0 if there is none.
     pub drained_seconds: [f64; 2],
+}
+
+impl StageReport {
+    /// This and what came next as one. Queues are those of the first.
+    pub fn then(self, next: StageReport) -> StageReport {
+        let (seconds, traffic) = (self.seconds + next.seconds, self.traffic.plus(next.traffic, 1.0));
+        StageReport { seconds, traffic, ..self }
+    }
 }
 
 /// What is done with morsels, by whoever knows the bytes: the real work.
@@ -163,6 +199,12 @@ pub trait Backend {
     fn run_all(&self, stages: &[Stage], work: &dyn Work) -> Vec<StageReport> {
         stages.iter().map(|stage| self.run(stage, work)).collect()
     }
+}
+
+/// Where real work is done on real memory: what [`join`](crate::join()) runs on.
+pub trait RealTime: Backend {
+    /// Begins a stage now.
+    fn begin(&self) -> Pace;
 }
 
 /// The work of a virtual clock, and of whoever measures nothing but tickets.

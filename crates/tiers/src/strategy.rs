@@ -1,152 +1,284 @@
-//! Joins over two tiers as stages: the strategies of `farpool_place::hash_join`, cut into morsels of one chunk each.
+//! Joins over two tiers, step by step: the strategies of `farpool_place::hash_join`, with the shares that a plan gave them.
 //!
-//! The idea: every chunk of an object has a tier, by the object's near share, evenly mixed ([`Interleave`]); a morsel reads
-//! one chunk from where it lies. So the tickets of a stage add up to what the plan's phase says it moves, and differ from
-//! it only by what two tiers lose where morsels cannot keep both busy.
+//! The idea: a strategy says in which order sides are copied, partitioned and joined, and where what is written lies. What a
+//! step is, is for others to say: kernels do it on real memory ([`join`](crate::join())), or it is tickets alone
+//! ([`PartitionedStrategy::tickets`]). So what the virtual clock says of a strategy, it says of what joins do.
+//!
+//! A share that is moved may correct itself: with a [`Balance`], near and far morsels wait in two queues, and if one
+//! drains first, the next side (or the next join) moves another share.
 
-use crate::stage::{Lines, Morsel, Order, Stage, Task};
-use farpool_place::hash_join::{Joining, Partitioning};
+use crate::stage::{Backend, Lines, Morsel, NoWork, Order, Stage, StageReport, Task, evenly};
+use farpool_place::balance::Balance;
+use farpool_place::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning};
 use farpool_place::interleave::Interleave;
+use farpool_place::phases::Placement;
 use farpool_place::traffic::Side;
 
-/// Bytes that a morsel reads, unless said otherwise.
+/// Bytes that a morsel reads.
 pub const MORSEL_BYTES: u32 = 64 << 10;
 
-/// How long chunks wait until they are joined beside partitioning: a share of all, as those partitions must be finished.
-const BESIDE_LAG: u32 = 64;
+/// What a join does, and where things lie.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Strategy {
+    /// Both sides are partitioned.
+    Partitioned(PartitionedStrategy),
+    /// The build side becomes one table.
+    NonPartitioned(NonPartitionedStrategy),
+}
 
-/// A partitioned join, its strategy, and where objects lie.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PartitionedRun {
+/// A partitioned join.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartitionedStrategy {
     /// How inputs become partitions.
     pub partitioning: Partitioning,
-    /// What follows.
+    /// What follows. Only one pass can be joined beside.
     pub joining: Joining,
-    /// Chunks of both inputs.
-    pub chunks: u32,
-    /// Bytes of each.
-    pub morsel_bytes: u32,
     /// The share of the input that is copied near, where the strategy leaves that open.
     pub input_share: f64,
-    /// The near share of the partitions, where the strategy leaves that open.
-    pub partitions_share: f64,
+    /// The near share of the build side's partitions.
+    pub build_share: f64,
+    /// The near share of each batch of the probe side's partitions; of those that are missing, that of the last one.
+    pub batch_shares: Vec<f64>,
     /// The near share of the mix of both tiers.
     pub mixed: f64,
     /// Near chunks first and far ones behind them, to show what that costs.
     pub is_blocked: bool,
 }
 
-impl PartitionedRun {
+/// What is partitioned at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Build,
+    /// Of the probe side, so many of so many.
+    Batch(usize, usize),
+}
+
+/// Who does the steps of a partitioned join.
+pub(crate) trait Steps {
+    type Error;
+
+    /// Copies a share of a part near, or to the mix.
+    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
+
+    /// Partitions a part, of which such a share was copied or is to be kept. The batch before it may be joined meanwhile.
+    fn partition(
+        &mut self,
+        part: Part,
+        near_share: f64,
+        order: Order,
+        joins: Option<usize>,
+    ) -> Result<StageReport, Self::Error>;
+
+    /// Joins a batch, the last one.
+    fn join(&mut self, batch: usize) -> Result<StageReport, Self::Error>;
+}
+
+impl PartitionedStrategy {
     /// Partitions that lie in the mix, of an input of which nothing is moved.
-    pub fn new(partitioning: Partitioning, joining: Joining, chunks: u32, mixed: f64) -> PartitionedRun {
-        PartitionedRun {
+    pub fn new(partitioning: Partitioning, joining: Joining, mixed: f64) -> PartitionedStrategy {
+        PartitionedStrategy {
             partitioning,
             joining,
-            chunks,
-            morsel_bytes: MORSEL_BYTES,
             input_share: 0.0,
-            partitions_share: mixed,
+            build_share: mixed,
+            batch_shares: vec![mixed],
             mixed,
             is_blocked: false,
         }
     }
 
-    /// Where the copy of an input chunk lies, if it has one.
-    fn copy_of(&self, chunk: u32) -> Option<Side> {
+    /// With the shares of a plan.
+    pub fn placed(mut self, join: &Partitioned, placement: &Placement) -> PartitionedStrategy {
+        self.input_share = placement.share(join.input);
+        self.build_share = placement.share(join.build);
+        self.batch_shares = join.batches.iter().map(|batch| placement.share(*batch)).collect();
+        self
+    }
+
+    /// What the virtual clock says it takes, of so many morsels of either side.
+    pub fn tickets(
+        &self,
+        backend: &dyn Backend,
+        [build, probe]: [u32; 2],
+        correcting: Option<&mut Balance>,
+    ) -> Vec<StageReport> {
+        let mut tickets = Tickets { strategy: self, backend, build, probe };
+        match self.run(correcting, &mut tickets) {
+            Ok(reports) => reports,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Has all steps done, one after another.
+    pub(crate) fn run<S: Steps>(
+        &self,
+        mut correcting: Option<&mut Balance>,
+        steps: &mut S,
+    ) -> Result<Vec<StageReport>, S::Error> {
+        let batches = self.joining.batches() as usize;
+        let mut reports = Vec::new();
+        for part in std::iter::once(Part::Build).chain((0..batches).map(|batch| Part::Batch(batch, batches)))
+        {
+            let planned = match self.partitioning {
+                Partitioning::InFar | Partitioning::OnePass => 0.0,
+                Partitioning::CopyNear => 1.0,
+                Partitioning::CopyMixed => self.mixed,
+                Partitioning::MoveThenRun | Partitioning::KeepWhileCounting => self.input_share,
+            };
+            let is_open = self.partitioning == Partitioning::MoveThenRun;
+            let mut balance = correcting.as_deref_mut().filter(|_| is_open);
+            let share = balance.as_deref().map_or(planned, Balance::share);
+            if self.is_copied_first() {
+                reports.extend(steps.copy(part, share)?);
+            }
+            let joins = match part {
+                Part::Batch(batch, _) => batch.checked_sub(1),
+                Part::Build => None,
+            };
+            let order = if balance.is_some() { Order::TwoQueues } else { Order::AsGiven };
+            let report = steps.partition(part, share, order, joins)?;
+            if let Some(balance) = &mut balance {
+                let [near, far] = report.drained_seconds;
+                balance.drained(near, far);
+            }
+            reports.push(report);
+        }
+        if self.joining != Joining::Left {
+            reports.push(steps.join(batches - 1)?);
+        }
+        Ok(reports)
+    }
+
+    fn is_copied_first(&self) -> bool {
+        use Partitioning::{CopyMixed, CopyNear, MoveThenRun};
+        matches!(self.partitioning, CopyNear | CopyMixed | MoveThenRun)
+    }
+
+    /// Where the copy of a morsel lies, if it has one, of a share that is copied.
+    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32, near_share: f64) -> Option<Side> {
         match self.partitioning {
             Partitioning::InFar | Partitioning::OnePass => None,
-            Partitioning::CopyNear => Some(Side::Near),
-            Partitioning::CopyMixed => Some(self.side(chunk, self.mixed)),
-            Partitioning::MoveThenRun | Partitioning::KeepWhileCounting => {
-                (self.side(chunk, self.input_share) == Side::Near).then_some(Side::Near)
+            Partitioning::CopyMixed => Some(self.side(morsel, morsels, near_share)),
+            Partitioning::CopyNear | Partitioning::MoveThenRun | Partitioning::KeepWhileCounting => {
+                (self.side(morsel, morsels, near_share) == Side::Near).then_some(Side::Near)
             }
         }
     }
 
-    fn side(&self, chunk: u32, near_share: f64) -> Side {
-        let interleave = Interleave::share(near_share, u64::from(self.chunks));
+    fn side(&self, morsel: u32, morsels: u32, near_share: f64) -> Side {
+        let interleave = Interleave::share(near_share, u64::from(morsels));
         let is_near = match self.is_blocked {
-            false => interleave.is_near(u64::from(chunk)),
-            true => u64::from(chunk) < interleave.near_among(u64::from(self.chunks)),
+            false => interleave.is_near(u64::from(morsel)),
+            true => u64::from(morsel) < interleave.near_among(u64::from(morsels)),
         };
         if is_near { Side::Near } else { Side::Far }
     }
 
-    /// The near share of the partitions.
-    fn output_share(&self) -> f64 {
-        if self.partitioning == Partitioning::OnePass { self.partitions_share } else { self.mixed }
-    }
-
-    /// The stages, by the names of the plan's phases; a histogram is one of `partition`.
-    pub fn stages(&self) -> Vec<Stage> {
-        let bytes = self.morsel_bytes;
-        let chunks = 0..self.chunks;
-        let mut stages = Vec::new();
-        let is_copied_first = matches!(
-            self.partitioning,
-            Partitioning::CopyNear | Partitioning::CopyMixed | Partitioning::MoveThenRun
-        );
-        if is_copied_first {
-            let copies = chunks.clone().filter_map(|chunk| Some((chunk, self.copy_of(chunk)?)));
-            let copy = |(chunk, to)| Morsel::reading(Task::Copy, chunk, Side::Far, bytes).writing(to, bytes);
-            stages.push(Stage::new("move", copies.map(copy).collect()));
+    /// The near share of what a part is partitioned into.
+    pub(crate) fn output_share(&self, part: Part) -> f64 {
+        let of_batch = |batch: usize| self.batch_shares.get(batch).or(self.batch_shares.last());
+        match (self.partitioning, part) {
+            (Partitioning::OnePass, Part::Build) => self.build_share,
+            (Partitioning::OnePass, Part::Batch(batch, _)) => of_batch(batch).copied().unwrap_or(self.mixed),
+            _ => self.mixed,
         }
-        let lies = |chunk: u32| self.copy_of(chunk).unwrap_or(Side::Far);
-        if self.partitioning == Partitioning::KeepWhileCounting {
-            let count = |chunk: u32| match self.copy_of(chunk) {
-                Some(to) => Morsel::reading(Task::CountAndKeep, chunk, Side::Far, bytes).writing(to, bytes),
-                None => Morsel::reading(Task::Count, chunk, Side::Far, bytes),
-            };
-            stages.push(Stage::new("histogram", chunks.clone().map(count).collect()));
-        } else if self.partitioning.reads() == 2 {
-            let count = |chunk| Morsel::reading(Task::Count, chunk, lies(chunk), bytes);
-            stages.push(Stage::new("partition", chunks.clone().map(count).collect()));
-        }
-        let share = self.output_share();
-        let scatter =
-            |chunk| Morsel::reading(Task::Scatter, chunk, lies(chunk), bytes).writing_share(share, bytes);
-        let read_back = |chunk| Morsel::reading(Task::ReadBack, chunk, self.side(chunk, share), bytes);
-        if self.joining == Joining::Beside {
-            let lag = self.chunks / BESIDE_LAG;
-            let mut morsels = Vec::new();
-            for at in 0..self.chunks.saturating_add(lag) {
-                if at < self.chunks {
-                    morsels.push(scatter(at));
-                }
-                if at >= lag {
-                    morsels.push(read_back(at - lag));
-                }
-            }
-            stages.push(Stage::new("partition", morsels));
-            return stages;
-        }
-        stages.push(Stage::new("partition", chunks.clone().map(scatter).collect()));
-        if self.joining == Joining::After {
-            stages.push(Stage::new("join", chunks.map(read_back).collect()));
-        }
-        stages
     }
 }
 
-/// A join through one shared table, and where objects lie.
+/// Rows `at / of` of so many, in whole pieces of `piece`.
+pub(crate) fn batch_of(all: usize, piece: usize, (at, of): (usize, usize)) -> std::ops::Range<usize> {
+    let pieces = all.div_ceil(piece);
+    let start = |at: usize| all.min(pieces * at / of.max(1) * piece);
+    start(at)..start(at + 1)
+}
+
+/// Steps that are nothing but tickets.
+struct Tickets<'a> {
+    strategy: &'a PartitionedStrategy,
+    backend: &'a dyn Backend,
+    build: u32,
+    probe: u32,
+}
+
+impl Tickets<'_> {
+    fn morsels(&self, part: Part) -> u32 {
+        match part {
+            Part::Build => self.build,
+            // A part of what is 32 bits.
+            Part::Batch(at, of) => batch_of(self.probe as usize, 1, (at, of)).len() as u32,
+        }
+    }
+
+    fn joining(&self, batch: usize) -> Vec<Morsel> {
+        let batches = self.strategy.joining.batches() as usize;
+        let reading = |part| {
+            let morsels = self.morsels(part);
+            let side = move |at| self.strategy.side(at, morsels, self.strategy.output_share(part));
+            (0..morsels).map(move |at| Morsel::reading(Task::Join, at, side(at), MORSEL_BYTES)).collect()
+        };
+        evenly(reading(Part::Build), reading(Part::Batch(batch, batches)))
+    }
+}
+
+impl Steps for Tickets<'_> {
+    type Error = std::convert::Infallible;
+
+    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error> {
+        let morsels = self.morsels(part);
+        let copies = (0..morsels).filter_map(|at| {
+            let to = self.strategy.copy_of(at, morsels, near_share)?;
+            Some(Morsel::reading(Task::Copy, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
+        });
+        let stage = Stage::new("move", copies.collect());
+        Ok((!stage.morsels.is_empty()).then(|| self.backend.run(&stage, &NoWork)))
+    }
+
+    fn partition(
+        &mut self,
+        part: Part,
+        near_share: f64,
+        order: Order,
+        joins: Option<usize>,
+    ) -> Result<StageReport, Self::Error> {
+        let strategy = self.strategy;
+        let (morsels, written) = (self.morsels(part), strategy.output_share(part));
+        let copy = |at| strategy.copy_of(at, morsels, near_share);
+        let lies = |at| copy(at).unwrap_or(Side::Far);
+        let scatter = |at| {
+            Morsel::reading(Task::Scatter, at, lies(at), MORSEL_BYTES).writing_share(written, MORSEL_BYTES)
+        };
+        let scatters: Vec<Morsel> = (0..morsels).map(scatter).collect();
+        let scatters = match joins {
+            Some(batch) => evenly(scatters, self.joining(batch)),
+            None => scatters,
+        };
+        let scatter = Stage { order, ..Stage::new("partition", scatters) };
+        if strategy.partitioning.reads() == 1 {
+            return Ok(self.backend.run(&scatter, &NoWork));
+        }
+        let keeps = strategy.partitioning == Partitioning::KeepWhileCounting;
+        let count = |at| match copy(at).filter(|_| keeps) {
+            Some(to) => Morsel::reading(Task::Count, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES),
+            None => Morsel::reading(Task::Count, at, lies(at), MORSEL_BYTES),
+        };
+        let count = Stage { order, ..Stage::new("partition", (0..morsels).map(count).collect()) };
+        Ok(self.backend.run(&count, &NoWork).then(self.backend.run(&scatter, &NoWork)))
+    }
+
+    fn join(&mut self, batch: usize) -> Result<StageReport, Self::Error> {
+        Ok(self.backend.run(&Stage::new("join", self.joining(batch)), &NoWork))
+    }
+}
+
+/// A join through one shared table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NonPartitionedRun {
-    /// Chunks of the build side.
-    pub build_chunks: u32,
-    /// Chunks of the probe side.
-    pub probe_chunks: u32,
-    /// Bytes of each.
-    pub morsel_bytes: u32,
-    /// Rows of a chunk.
-    pub chunk_rows: u32,
-    /// Bytes that looking a row up moves.
-    pub slot_bytes: u32,
+pub struct NonPartitionedStrategy {
+    /// What of the inputs is copied before they are read.
+    pub moved: Moved,
+    /// The near share of the partitions that the table is made of.
+    pub partitions_share: f64,
     /// The near share of the table.
     pub table_share: f64,
-    /// Shares of either input that are moved before it is read; `CopyMixed` moves all of it to the mix.
-    pub moved: Moved,
-    /// Lines that a worker asks for together.
-    pub lines_together: u32,
 }
 
 /// What of the inputs is copied before they are read.
@@ -158,42 +290,66 @@ pub enum Moved {
     Mixed(f64),
 }
 
-impl NonPartitionedRun {
-    /// The stages, by the names of the plan's phases.
-    pub fn stages(&self) -> Vec<Stage> {
-        let mut stages = Vec::new();
-        if self.build_chunks > 0 {
-            stages.extend(self.moving("move build side", self.build_chunks));
-            stages.push(self.reading("build", Task::Build, self.build_chunks, true));
+/// Bytes that looking a row up moves: a bucket is a cache line.
+pub const LOOKUP_BYTES: u32 = Lines::READ.bytes;
+/// Bytes of a table for each of its rows, when there are many.
+pub const TABLE_ROW_BYTES: f64 = 64.0 * 2.0 / 3.0;
+
+impl NonPartitionedStrategy {
+    /// With the shares of a plan.
+    pub fn placed(join: &NonPartitioned, placement: &Placement) -> NonPartitionedStrategy {
+        NonPartitionedStrategy {
+            moved: Moved::Share(placement.share(join.probe)),
+            partitions_share: placement.share(join.partitions),
+            table_share: placement.share(join.table),
         }
-        stages.extend(self.moving("move probe side", self.probe_chunks));
-        stages.push(self.reading("probe", Task::Probe, self.probe_chunks, false));
-        stages
     }
 
-    /// Where the copy of a chunk lies, if it has one.
-    fn copy_of(&self, chunk: u32, chunks: u32) -> Option<Side> {
-        let is_near = |share| Interleave::share(share, u64::from(chunks)).is_near(u64::from(chunk));
+    /// What the virtual clock says it takes, of so many morsels of either side.
+    pub fn tickets(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
+        const ROWS: u32 = MORSEL_BYTES / 16;
+        let mut stages = Vec::new();
+        let lies = |at, morsels| self.copy_of(at, morsels).unwrap_or(Side::Far);
+        if build > 0 {
+            stages.extend(self.moving("move build side", build));
+            let scatter = |at| {
+                let from = lies(at, build);
+                Morsel::reading(Task::Scatter, at, from, MORSEL_BYTES)
+                    .writing_share(self.partitions_share, MORSEL_BYTES)
+            };
+            stages.push(Stage::new("partition", (0..build).map(scatter).collect()));
+            let parts = Interleave::share(self.partitions_share, u64::from(build));
+            let fill = |at| {
+                let from = if parts.is_near(u64::from(at)) { Side::Near } else { Side::Far };
+                let made = f64::from(ROWS) * TABLE_ROW_BYTES;
+                Morsel::reading(Task::Build, at, from, MORSEL_BYTES)
+                    .writing_share(self.table_share, made as u32)
+            };
+            stages.push(Stage::new("build", (0..build).map(fill).collect()));
+        }
+        stages.extend(self.moving("move probe side", probe));
+        let look_up = |at| {
+            Morsel::reading(Task::Probe, at, lies(at, probe), MORSEL_BYTES).touching(self.table_share, ROWS)
+        };
+        stages.push(Stage::new("probe", (0..probe).map(look_up).collect()));
+        backend.run_all(&stages, &NoWork)
+    }
+
+    /// Where the copy of a morsel lies, if it has one.
+    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32) -> Option<Side> {
+        let is_near = |share| Interleave::share(share, u64::from(morsels)).is_near(u64::from(morsel));
         match self.moved {
             Moved::Share(share) => is_near(share).then_some(Side::Near),
             Moved::Mixed(share) => Some(if is_near(share) { Side::Near } else { Side::Far }),
         }
     }
 
-    fn moving(&self, name: &'static str, chunks: u32) -> Option<Stage> {
-        let bytes = self.morsel_bytes;
-        let copies = (0..chunks).filter_map(|chunk| Some((chunk, self.copy_of(chunk, chunks)?)));
-        let copy = |(chunk, to)| Morsel::reading(Task::Copy, chunk, Side::Far, bytes).writing(to, bytes);
-        let morsels: Vec<Morsel> = copies.map(copy).collect();
-        (!morsels.is_empty()).then(|| Stage::new(name, morsels))
-    }
-
-    fn reading(&self, name: &'static str, task: Task, chunks: u32, are_written: bool) -> Stage {
-        let morsel = |chunk| {
-            let from = self.copy_of(chunk, chunks).unwrap_or(Side::Far);
-            Morsel::reading(task, chunk, from, self.morsel_bytes).touching(self.table_share, self.chunk_rows)
-        };
-        let lines = Lines { bytes: self.slot_bytes, together: self.lines_together, are_written };
-        Stage { name, morsels: (0..chunks).map(morsel).collect(), order: Order::AsGiven, lines }
+    fn moving(&self, name: &'static str, morsels: u32) -> Option<Stage> {
+        let copies = (0..morsels).filter_map(|at| {
+            let to = self.copy_of(at, morsels)?;
+            Some(Morsel::reading(Task::Copy, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
+        });
+        let stage = Stage::new(name, copies.collect());
+        (!stage.morsels.is_empty()).then_some(stage)
     }
 }

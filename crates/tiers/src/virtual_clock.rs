@@ -1,14 +1,16 @@
 //! Stages under a clock that jumps: what tickets say they take, at once and the same in every run.
 //!
-//! The idea: workers are the state machines that threads drive as well ([`Flow`]). Whoever waits least is asked next, at
+//! The idea: workers are the state machines that threads drive as well (`flow.rs`). Whoever waits least is asked next, at
 //! the time it waited for; of equal ones the first. No work is done, no time passes.
 
 use crate::flow::{Flow, Queues, Step};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
+use crate::pace::latest;
 use crate::stage::{Backend, Stage, StageReport, Work};
 use farpool_place::traffic::{NoRate, Rates};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 /// Tiers that are nothing but numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,9 +78,10 @@ impl Backend for Virtual {
             Some(seed) => meter.with_noise(seed),
             None => meter,
         };
-        let queues = Queues::new(stage);
-        let mut flows: Vec<Flow<'_>> =
-            (0..self.workers).map(|_| Flow::new(&meter, &queues, self.window)).collect();
+        let (meter, queues) = (Arc::new(meter), Arc::new(Queues::new(stage)));
+        let mut flows: Vec<Flow> = (0..self.workers)
+            .map(|_| Flow::new(Arc::clone(&meter), Arc::clone(&queues), self.window))
+            .collect();
         let mut waiting: BinaryHeap<Reverse<(Picos, usize)>> =
             (0..self.workers).map(|worker| Reverse((0, worker))).collect();
         let mut end: Picos = 0;
@@ -86,18 +89,18 @@ impl Backend for Virtual {
             match flows[worker].step(now) {
                 Step::WaitUntil(due) => waiting.push(Reverse((due.max(now), worker))),
                 Step::Work(morsel) => {
-                    let takes = f64::from(morsel.read_bytes) * self.cpu_ns_per_byte * 1e3;
+                    let read = morsel.read_bytes[0] + morsel.read_bytes[1];
+                    let takes = read as f64 * self.cpu_ns_per_byte * 1e3;
                     waiting.push(Reverse((now.saturating_add(takes as u64), worker)));
                 }
                 Step::Done => end = end.max(now),
             }
         }
-        let drained = flows.iter().map(Flow::drained_seconds);
         StageReport {
             name: stage.name,
             seconds: end as f64 / PICOS_PER_SECOND,
             traffic: meter.traffic(),
-            drained_seconds: drained.fold([0.0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])]),
+            drained_seconds: latest(flows.iter().map(Flow::drained_seconds)),
         }
     }
 }

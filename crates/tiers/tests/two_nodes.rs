@@ -1,11 +1,16 @@
 //! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these in a QEMU guest; on
 //! other machines they are left out.
 
+mod strategies;
+
+use farpool_join::Kind;
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::Side;
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::region::{CHUNK_BYTES, Nodes, TieredRegion};
 use farpool_tiers::topology::Topology;
+use farpool_tiers::{Numa, TierMemory};
+use strategies::{Run, naive, strategies, total, tuples};
 
 const NODES: Nodes = Nodes { near: Some(0), far: Some(1) };
 
@@ -58,4 +63,30 @@ fn chunks_that_a_full_node_did_not_take_are_told() {
 fn both_tiers_are_measured() {
     let rates = calibrate(&Topology::read().unwrap(), 2).unwrap().rates().unwrap();
     assert_eq!(rates.check(), Ok(()));
+}
+
+/// Inputs lie on the node without CPUs; what strategies put near and far lies there, and nothing is lost on the way.
+#[test]
+#[ignore = "needs two NUMA nodes: make guest-test"]
+fn joins_by_every_strategy_are_right_and_lie_where_their_map_says() {
+    const ROWS: (usize, usize) = (20_000, 90_000);
+    let memory = TierMemory::new(NODES, 2);
+    let mut far = memory.rows(Interleave::FAR, ROWS.0 + ROWS.1).unwrap();
+    let (build, probe) = far.tuples_mut()[..ROWS.0 + ROWS.1].split_at_mut(ROWS.0);
+    build.copy_from_slice(&tuples(ROWS.0, 15_000, 0.0, 1));
+    probe.copy_from_slice(&tuples(ROWS.1, 15_000, 0.8, 2));
+    let sides = far.tuples()[..ROWS.0 + ROWS.1].split_at(ROWS.0);
+    assert_eq!(memory.bytes_by_side([sides.0, sides.1]), [0, (ROWS.0 + ROWS.1) as u64 * 16]);
+    let wanted = naive(sides.0, sides.1, Kind::Left);
+    let tiers = Numa::new(2);
+    for strategy in strategies() {
+        let run = Run { tiers: &tiers, memory: &memory, sides, kind: Kind::Left };
+        let joined = run.run(&strategy, None).unwrap();
+        assert_eq!(total(&joined), wanted, "{strategy:?}");
+        let landed = memory.landed().unwrap();
+        assert!(landed.astray.is_empty(), "{strategy:?}: {landed:?}");
+        assert_eq!(landed.share_on(0) + landed.share_on(1), 1.0, "{strategy:?}");
+    }
+    let landed = memory.landed().unwrap();
+    assert!(landed.share_on(0) > 0.1 && landed.share_on(1) > 0.1, "{:?}", landed.pages);
 }

@@ -42,6 +42,7 @@ mod shape;
 mod tiers;
 mod tiers_figures;
 mod tiers_plot;
+mod tiers_runner;
 mod waiting;
 
 use crate::Outcome;
@@ -65,7 +66,7 @@ pub(crate) enum Command {
     Scan(scan::ScanArgs),
     /// Queries as the planner chooses to run them, beside fetching, shipping and splitting all of them.
     Place(place::PlaceArgs),
-    /// Hash joins over two memory tiers, under a virtual clock or emulated, beside paper 002.
+    /// Hash joins over two memory tiers, under a virtual clock, emulated or on two nodes, beside paper 002.
     Tiers(tiers::TierArgs),
     /// What spinning and parking cost on CPUs that are idle, busy, or only one.
     Waiting(waiting::WaitingArgs),

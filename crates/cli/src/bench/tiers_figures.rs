@@ -1,39 +1,29 @@
-//! What `farpool bench tiers` measures: joins by strategy, and the curve of the partial move.
+//! What `farpool bench tiers` measures: joins by strategy, the curve of the partial move, and moving alone.
 
 use super::figures::median;
 use super::tiers::BackendKind;
+use super::tiers_runner::{Inputs as Rows, ROW_BYTES, Runner};
 use crate::exit::Failure;
 use crate::signals::Stop;
-use farpool_place::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning, Table};
-use farpool_place::interleave::Interleave;
+use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
 use farpool_place::partial_move::Linear;
 use farpool_place::phases::{Phase, Plan};
 use farpool_place::traffic::{Rates, Side, Traffic};
-use farpool_tiers::partition::{Partitions, ROW_BYTES, Sum, fill, partitions_bytes};
-use farpool_tiers::stage::{Backend, NoWork, Stage, StageReport, Task};
-use farpool_tiers::strategy::{MORSEL_BYTES, Moved, NonPartitionedRun, PartitionedRun};
-use farpool_tiers::{Emulated, Nodes, TieredRegion, Virtual};
+use farpool_tiers::stage::StageReport;
+use farpool_tiers::strategy::{
+    LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy, TABLE_ROW_BYTES,
+};
 use std::time::Instant;
 
-/// The mix of the paper's machine: three near to two far.
-const MIXED: f64 = 0.6;
-/// What looking a row up moves in the paper's tables, and in a compact one.
-const BUCKET_BYTES: u32 = 64;
-const SLOT_BYTES: u32 = 16;
-/// Lines that a worker has under way. Where latency does not count, tickets of the emulator are for more of them at once,
-/// or handing them out would take longer than they are held back.
-const LINES_TOGETHER: u32 = 12;
-const LINES_TOGETHER_EMULATED: u32 = 120;
-/// On two emulated tiers: what keeps both busy without a crowd of threads. The virtual clock has a crowd for lines, as
-/// hardware has many more under way than one group of a worker.
-const WORKERS: usize = 2;
-const CROWD: usize = 32;
 /// The paper's build sides over its probe side of 256 Mi rows.
-const BUILDS: [(&str, u32); 3] = [("1:16", 16), ("1:4", 4), ("1:1", 1)];
-/// Steps of the curve.
+const BUILDS: [(&str, usize); 3] = [("1:16", 16), ("1:4", 4), ("1:1", 1)];
+/// Steps of the curves.
 const STEPS: u32 = 20;
-/// Nanoseconds of a line of the near tier where latency counts at all.
-const NEAR_LATENCY_NS: f64 = 0.0;
+const MOVE_STEPS: u32 = 10;
+/// Batches of a probe side that may be joined beside each other.
+const BATCHES_MAX: u32 = 4;
+/// What of both sides the paper moves for a join through one table: table 1.
+const PAPER_SHARE: f64 = 0.5104;
 
 /// What is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,108 +64,39 @@ pub(super) struct Point {
     pub(super) by_bytes: f64,
 }
 
+/// A point of figure 2: all of an input is copied to a mix with the near share `x`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Move {
+    pub(super) x: f64,
+    /// Bytes of the input a second.
+    pub(super) rate: f64,
+    pub(super) by_bytes: f64,
+}
+
+impl Move {
+    /// Far bytes over near bytes while it is moved: the paper's `T(x)`.
+    pub(super) fn far_over_near(&self) -> f64 {
+        2.0 / self.x - 1.0
+    }
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Found {
     pub(super) mixed: f64,
+    pub(super) rates: Rates,
     /// `k` and `m` from bytes, and as taken.
     pub(super) partitioned: (Linear, Linear),
     pub(super) non_partitioned: (Linear, Linear),
+    pub(super) moves: Vec<Move>,
     pub(super) curve: Vec<Point>,
     /// The best share and its gain.
     pub(super) best_by_bytes: (f64, f64),
+    /// The gain of the partition phase in one pass that writes near, as taken and from bytes.
+    pub(super) one_pass: (f64, f64),
     pub(super) bars: Vec<Bar>,
     /// How long it takes to place six objects over nine phases.
     pub(super) placing_us: f64,
-}
-
-/// Runs joins, and checks what comes of them.
-struct Runner {
-    streams: Box<dyn Backend>,
-    lines: Box<dyn Backend>,
-    /// Input, copies, partitions: where work is real.
-    memory: Option<[TieredRegion; 3]>,
-    rates: Rates,
-    lines_together: u32,
-}
-
-impl Runner {
-    fn new(setting: &Setting) -> Result<Runner, Failure> {
-        let slower = |rate: f64| rate / setting.slower;
-        let paper = Rates::PAPER;
-        let rates = Rates::shared(slower(paper.near.both), slower(paper.far.both), slower(paper.together));
-        let latency = [NEAR_LATENCY_NS, setting.far_latency_ns];
-        let is_grouped = setting.backend == BackendKind::Emulated && setting.far_latency_ns == 0.0;
-        let lines_together = if is_grouped { LINES_TOGETHER_EMULATED } else { LINES_TOGETHER };
-        let runner = |streams, lines, memory| Runner { streams, lines, memory, rates, lines_together };
-        match setting.backend {
-            BackendKind::Virtual => {
-                let machine = Virtual::new(rates).map_err(Failure::failed)?;
-                let crowd = machine.with_workers(CROWD, 1).with_latency(latency[0], latency[1]);
-                Ok(runner(Box::new(machine), Box::new(crowd), None))
-            }
-            BackendKind::Emulated => {
-                let machine = Emulated::new(rates, WORKERS).map_err(Failure::failed)?;
-                let touching = machine.with_latency(latency[0], latency[1]);
-                let bytes = 2 * setting.probe_bytes as usize;
-                let region = |bytes| TieredRegion::new(bytes, Interleave::FAR, Nodes::ANY, WORKERS);
-                let memory = [bytes, bytes, partitions_bytes(bytes, WORKERS)].map(region);
-                let [input, copies, partitions] = memory.map(|region| region.map_err(Failure::failed));
-                Ok(runner(Box::new(machine), Box::new(touching), Some([input?, copies?, partitions?])))
-            }
-        }
-    }
-
-    /// Seconds of moving, of partitioning or building, and of joining or probing; and what was moved.
-    fn run(&mut self, stages: &[Stage]) -> Result<([f64; 3], Traffic), Failure> {
-        let is_touching = stages.iter().flat_map(|stage| &stage.morsels).any(|morsel| morsel.lines != [0, 0]);
-        let mut stages = stages.to_vec();
-        stages.iter_mut().for_each(|stage| stage.lines.together = self.lines_together);
-        let stages = &stages[..];
-        let reports = match &mut self.memory {
-            Some(memory) if !is_touching => partition(&*self.streams, memory, stages)?,
-            _ if is_touching => self.lines.run_all(stages, &NoWork),
-            _ => self.streams.run_all(stages, &NoWork),
-        };
-        let mut seconds = [0.0; 3];
-        let mut traffic = Traffic::default();
-        for report in &reports {
-            let phase = match report.name {
-                "join" | "probe" => 2,
-                name if name.starts_with("move") => 0,
-                _ => 1,
-            };
-            seconds[phase] += report.seconds;
-            traffic = traffic.plus(report.traffic, 1.0);
-        }
-        Ok((seconds, traffic))
-    }
-}
-
-/// Does the work of the stages, and checks that every row is in its partition once.
-fn partition(
-    backend: &dyn Backend,
-    memory: &mut [TieredRegion; 3],
-    stages: &[Stage],
-) -> Result<Vec<StageReport>, Failure> {
-    let chunks = stages.iter().flat_map(|stage| &stage.morsels).map(|morsel| morsel.chunk + 1).max();
-    let bytes = chunks.unwrap_or(0) as usize * MORSEL_BYTES as usize;
-    let [input, copies, partitions] = memory;
-    let expected: Sum = fill(&mut input.bytes_mut()[..bytes]);
-    let work = Partitions::new(
-        &input.bytes()[..bytes],
-        copies.bytes_mut(),
-        partitions.bytes_mut(),
-        backend.workers(),
-    );
-    let reports = backend.run_all(stages, &work);
-    let is_scattered =
-        stages.iter().flat_map(|stage| &stage.morsels).any(|morsel| morsel.task == Task::Scatter);
-    let outcome = work.outcome();
-    if is_scattered && (outcome.in_partitions != expected || outcome.misplaced > 0) {
-        return Err(Failure::Failed(format!("WRONG PARTITIONS: {outcome:?}, expected {expected:?}")));
-    }
-    Ok(reports)
 }
 
 /// A strategy of figure 4: what is run, and what its plan says.
@@ -184,7 +105,7 @@ struct Candidate {
     build: &'static str,
     strategy: String,
     shares: String,
-    stages: Vec<Stage>,
+    run: Strategy,
     planned_seconds: f64,
     paper: &'static str,
 }
@@ -208,71 +129,171 @@ impl Rounds {
     }
 }
 
+/// Of moving, of partitioning or building, and of joining or probing; and what was moved.
+fn by_phase(reports: &[StageReport]) -> ([f64; 3], Traffic) {
+    let mut seconds = [0.0; 3];
+    let mut traffic = Traffic::default();
+    for report in reports {
+        let phase = match report.name {
+            "join" | "probe" => 2,
+            name if name.starts_with("move") => 0,
+            _ => 1,
+        };
+        seconds[phase] += report.seconds;
+        traffic = traffic.plus(report.traffic, 1.0);
+    }
+    (seconds, traffic)
+}
+
+/// Rows of both sides, in whole morsels.
+fn rows_of(setting: &Setting, divisor: usize) -> (usize, usize) {
+    let morsel = MORSEL_BYTES as usize;
+    let probe = setting.probe_bytes as usize / morsel * morsel;
+    let build = (probe / divisor / morsel).max(1) * morsel;
+    (build / ROW_BYTES, probe / ROW_BYTES)
+}
+
+fn inputs_of((build, probe): (usize, usize)) -> Inputs {
+    Inputs { build: (build * ROW_BYTES) as f64, probe: (probe * ROW_BYTES) as f64 }
+}
+
 pub(super) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failure> {
-    let mut runner = Runner::new(setting)?;
-    let rates = runner.rates;
-    let probe_chunks = chunks_of(setting.probe_bytes as f64);
-    // The partition phase of the paper's figure 5, of its smallest build side.
-    let input = probe_chunks + probe_chunks / BUILDS[0].1;
-    let shares: Vec<f64> = (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS)).collect();
-    let moving = |x: f64| {
-        let run = PartitionedRun::new(Partitioning::MoveThenRun, Joining::Left, input, MIXED);
-        PartitionedRun { input_share: x, ..run }.stages()
+    let runner = Runner::new(setting)?;
+    let (rates, mixed) = (runner.rates, runner.mixed);
+    // The paper's smallest build side.
+    let rows = rows_of(setting, BUILDS[0].1);
+    let inputs = inputs_of(rows);
+    let found = {
+        let rows = runner.inputs(rows.0, rows.1)?;
+        let shares: Vec<f64> = (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS)).collect();
+        let partition = |partitioning, x: f64| {
+            let strategy = PartitionedStrategy::new(partitioning, Joining::Left, mixed);
+            Strategy::Partitioned(PartitionedStrategy { input_share: x, ..strategy })
+        };
+        let moving = |x: f64| partition(Partitioning::MoveThenRun, x);
+        let probing = |x: f64| Strategy::NonPartitioned(shared_table(Moved::Share(x), mixed));
+        let of_probe = |reports: Vec<StageReport>| -> Vec<StageReport> {
+            let is_of_probe =
+                |report: &StageReport| report.name == "probe" || report.name == "move probe side";
+            reports.into_iter().filter(is_of_probe).collect()
+        };
+        let measured = (setting.rounds, &runner, &rows);
+        let (partitioned, curve) = curve(measured, stop, &shares, moving, |reports| reports)?;
+        let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= mixed + 1e-9 || *x == 1.0).collect();
+        let (non_partitioned, _) = self::curve(measured, stop, &few, probing, of_probe)?;
+        let of_plan = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, inputs, mixed);
+        // Moving, then both sides.
+        let phases = |x: f64| {
+            let [moving, build, probe] = of_plan.plan.at(&rates, vec![x, mixed, mixed]).phase_seconds[..]
+            else {
+                return [0.0; 2];
+            };
+            [moving, build + probe]
+        };
+        let by_bytes = Linear::of_times(phases(0.0)[1], phases(1.0)[0], |x| phases(x)[1], mixed);
+        let probe = NonPartitioned::new(&table(Inputs { build: 0.0, ..inputs }, Some(mixed)));
+        let probe_phases = |x: f64| probe.plan.at(&rates, vec![0.0, x, mixed, mixed]).phase_seconds;
+        let probe_by_bytes =
+            Linear::of_times(probe_phases(0.0)[1], probe_phases(1.0)[0], |x| probe_phases(x)[1], mixed);
+        let planned = |x: f64| phases(x).iter().sum::<f64>();
+        let best = of_plan.plan.place(&rates, f64::INFINITY).map_err(Failure::failed)?;
+        let point = |(x, gain)| Point { x, gain, by_bytes: planned(0.0) / planned(x) };
+        let one_pass = PartitionedStrategy::new(Partitioning::OnePass, Joining::Left, mixed);
+        let near = Strategy::Partitioned(PartitionedStrategy {
+            build_share: 1.0,
+            batch_shares: vec![1.0],
+            ..one_pass
+        });
+        let phases = [partition(Partitioning::InFar, 0.0), near];
+        let phases = in_turns(measured, stop, &phases, |reports| reports)?;
+        let plan = Partitioned::new(Partitioning::OnePass, Joining::Left, inputs, mixed).plan;
+        Found {
+            mixed,
+            rates,
+            partitioned: (by_bytes, partitioned),
+            non_partitioned: (probe_by_bytes, non_partitioned),
+            moves: moves(measured, stop)?,
+            curve: curve.into_iter().map(point).collect(),
+            best_by_bytes: (best.share(of_plan.input), planned(0.0) / best.seconds()),
+            one_pass: (
+                phases[1].gain_over(&phases[0]),
+                planned(0.0) / plan.seconds(&rates, &[0.0, 1.0, 1.0]),
+            ),
+            bars: Vec::new(),
+            placing_us: placing_us(&rates)?,
+        }
     };
-    let probing = |x: f64| probe_run(0, probe_chunks, BUCKET_BYTES, MIXED, Moved::Share(x)).stages();
-    let (partitioned, curve) = curve(&mut runner, setting.rounds, stop, &shares, moving)?;
-    let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= MIXED + 1e-9 || *x == 1.0).collect();
-    let (non_partitioned, _) = self::curve(&mut runner, setting.rounds, stop, &few, probing)?;
-    let of_plan = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, bytes_of(input), MIXED);
-    let phases = |x: f64| of_plan.plan.at(&rates, vec![x, MIXED]).phase_seconds;
-    let by_bytes = Linear::of_times(phases(0.0)[1], phases(1.0)[0], |x| phases(x)[1], MIXED);
-    let probe = NonPartitioned::new(&table(0.0, bytes_of(probe_chunks), BUCKET_BYTES, Some(MIXED)));
-    let probe_phases = |x: f64| probe.plan.at(&rates, vec![0.0, x, MIXED]).phase_seconds;
-    let probe_by_bytes =
-        Linear::of_times(probe_phases(0.0)[1], probe_phases(1.0)[0], |x| probe_phases(x)[1], MIXED);
-    let planned = |x: f64| phases(x).iter().sum::<f64>();
-    let best = of_plan.plan.place(&rates, f64::INFINITY).map_err(Failure::failed)?;
-    let curve = curve.into_iter().map(|(x, gain)| Point { x, gain, by_bytes: planned(0.0) / planned(x) });
-    let curve = curve.collect();
-    Ok(Found {
-        mixed: MIXED,
-        partitioned: (by_bytes, partitioned),
-        non_partitioned: (probe_by_bytes, non_partitioned),
-        curve,
-        best_by_bytes: (best.share(of_plan.input), planned(0.0) / best.seconds()),
-        bars: bars(&mut runner, setting, stop)?,
-        placing_us: placing_us(&rates)?,
-    })
+    let bars = bars(&runner, setting, stop)?;
+    runner.check_memory()?;
+    Ok(Found { bars, ..found })
+}
+
+/// Rounds, who runs, and over which rows.
+type Measured<'a> = (usize, &'a Runner, &'a Rows<'a>);
+
+/// All strategies in turns, of which `of` says what counts.
+fn in_turns(
+    (rounds, runner, rows): Measured<'_>,
+    stop: &mut Stop,
+    strategies: &[Strategy],
+    of: impl Fn(Vec<StageReport>) -> Vec<StageReport>,
+) -> Result<Vec<Rounds>, Failure> {
+    let mut all: Vec<Rounds> = strategies.iter().map(|_| Rounds::default()).collect();
+    // Memory that was never touched is slower once.
+    let first = usize::from(runner.is_real());
+    for round in 0..rounds + first {
+        for (strategy, into) in strategies.iter().zip(&mut all) {
+            let (seconds, traffic) = by_phase(&of(runner.run(strategy, rows)?));
+            if round >= first {
+                into.seconds.push(seconds);
+                into.traffic = traffic;
+            }
+            stop.check()?;
+        }
+    }
+    Ok(all)
+}
+
+/// Figure 2: an input is copied to mixes of all near shares.
+fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> {
+    let (_, runner, rows) = measured;
+    let shares: Vec<f64> = (1..=MOVE_STEPS).map(|step| f64::from(step) / f64::from(MOVE_STEPS)).collect();
+    let copy =
+        |x: &f64| Strategy::Partitioned(PartitionedStrategy::new(Partitioning::CopyMixed, Joining::Left, *x));
+    let strategies: Vec<Strategy> = shares.iter().map(copy).collect();
+    let is_move = |report: &StageReport| report.name == "move";
+    let all = in_turns(measured, stop, &strategies, |reports| reports.into_iter().filter(is_move).collect())?;
+    let bytes = rows.bytes();
+    let point = |(x, of): (f64, Rounds)| {
+        let mut traffic = Traffic::default();
+        (traffic.far.read, traffic.far.written, traffic.near.written) = (1.0, 1.0 - x, x);
+        Move { x, rate: bytes / of.phases()[0], by_bytes: 1.0 / runner.rates.seconds(&traffic) }
+    };
+    Ok(shares.into_iter().zip(all).map(point).collect())
 }
 
 /// `k` and `m` as taken, and by share the gain over moving nothing. Shares begin with 0 and end with 1.
 fn curve(
-    runner: &mut Runner,
-    rounds: usize,
+    measured: Measured<'_>,
     stop: &mut Stop,
     shares: &[f64],
-    stages: impl Fn(f64) -> Vec<Stage>,
+    strategy: impl Fn(f64) -> Strategy,
+    of: impl Fn(Vec<StageReport>) -> Vec<StageReport>,
 ) -> Result<(Linear, Vec<(f64, f64)>), Failure> {
-    let mut all: Vec<Rounds> = shares.iter().map(|_| Rounds::default()).collect();
-    // Memory that was never touched is slower once.
-    runner.run(&stages(0.0))?;
-    for _ in 0..rounds {
-        for (x, of) in shares.iter().zip(&mut all) {
-            of.seconds.push(runner.run(&stages(*x))?.0);
-            stop.check()?;
-        }
-    }
+    let strategies: Vec<Strategy> = shares.iter().map(|x| strategy(*x)).collect();
+    let all = in_turns(measured, stop, &strategies, of)?;
     let Some((first, last)) = all.first().zip(all.last()) else {
         return Err(Failure::failed("no share was tried"));
     };
     let runs = |of: &Rounds| of.phases()[1] + of.phases()[2];
-    // The nearest share that was tried; those that the slope wants were.
+    // Between two shares that were tried, on the line between them.
     let at = |x: f64| {
-        let nearest =
-            shares.iter().zip(&all).min_by(|one, other| (one.0 - x).abs().total_cmp(&(other.0 - x).abs()));
-        nearest.map_or(0.0, |(_, of)| runs(of))
+        let behind = shares.iter().position(|tried| *tried >= x - 1e-9).unwrap_or(shares.len() - 1).max(1);
+        let (low, high) = (shares[behind - 1], shares[behind]);
+        let part = ((x - low) / (high - low)).clamp(0.0, 1.0);
+        runs(&all[behind - 1]) * (1.0 - part) + runs(&all[behind]) * part
     };
-    let linear = Linear::of_times(runs(first), last.phases()[0], at, MIXED);
+    let linear = Linear::of_times(runs(first), last.phases()[0], at, measured.1.mixed);
     Ok((linear, shares.iter().zip(&all).map(|(x, of)| (*x, of.gain_over(first))).collect()))
 }
 
@@ -299,25 +320,17 @@ fn placing_us(rates: &Rates) -> Result<f64, Failure> {
     Ok(median(times.into_iter()))
 }
 
-fn bars(runner: &mut Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>, Failure> {
-    let probe_chunks = chunks_of(setting.probe_bytes as f64);
+fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>, Failure> {
     let mut bars = Vec::new();
     for (build, divisor) in BUILDS {
-        let build_chunks = (probe_chunks / divisor).max(1);
-        let rates = runner.rates;
-        for candidates in [
-            partitioned(&rates, build, build_chunks + probe_chunks)?,
-            non_partitioned(&rates, build, build_chunks, probe_chunks)?,
-        ] {
-            let mut all: Vec<Rounds> = candidates.iter().map(|_| Rounds::default()).collect();
-            for _ in 0..setting.rounds {
-                for (candidate, of) in candidates.iter().zip(&mut all) {
-                    let (seconds, traffic) = runner.run(&candidate.stages)?;
-                    of.seconds.push(seconds);
-                    of.traffic = traffic;
-                    stop.check()?;
-                }
-            }
+        runner.trim();
+        let rows = rows_of(setting, divisor);
+        let inputs = inputs_of(rows);
+        let rows = runner.inputs(rows.0, rows.1)?;
+        for candidates in [partitioned(runner, build, inputs)?, non_partitioned(runner, build, inputs)?] {
+            let strategies: Vec<Strategy> =
+                candidates.iter().map(|candidate| candidate.run.clone()).collect();
+            let all = in_turns((setting.rounds, runner, &rows), stop, &strategies, |reports| reports)?;
             let planned_in_far = candidates.first().map_or(0.0, |first| first.planned_seconds);
             for (candidate, of) in candidates.iter().zip(&all) {
                 bars.push(Bar {
@@ -339,167 +352,108 @@ fn bars(runner: &mut Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<B
 }
 
 /// The first one stays in the far tier.
-fn partitioned(rates: &Rates, build: &'static str, chunks: u32) -> Result<Vec<Candidate>, Failure> {
+fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     use Partitioning::{CopyMixed, CopyNear, InFar, MoveThenRun, OnePass};
+    let candidate = |(partitioning, joining, paper): (Partitioning, Joining, &'static str)| {
+        let join = Partitioned::new(partitioning, joining, inputs, runner.mixed);
+        let placed = join.plan.place(&runner.rates, f64::INFINITY).map_err(Failure::failed)?;
+        let run = PartitionedStrategy::new(partitioning, joining, runner.mixed).placed(&join, &placed);
+        let near = placed.shares[join.build.index()..].iter().map(|share| format!("{share:.2}"));
+        let near = near.collect::<Vec<_>>().join(" ");
+        let (strategy, shares) = match (partitioning, joining) {
+            (OnePass, Joining::Beside { .. }) => {
+                ("* one pass, joined beside".to_owned(), format!("w {near}"))
+            }
+            (OnePass, _) => ("* one pass".to_owned(), format!("w {near}")),
+            (MoveThenRun, _) => (partitioning.name().to_owned(), format!("x {:.2}", run.input_share)),
+            _ => (partitioning.name().to_owned(), "-".to_owned()),
+        };
+        let run = Strategy::Partitioned(run);
+        let planned_seconds = placed.seconds();
+        Ok::<_, Failure>(Candidate {
+            join: "partitioned",
+            build,
+            strategy,
+            shares,
+            run,
+            planned_seconds,
+            paper,
+        })
+    };
     let strategies = [
         (InFar, Joining::After, "1"),
         (CopyNear, Joining::After, "below 1"),
         (CopyMixed, Joining::After, "below 1"),
         (MoveThenRun, Joining::After, "1.222"),
         (OnePass, Joining::After, "-"),
-        (OnePass, Joining::Beside, "-"),
     ];
-    let candidate = |(partitioning, joining, paper): (Partitioning, Joining, &'static str)| {
-        let join = Partitioned::new(partitioning, joining, bytes_of(chunks), MIXED);
-        let placed = join.plan.place(rates, f64::INFINITY).map_err(Failure::failed)?;
-        let (x, w) = (placed.share(join.input), placed.share(join.partitions));
-        let run = PartitionedRun::new(partitioning, joining, chunks, MIXED);
-        let (strategy, shares) = match (partitioning, joining) {
-            (OnePass, Joining::Beside) => ("* one pass, joined beside".to_owned(), format!("w {w:.2}")),
-            (OnePass, _) => ("* one pass".to_owned(), format!("w {w:.2}")),
-            (MoveThenRun, _) => (partitioning.name().to_owned(), format!("x {x:.2}")),
-            _ => (partitioning.name().to_owned(), "-".to_owned()),
-        };
-        Ok(Candidate {
-            join: "partitioned",
-            build,
-            strategy,
-            shares,
-            stages: PartitionedRun { input_share: x, partitions_share: w, ..run }.stages(),
-            planned_seconds: placed.seconds(),
-            paper,
-        })
-    };
-    strategies.into_iter().map(candidate).collect()
+    let mut all: Vec<Candidate> = strategies.into_iter().map(candidate).collect::<Result<_, _>>()?;
+    let beside = (2..=BATCHES_MAX).map(|batches| candidate((OnePass, Joining::Beside { batches }, "-")));
+    let beside = beside.collect::<Result<Vec<_>, _>>()?;
+    // As many batches as the plan says.
+    let best = beside.into_iter().min_by(|one, other| one.planned_seconds.total_cmp(&other.planned_seconds));
+    all.extend(best);
+    Ok(all)
 }
 
 /// The first one stays in the far tier, its table in the mix.
-fn non_partitioned(
-    rates: &Rates,
-    build: &'static str,
-    build_chunks: u32,
-    probe_chunks: u32,
-) -> Result<Vec<Candidate>, Failure> {
-    /// Table 1.
-    const PAPER_SHARE: f64 = 0.5104;
-    let (of_build, of_probe) = (bytes_of(build_chunks), bytes_of(probe_chunks));
-    let plan =
-        |slot_bytes, near_share| NonPartitioned::new(&table(of_build, of_probe, slot_bytes, near_share));
-    let seconds = |plan: &Plan, share: f64, of_table: f64| plan.seconds(rates, &[share, share, of_table]);
-    let bucket = plan(BUCKET_BYTES, Some(MIXED)).plan;
-    // A copy to the mix: what is far of it is written far as well.
-    let mixed_copy = |of: f64| {
-        let mut traffic = Traffic::default();
-        traffic.far.read = of;
-        traffic.far.written = of * (1.0 - MIXED);
-        traffic.near.written = of * MIXED;
-        rates.seconds(&traffic)
+fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
+    let (rates, mixed) = (&runner.rates, runner.mixed);
+    let in_mix = NonPartitioned::new(&table(inputs, Some(mixed)));
+    let moved = |share: f64| {
+        let mut shares = vec![mixed; 4];
+        (shares[in_mix.build.index()], shares[in_mix.probe.index()]) = (share, share);
+        in_mix.plan.at(rates, shares)
     };
-    let in_mix: f64 = {
-        let moved = bucket.at(rates, vec![MIXED, MIXED, MIXED]).phase_seconds;
-        moved[1] + moved[3] + mixed_copy(of_build) + mixed_copy(of_probe)
-    };
-    let ours = |slot_bytes| {
-        let join = plan(slot_bytes, None);
-        let placed = join.plan.place(rates, f64::INFINITY).map_err(Failure::failed)?;
-        Ok::<_, Failure>((placed.share(join.table), placed.share(join.probe), placed.seconds()))
-    };
-    let (buckets, buckets_moved, buckets_seconds) = ours(BUCKET_BYTES)?;
-    let (slots, slots_moved, slots_seconds) = ours(SLOT_BYTES)?;
-    let candidate =
-        |strategy: &str, shares: String, run: NonPartitionedRun, planned_seconds, paper| Candidate {
-            join: "non-partitioned",
-            build,
-            strategy: strategy.to_owned(),
-            shares,
-            stages: run.stages(),
-            planned_seconds,
-            paper,
+    let copied: f64 = {
+        let phases = moved(mixed).phase_seconds;
+        // A copy to the mix: what is far of it is written far as well.
+        let copy = |of: f64| {
+            let mut traffic = Traffic::default();
+            (traffic.far.read, traffic.far.written, traffic.near.written) =
+                (of, of * (1.0 - mixed), of * mixed);
+            rates.seconds(&traffic)
         };
-    let run =
-        |slot_bytes, of_table, moved| probe_run(build_chunks, probe_chunks, slot_bytes, of_table, moved);
+        phases[1] + phases[2] + phases[4] + copy(inputs.build) + copy(inputs.probe)
+    };
+    let free = NonPartitioned::new(&table(inputs, None));
+    let placed = free.plan.place(rates, f64::INFINITY).map_err(Failure::failed)?;
+    let ours = NonPartitionedStrategy::placed(&free, &placed);
+    let candidate = |strategy: &str, shares: String, run, planned_seconds, paper| Candidate {
+        join: "non-partitioned",
+        build,
+        strategy: strategy.to_owned(),
+        shares,
+        run: Strategy::NonPartitioned(run),
+        planned_seconds,
+        paper,
+    };
+    let run = |moved| shared_table(moved, mixed);
     let none = || "-".to_owned();
+    let [in_far, near] = [0.0, 1.0].map(|share| moved(share).seconds());
+    let (half, share) = (moved(PAPER_SHARE).seconds(), format!("x {PAPER_SHARE:.2}"));
     Ok(vec![
-        candidate(
-            Partitioning::InFar.name(),
-            none(),
-            run(BUCKET_BYTES, MIXED, Moved::Share(0.0)),
-            seconds(&bucket, 0.0, MIXED),
-            "1",
-        ),
-        candidate(
-            Partitioning::CopyNear.name(),
-            none(),
-            run(BUCKET_BYTES, MIXED, Moved::Share(1.0)),
-            seconds(&bucket, 1.0, MIXED),
-            "below 1",
-        ),
-        candidate(
-            Partitioning::CopyMixed.name(),
-            none(),
-            run(BUCKET_BYTES, MIXED, Moved::Mixed(MIXED)),
-            in_mix,
-            "below 1",
-        ),
-        candidate(
-            Partitioning::MoveThenRun.name(),
-            format!("x {PAPER_SHARE:.2}"),
-            run(BUCKET_BYTES, MIXED, Moved::Share(PAPER_SHARE)),
-            seconds(&bucket, PAPER_SHARE, MIXED),
-            "1.037",
-        ),
-        candidate(
-            "* table, placed",
-            format!("t {buckets:.2}"),
-            run(BUCKET_BYTES, buckets, Moved::Share(buckets_moved)),
-            buckets_seconds,
-            "-",
-        ),
-        candidate(
-            "* compact table, placed",
-            format!("t {slots:.2}"),
-            run(SLOT_BYTES, slots, Moved::Share(slots_moved)),
-            slots_seconds,
-            "-",
-        ),
+        candidate(Partitioning::InFar.name(), none(), run(Moved::Share(0.0)), in_far, "1"),
+        candidate(Partitioning::CopyNear.name(), none(), run(Moved::Share(1.0)), near, "below 1"),
+        candidate(Partitioning::CopyMixed.name(), none(), run(Moved::Mixed(mixed)), copied, "below 1"),
+        candidate(Partitioning::MoveThenRun.name(), share, run(Moved::Share(PAPER_SHARE)), half, "1.037"),
+        candidate("* table, placed", format!("t {:.2}", ours.table_share), ours, placed.seconds(), "-"),
     ])
 }
 
-fn table(build_bytes: f64, probe_bytes: f64, slot_bytes: u32, near_share: Option<f64>) -> Table {
+fn table(inputs: Inputs, near_share: Option<f64>) -> Table {
     Table {
-        build_bytes,
-        probe_bytes,
+        build_bytes: inputs.build,
+        probe_bytes: inputs.probe,
         row_bytes: ROW_BYTES as f64,
-        slot_bytes: f64::from(slot_bytes),
+        slot_bytes: f64::from(LOOKUP_BYTES),
+        table_row_bytes: TABLE_ROW_BYTES,
         near_share,
         may_move: true,
     }
 }
 
-fn probe_run(
-    build_chunks: u32,
-    probe_chunks: u32,
-    slot_bytes: u32,
-    table_share: f64,
-    moved: Moved,
-) -> NonPartitionedRun {
-    NonPartitionedRun {
-        build_chunks,
-        probe_chunks,
-        morsel_bytes: MORSEL_BYTES,
-        chunk_rows: MORSEL_BYTES / ROW_BYTES as u32,
-        slot_bytes,
-        table_share,
-        moved,
-        lines_together: LINES_TOGETHER,
-    }
-}
-
-fn chunks_of(bytes: f64) -> u32 {
-    // At most 4 GiB in pieces of 64 KiB.
-    (bytes / f64::from(MORSEL_BYTES)) as u32
-}
-
-fn bytes_of(chunks: u32) -> f64 {
-    f64::from(chunks) * f64::from(MORSEL_BYTES)
+/// A join whose table and the partitions that it is made of lie near at this share.
+fn shared_table(moved: Moved, share: f64) -> NonPartitionedStrategy {
+    NonPartitionedStrategy { moved, partitions_share: share, table_share: share }
 }

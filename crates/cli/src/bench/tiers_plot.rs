@@ -1,4 +1,4 @@
-//! Figures 4, 5 and 6 of paper 002 as `farpool bench tiers` finds them.
+//! Figures 2, 4, 5 and 6 of paper 002 as `farpool bench tiers` finds them.
 
 use super::tiers_figures::{Bar, Found};
 use crate::Outcome;
@@ -32,9 +32,12 @@ fn render(found: &Found, caption: &str) -> Result<String, String> {
         root.fill(&WHITE).map_err(|error| text(&error))?;
         let root = root.titled(caption, ("sans-serif", 14)).map_err(|error| text(&error))?;
         let (curves, rest) = root.split_vertically(CURVES_HEIGHT);
-        let (left, right) = curves.split_horizontally(WIDTH / 2);
-        figure_5(&left, found).map_err(|error| text(&error))?;
-        figure_6(&right, found).map_err(|error| text(&error))?;
+        let thirds = curves.split_evenly((1, 3));
+        if let [left, middle, right] = &thirds[..] {
+            figure_2(left, found).map_err(|error| text(&error))?;
+            figure_5(middle, found).map_err(|error| text(&error))?;
+            figure_6(right, found).map_err(|error| text(&error))?;
+        }
         let halves = rest.split_evenly((2, 1));
         for (area, join) in halves.iter().zip(["partitioned", "non-partitioned"]) {
             let bars: Vec<&Bar> = found.bars.iter().filter(|bar| bar.join == join).collect();
@@ -47,10 +50,37 @@ fn render(found: &Found, caption: &str) -> Result<String, String> {
 
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
+/// The paper's figure 2 (b), as a share of the fastest.
+fn figure_2<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> Drawn<B> {
+    let most = found.moves.iter().map(|of| of.rate.max(of.by_bytes)).fold(f64::MIN_POSITIVE, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption("figure 2: copying to a mix with x near", ("sans-serif", 14))
+        .margin(8)
+        .x_label_area_size(34)
+        .y_label_area_size(48)
+        .build_cartesian_2d(0.0..1.05, 0.0..1.15)?;
+    chart
+        .configure_mesh()
+        .x_desc("x")
+        .y_desc("rate, over the fastest")
+        .label_style(("sans-serif", 11))
+        .light_line_style(WHITE)
+        .draw()?;
+    let taken: Vec<(f64, f64)> = found.moves.iter().map(|of| (of.x, of.rate / most)).collect();
+    let by_bytes: Vec<(f64, f64)> = found.moves.iter().map(|of| (of.x, of.by_bytes / most)).collect();
+    for (name, colour, points) in [("taken", BLUE, taken), ("from bytes", BLACK, by_bytes)] {
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+    }
+    legend(&mut chart)
+}
+
 fn figure_5<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> Drawn<B> {
     let most = found.curve.iter().map(|point| point.gain.max(point.by_bytes)).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
-        .caption("figure 5: gain of moving the share x, then partitioning", ("sans-serif", 14))
+        .caption("figure 5: moving the share x, then partitioning", ("sans-serif", 14))
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(48)
@@ -94,7 +124,7 @@ fn figure_5<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> D
 
 fn figure_6<B: DrawingBackend>(area: &DrawingArea<B, Shift>, found: &Found) -> Drawn<B> {
     let mut chart = ChartBuilder::on(area)
-        .caption("figure 6: gain that the paper's model projects", ("sans-serif", 14))
+        .caption("figure 6: what the model projects", ("sans-serif", 14))
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(48)
@@ -203,9 +233,10 @@ fn legend<'a, B: DrawingBackend + 'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tiers_figures::Point;
+    use super::super::tiers_figures::{Move, Point};
     use super::*;
     use farpool_place::partial_move::Linear;
+    use farpool_place::traffic::Rates;
 
     #[test]
     fn drawing_has_every_figure_and_is_well_formed() {
@@ -224,6 +255,9 @@ mod tests {
         let linear = Linear { k: 2.4, m: 1.3 };
         let found = Found {
             mixed: 0.6,
+            rates: Rates::PAPER,
+            moves: vec![Move { x: 0.5, rate: 1e9, by_bytes: 1e9 }, Move { x: 1.0, rate: 2e9, by_bytes: 2e9 }],
+            one_pass: (2.39, 2.40),
             partitioned: (linear, linear),
             non_partitioned: (linear, linear),
             curve: vec![
@@ -237,6 +271,7 @@ mod tests {
         let drawing = render(&found, "EMULATED <tiers>").unwrap();
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
         for words in [
+            "figure 2",
             "figure 4",
             "figure 5",
             "figure 6",
@@ -248,7 +283,7 @@ mod tests {
             assert!(drawing.contains(words), "{words}");
         }
         assert!(!drawing.contains("NaN") && !drawing.contains("inf"));
-        let none = Found { curve: Vec::new(), bars: Vec::new(), ..found };
+        let none = Found { moves: Vec::new(), curve: Vec::new(), bars: Vec::new(), ..found };
         assert!(render(&none, "nothing").is_ok());
     }
 }

@@ -1,0 +1,428 @@
+//! Joins of tuples over two tiers, by any strategy: the kernels of `farpool-join`, fed and given memory as it says.
+//!
+//! The idea: kernels ask for rows, for partitions and for chunks. Rows are handed out when their bytes are there, near and
+//! far ones mixed (`feed.rs`); chunks are dealt out by shares (`memory.rs`); what is moved beforehand is read from its copy
+//! (`moving.rs`). Kernels know nothing of it. What is charged is what lies where, by address, never what a plan said.
+
+use crate::feed::Feed;
+use crate::memory::{Placed, TierMemory};
+use crate::moving::{Copies, Input, MORSEL_ROWS};
+use crate::region::RegionError;
+use crate::stage::{Morsel, Order, RealTime, Stage, StageReport, Task, evenly, mixed};
+use crate::strategy::{NonPartitionedStrategy, Part, PartitionedStrategy, Steps, Strategy, batch_of};
+use farpool_join::{
+    Equal, Hasher, JoinError, Kind, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sink, Source,
+    Table, Tuple, join_partitions_by, partition, probe, table_bytes,
+};
+use farpool_place::balance::Balance;
+use farpool_place::hash_join::{Joining, Partitioning};
+use farpool_place::traffic::Side;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What came out of a join.
+#[derive(Debug)]
+pub struct Joined<S> {
+    /// One for each worker.
+    pub sinks: Vec<S>,
+    /// Of each phase: how long it took, and what it moved on which tier.
+    pub reports: Vec<StageReport>,
+    /// Bytes of partitions by side, by where they lie.
+    pub partition_bytes: [u64; 2],
+    /// Bytes of the shared table by side, in whole chunks.
+    pub table_bytes: [u64; 2],
+}
+
+/// Joins two inputs. Rows that lie in `memory` lie where they lie; others count as far. With a balance, what is moved of an
+/// input corrects itself from side to side and from join to join, if the strategy moves a share. Where the strategy only
+/// partitions ([`Joining::Left`]), partitions are joined all the same, outside of what is reported.
+///
+/// # Errors
+/// If settings are for other threads than there are workers, there is no memory, or only one pass can do what is asked.
+pub fn join<S: Sink, E: Equal>(
+    (tiers, memory): (&dyn RealTime, &TierMemory),
+    settings: &Settings,
+    strategy: &Strategy,
+    sides: (&[Tuple], &[Tuple]),
+    how: (Kind, &E),
+    correcting: Option<&mut Balance>,
+    sinks: Vec<S>,
+) -> Result<Joined<S>, TierError> {
+    let workers = tiers.workers();
+    if settings.threads != workers || sinks.len() != workers {
+        let (threads, sinks) = (settings.threads, sinks.len());
+        return Err(TierError::Workers { workers, threads, sinks });
+    }
+    let hasher = settings.hasher(sides.0.len())?;
+    let common = Common { tiers, memory, settings, hasher: &hasher };
+    match strategy {
+        Strategy::Partitioned(strategy) => partitioned(&common, strategy, sides, how, correcting, sinks),
+        Strategy::NonPartitioned(strategy) => non_partitioned(&common, strategy, sides, how, sinks),
+    }
+}
+
+/// What all steps know.
+struct Common<'a> {
+    tiers: &'a dyn RealTime,
+    memory: &'a TierMemory,
+    settings: &'a Settings,
+    hasher: &'a Hasher,
+}
+
+impl Common<'_> {
+    /// Where the morsels of an input lie, by side, and what they have.
+    fn reads(&self, input: &Input<'_>, copies: &[Option<Side>]) -> Vec<[u64; 2]> {
+        let of_morsel = |(morsel, bytes): (usize, u64)| match copies.get(morsel).copied().flatten() {
+            Some(side) => {
+                let mut read = [0; 2];
+                read[side.index()] = bytes;
+                read
+            }
+            None => self.memory.bytes_by_side([input.original(morsel)]),
+        };
+        input.morsel_bytes().enumerate().map(of_morsel).collect()
+    }
+
+    /// Copies what is to be copied; nothing if that is nothing.
+    fn copy(&self, name: &'static str, input: &Input<'_>, copies: &[Option<Side>]) -> Option<StageReport> {
+        let before = self.reads(input, &[]);
+        let morsels = before.iter().zip(copies).zip(0..).filter_map(|((read, to), at)| {
+            let morsel = Morsel::reading_both(Task::Copy, at, *read);
+            Some(morsel.writing((*to)?, read[0] + read[1]))
+        });
+        let stage = Stage::new(name, morsels.collect());
+        (!stage.morsels.is_empty()).then(|| self.tiers.run(&stage, input))
+    }
+
+    fn feed(&self, stage: &Stage, rows: (usize, usize)) -> Feed<'_> {
+        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, rows)
+    }
+
+    /// A morsel for each partition, near and far ones mixed: of those that are laid out beforehand, many behind each other lie
+    /// in one chunk.
+    fn of_partitions(&self, task: Task, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
+        let partitions = self.hasher.partitions();
+        let read = |at: usize| self.memory.bytes_by_side(parts.iter().flat_map(|part| part.slices(at)));
+        // At most 2^14 partitions.
+        mixed((0..partitions).map(|at| Morsel::reading_both(task, at as u32, read(at))).collect())
+    }
+
+    fn bytes_of(&self, part: &Partitioned<'_>) -> [u64; 2] {
+        self.memory.bytes_by_side((0..part.partitions()).flat_map(|at| part.slices(at)))
+    }
+
+    /// Chunks that partitions need beside their rows: pieces that are not full.
+    fn spare_chunks(&self) -> usize {
+        self.tiers.workers() * (self.hasher.partitions() / 128 + 2)
+    }
+}
+
+fn morsels_of(rows: usize) -> u32 {
+    // A side has at most 2^31 rows.
+    rows.div_ceil(MORSEL_ROWS) as u32
+}
+
+fn partitioned<S: Sink, E: Equal>(
+    common: &Common<'_>,
+    strategy: &PartitionedStrategy,
+    (build, outer): (&[Tuple], &[Tuple]),
+    how: (Kind, &E),
+    correcting: Option<&mut Balance>,
+    sinks: Vec<S>,
+) -> Result<Joined<S>, TierError> {
+    let batches = strategy.joining.batches() as usize;
+    if batches > 1 && strategy.partitioning != Partitioning::OnePass {
+        return Err(TierError::Beside(strategy.partitioning));
+    }
+    let rows: Vec<(Part, &[Tuple])> = std::iter::once((Part::Build, build))
+        .chain((0..batches).map(|at| {
+            let rows = batch_of(outer.len(), MORSEL_ROWS, (at, batches));
+            (Part::Batch(at, batches), &outer[rows])
+        }))
+        .collect();
+    let placed: Vec<Placed<'_>> =
+        rows.iter().map(|(part, _)| Placed::new(common.memory, strategy.output_share(*part))).collect();
+    if strategy.partitioning == Partitioning::OnePass {
+        for (placed, (_, rows)) in placed.iter().zip(&rows) {
+            placed.reserve(size_of_val(*rows), common.spare_chunks())?;
+        }
+    }
+    let scratch = Placed::new(common.memory, 1.0);
+    let mut kernels = Kernels {
+        common,
+        strategy,
+        rows: &rows,
+        placed: &placed,
+        scratch: &scratch,
+        copies: None,
+        parts: rows.iter().map(|_| None).collect(),
+        how,
+        sinks: sinks.into_iter().map(|sink| Mutex::new(Some(sink))).collect(),
+    };
+    let reports = strategy.run(correcting, &mut kernels)?;
+    if strategy.joining == Joining::Left {
+        // What partitioning came to is known by what is found in it.
+        kernels.join(batches - 1)?;
+    }
+    let parts = kernels.parts.iter().flatten();
+    let partition_bytes = parts.map(|part| common.bytes_of(part));
+    let partition_bytes = partition_bytes.fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+    let sinks = kernels.sinks.into_iter().filter_map(|sink| sink.into_inner().ok().flatten()).collect();
+    Ok(Joined { sinks, reports, partition_bytes, table_bytes: [0; 2] })
+}
+
+/// Steps that kernels do.
+struct Kernels<'a, S, E> {
+    common: &'a Common<'a>,
+    strategy: &'a PartitionedStrategy,
+    rows: &'a [(Part, &'a [Tuple])],
+    placed: &'a [Placed<'a>],
+    scratch: &'a Placed<'a>,
+    /// Of the part that is partitioned next.
+    copies: Option<Copies<'a>>,
+    parts: Vec<Option<Partitioned<'a>>>,
+    how: (Kind, &'a E),
+    /// By worker. One that is missing was lost with an error.
+    sinks: Vec<Mutex<Option<S>>>,
+}
+
+impl<'a, S, E> Kernels<'a, S, E> {
+    /// Of a part: its place in the lists, its rows, and where its morsels are copied to.
+    fn part(&self, part: Part, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<Side>>) {
+        let at = match part {
+            Part::Build => 0,
+            Part::Batch(batch, _) => batch + 1,
+        };
+        let rows = self.rows[at].1;
+        let morsels = morsels_of(rows.len());
+        let copies = (0..morsels).map(|morsel| self.strategy.copy_of(morsel, morsels, near_share));
+        (at, rows, copies.collect())
+    }
+}
+
+impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
+    type Error = TierError;
+
+    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, TierError> {
+        let (_, rows, to) = self.part(part, near_share);
+        let mut copies = Copies::new(self.common.memory, to.clone())?;
+        let report = self.common.copy("move", &Input::new(rows, &mut copies, false), &to);
+        self.copies = Some(copies);
+        Ok(report)
+    }
+
+    fn partition(
+        &mut self,
+        part: Part,
+        near_share: f64,
+        order: Order,
+        joins: Option<usize>,
+    ) -> Result<StageReport, TierError> {
+        let (common, strategy) = (self.common, self.strategy);
+        let (at, rows, to) = self.part(part, near_share);
+        let keeps = strategy.partitioning == Partitioning::KeepWhileCounting;
+        let mut copies = match self.copies.take() {
+            Some(copies) => copies,
+            None if keeps => Copies::new(common.memory, to.clone())?,
+            None => Copies::none(),
+        };
+        let input = match keeps {
+            true => Input::new(rows, &mut copies, true),
+            false => Input::copied(rows, &copies),
+        };
+        let reads = common.reads(&input, if keeps { &[] } else { &to });
+        let reads_twice = strategy.partitioning.reads() == 2;
+        let written = strategy.output_share(part);
+        let morsel = |(number, read): (u32, [u64; 2])| {
+            let bytes = read[0] + read[1];
+            match to.get(number as usize).copied().flatten().filter(|_| keeps) {
+                Some(side) => Morsel::reading_both(Task::Count, number, read).writing(side, bytes),
+                None if reads_twice => Morsel::reading_both(Task::Count, number, read),
+                None => Morsel::reading_both(Task::Scatter, number, read).writing_share(written, bytes),
+            }
+        };
+        let mut morsels: Vec<Morsel> = (0..).zip(reads).map(morsel).collect();
+        if order == Order::AsGiven && !strategy.is_blocked {
+            morsels = mixed(morsels);
+        }
+        let before = joins.and_then(|batch| Some((self.parts[0].as_ref()?, self.parts[batch + 1].as_ref()?)));
+        if let Some((build, batch)) = before {
+            morsels = evenly(morsels, common.of_partitions(Task::Join, &[build, batch]));
+        }
+        let failed = Mutex::new(None);
+        let join_one = |worker: usize, partition: usize| {
+            let Some((sides, slot)) = before.zip(self.sinks.get(worker)) else { return };
+            let mut slot = lock(slot);
+            let Some(sink) = slot.take() else { return };
+            let alone = Settings { threads: 1, ..*common.settings };
+            let once = Once { partition, is_handed: AtomicBool::new(false) };
+            match join_partitions_by(&alone, self.scratch, sides, &once, self.how, vec![sink]) {
+                Ok(mut sinks) => *slot = sinks.pop(),
+                Err(error) => *lock(&failed) = Some(error),
+            }
+        };
+        let stage = Stage { order, ..Stage::new("partition", morsels) };
+        let placed = &self.placed[at];
+        let feed = common.feed(&stage, (MORSEL_ROWS, rows.len())).joining(&join_one);
+        let (feed, partitioner) = match reads_twice {
+            true => (feed.reading_again(&placed.room), Partitioner::TwoReads),
+            false => (feed.writing_to(&placed.room), Partitioner::OnePass),
+        };
+        let side = if part == Part::Build { Of::Build } else { Of::Probe };
+        let settings = Settings { partitioner, ..*common.settings };
+        let made = partition(&settings, common.hasher, placed, side, &input, &feed)?;
+        let report = feed.finish();
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error.into());
+        }
+        self.parts[at] = Some(made);
+        Ok(report)
+    }
+
+    fn join(&mut self, batch: usize) -> Result<StageReport, TierError> {
+        let common = self.common;
+        let sides = self.parts[0].as_ref().zip(self.parts[batch + 1].as_ref());
+        let Some((build, probe)) = sides else { return Err(JoinError::Unlike.into()) };
+        let morsels = common.of_partitions(Task::Join, &[build, probe]);
+        let feed = common.feed(&Stage::new("join", morsels), (1, common.hasher.partitions()));
+        let sinks = self.sinks.iter().filter_map(|sink| lock(sink).take()).collect();
+        let sinks =
+            join_partitions_by(common.settings, self.scratch, (build, probe), &feed, self.how, sinks)?;
+        let report = feed.finish();
+        self.sinks = sinks.into_iter().map(|sink| Mutex::new(Some(sink))).collect();
+        Ok(report)
+    }
+}
+
+/// One partition.
+struct Once {
+    partition: usize,
+    is_handed: AtomicBool,
+}
+
+impl Morsels for Once {
+    fn next(&self, _worker: usize) -> Option<Range<usize>> {
+        let is_first = !self.is_handed.swap(true, Ordering::Relaxed);
+        is_first.then_some(self.partition..self.partition + 1)
+    }
+}
+
+fn non_partitioned<S: Sink, E: Equal>(
+    common: &Common<'_>,
+    strategy: &NonPartitionedStrategy,
+    (build, outer): (&[Tuple], &[Tuple]),
+    how: (Kind, &E),
+    sinks: Vec<S>,
+) -> Result<Joined<S>, TierError> {
+    let (memory, mut reports) = (common.memory, Vec::new());
+    let copies_of = |rows: &[Tuple]| -> Vec<Option<Side>> {
+        let morsels = morsels_of(rows.len());
+        (0..morsels).map(|morsel| strategy.copy_of(morsel, morsels)).collect()
+    };
+    let to = copies_of(build);
+    let mut copies = Copies::new(memory, to.clone())?;
+    reports.extend(common.copy("move build side", &Input::new(build, &mut copies, false), &to));
+    let input = Input::copied(build, &copies);
+    let placed = Placed::new(memory, strategy.partitions_share);
+    placed.reserve(size_of_val(build), common.spare_chunks())?;
+    let scatter = |(at, read): (u32, [u64; 2])| {
+        let morsel = Morsel::reading_both(Task::Scatter, at, read);
+        morsel.writing_share(strategy.partitions_share, read[0] + read[1])
+    };
+    let morsels = (0..).zip(common.reads(&input, &to)).map(scatter).collect();
+    let stage = Stage::new("partition", mixed(morsels));
+    let feed = common.feed(&stage, (MORSEL_ROWS, build.len())).writing_to(&placed.room);
+    let settings = Settings { partitioner: Partitioner::OnePass, ..*common.settings };
+    let parts = partition(&settings, common.hasher, &placed, Of::Build, &input, &feed)?;
+    reports.push(feed.finish());
+
+    let of_table = Placed::new(memory, strategy.table_share);
+    let fill = |morsel: Morsel| {
+        let made = table_bytes(parts.count(morsel.chunk as usize)) as u64;
+        morsel.writing_share(strategy.table_share, made)
+    };
+    let morsels = common.of_partitions(Task::Build, &[&parts]).into_iter().map(fill).collect();
+    let feed = common.feed(&Stage::new("build", morsels), (1, parts.partitions()));
+    let feed = feed.writing_to(&of_table.room);
+    let table = Table::build_by(&settings, &of_table, &parts, &feed)?;
+    reports.push(feed.finish());
+    let partition_bytes = common.bytes_of(&parts);
+    drop(parts);
+
+    let to = copies_of(outer);
+    let mut copies = Copies::new(memory, to.clone())?;
+    reports.extend(common.copy("move probe side", &Input::new(outer, &mut copies, false), &to));
+    let input = Input::copied(outer, &copies);
+    let [near, far] = of_table.dealt();
+    let share = near as f64 / (near + far).max(1) as f64;
+    let look_up = |(at, read): (u32, [u64; 2])| {
+        // A morsel has as many rows as fit 64 KiB.
+        let rows = ((read[0] + read[1]) / size_of::<Tuple>() as u64) as u32;
+        Morsel::reading_both(Task::Probe, at, read).touching(share, rows)
+    };
+    let morsels = (0..).zip(common.reads(&input, &to)).map(look_up).collect();
+    let stage = Stage::new("probe", mixed(morsels));
+    let feed = common.feed(&stage, (MORSEL_ROWS, input.rows()));
+    let sinks = probe(&settings, &table, (&input, &feed), how, sinks)?;
+    reports.push(feed.finish());
+    Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.dealt() })
+}
+
+/// A worker that panicked has said so; the others go on.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a join over tiers could not be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TierError {
+    /// By its kernels.
+    Join(JoinError),
+    /// There is no memory of a tier.
+    Region(RegionError),
+    /// Settings or sinks are for another number of threads than there are workers.
+    Workers {
+        /// Of the tiers.
+        workers: usize,
+        /// Of the settings.
+        threads: usize,
+        /// How many there are.
+        sinks: usize,
+    },
+    /// Batches were to be joined beside a partitioning that reads more than once.
+    Beside(Partitioning),
+}
+
+impl fmt::Display for TierError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TierError::Join(error) => error.fmt(f),
+            TierError::Region(error) => error.fmt(f),
+            TierError::Workers { workers, threads, sinks } => write!(
+                f,
+                "settings of {threads} threads and {sinks} sinks for a join of {workers} workers: as many of each are permitted"
+            ),
+            TierError::Beside(partitioning) => write!(
+                f,
+                "batches joined beside partitioning {}; only one pass is permitted",
+                partitioning.name()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TierError {}
+
+impl From<JoinError> for TierError {
+    fn from(error: JoinError) -> TierError {
+        TierError::Join(error)
+    }
+}
+
+impl From<RegionError> for TierError {
+    fn from(error: RegionError) -> TierError {
+        TierError::Region(error)
+    }
+}

@@ -1,0 +1,296 @@
+//! Memory of two tiers for joins: chunks of either, kept for the next join, and where everything lies.
+//!
+//! The idea: a join asks for chunks of 2 MiB and says what for; a plan says how much of that should lie near. [`TierMemory`]
+//! has chunks of both tiers, present before they are asked for, and [`Placed`] deals them out: every so many near, evenly
+//! mixed. Tables, and partitions that are laid out beforehand, lie in one run of chunks, mixed in the same way. Where a row
+//! lies is then a matter of its address ([`TierMemory::bytes_by_side`]).
+//!
+//! Invariant: a chunk is in a list of free ones, or lent out once; regions live as long as the memory.
+#![allow(unsafe_code)]
+
+use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
+use crate::room::Room;
+use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
+use farpool_place::interleave::Interleave;
+use farpool_place::traffic::Side;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
+
+/// Shares are kept to this exactness: any beginning of a run is as evenly mixed as all of it.
+const PARTS: u64 = 1 << 20;
+/// Single chunks are made so many at a time.
+const SLAB_CHUNKS: usize = 16;
+
+/// Memory of two tiers.
+#[derive(Debug)]
+pub struct TierMemory {
+    nodes: Nodes,
+    threads: usize,
+    pools: Mutex<Pools>,
+}
+
+#[derive(Debug, Default)]
+struct Pools {
+    /// Free chunks, by side: of which region, and which of it.
+    singles: [Vec<(Arc<TieredRegion>, usize)>; 2],
+    /// Free runs.
+    runs: Vec<(Interleave, Arc<TieredRegion>)>,
+    /// All regions, by where they begin.
+    known: BTreeMap<usize, Arc<TieredRegion>>,
+}
+
+impl TierMemory {
+    /// Of these nodes, made present by so many threads. Nothing is taken yet.
+    pub fn new(nodes: Nodes, threads: usize) -> TierMemory {
+        TierMemory { nodes, threads, pools: Mutex::default() }
+    }
+
+    /// Has so many free chunks of a tier, so that nobody waits for the kernel to zero them.
+    pub fn reserve(&self, side: Side, chunks: usize) -> Result<(), RegionError> {
+        let missing = chunks.saturating_sub(self.pools().singles[side.index()].len());
+        if missing == 0 { Ok(()) } else { self.make_singles(side, missing) }
+    }
+
+    /// Rows of an input of so many, which lie near at this rate. Their content is whatever was there.
+    pub fn rows(&self, interleave: Interleave, rows: usize) -> Result<Memory<'_>, RegionError> {
+        self.run(interleave, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES))
+    }
+
+    /// Bytes of rows by side. What is no memory of this one lies far.
+    pub fn bytes_by_side<'t>(&self, slices: impl IntoIterator<Item = &'t [Tuple]>) -> [u64; 2] {
+        let pools = self.pools();
+        let mut bytes = [0; 2];
+        for slice in slices {
+            let (mut at, end) = (slice.as_ptr().addr(), slice.as_ptr_range().end.addr());
+            while at < end {
+                let region = pools.known.range(..=at).next_back();
+                let inside = region.filter(|(base, region)| at < *base + region.len());
+                let (side, until) = match inside {
+                    Some((base, region)) => {
+                        let offset = at - base;
+                        (region.side_of(offset), base + (offset / CHUNK_BYTES + 1) * CHUNK_BYTES)
+                    }
+                    None => (Side::Far, end),
+                };
+                let until = until.min(end);
+                bytes[side.index()] += (until - at) as u64;
+                at = until;
+            }
+        }
+        bytes
+    }
+
+    /// Asks the kernel where the pages of all chunks lie.
+    pub fn landed(&self) -> Result<Landed, RegionError> {
+        let known: Vec<Arc<TieredRegion>> = self.pools().known.values().cloned().collect();
+        let mut landed = Landed::default();
+        for region in known {
+            landed.add(region.landed()?);
+        }
+        Ok(landed)
+    }
+
+    /// Gives back to the system what nobody has.
+    pub fn trim(&self) {
+        let mut pools = self.pools();
+        let Pools { singles, runs, known } = &mut *pools;
+        singles.iter_mut().for_each(Vec::clear);
+        runs.clear();
+        // What is left is lent out, at least in part; its free chunks are lost until it comes back as a whole.
+        known.retain(|_, region| Arc::strong_count(region) > 1);
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Pools> {
+        // Nothing is half done when this lock is poisoned.
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_singles(&self, side: Side, count: usize) -> Result<(), RegionError> {
+        let interleave = if side == Side::Near { Interleave::NEAR } else { Interleave::FAR };
+        let region = self.region(count, interleave)?;
+        let chunks = (0..region.chunk_map().len()).rev().map(|chunk| (Arc::clone(&region), chunk));
+        self.pools().singles[side.index()].extend(chunks);
+        Ok(())
+    }
+
+    fn region(&self, chunks: usize, interleave: Interleave) -> Result<Arc<TieredRegion>, RegionError> {
+        let bytes = chunks.saturating_mul(CHUNK_BYTES);
+        let region = Arc::new(TieredRegion::new(bytes, interleave, self.nodes, self.threads)?);
+        self.pools().known.insert(region.base().addr(), Arc::clone(&region));
+        Ok(region)
+    }
+
+    /// One chunk of a tier.
+    pub(crate) fn chunk(&self, side: Side) -> Result<Memory<'_>, RegionError> {
+        loop {
+            let single = self.pools().singles[side.index()].pop();
+            let Some((region, chunk)) = single else {
+                self.make_singles(side, SLAB_CHUNKS)?;
+                continue;
+            };
+            return Ok(self.lend(region, Lent::Single { side, chunk }, chunk, 1));
+        }
+    }
+
+    /// So many chunks in a row.
+    pub(crate) fn run(&self, interleave: Interleave, count: usize) -> Result<Memory<'_>, RegionError> {
+        if count == 0 {
+            return Ok(Memory::none());
+        }
+        let mut pools = self.pools();
+        // Any beginning of a run is mixed as all of it is; one that is far too long is for others.
+        let fits = |(of, region): &(Interleave, Arc<TieredRegion>)| {
+            let chunks = region.chunk_map().len();
+            *of == interleave && (count..=2 * count + 4).contains(&chunks)
+        };
+        let kept = pools.runs.iter().position(fits).map(|at| pools.runs.swap_remove(at));
+        drop(pools);
+        let region = match kept {
+            Some((_, region)) => region,
+            // How long a run must be differs a little from one time to the next.
+            None => self.region(count + count / 16 + 1, interleave)?,
+        };
+        Ok(self.lend(region, Lent::Run { interleave }, 0, count))
+    }
+
+    fn lend(&self, region: Arc<TieredRegion>, lent: Lent, first: usize, count: usize) -> Memory<'_> {
+        // SAFETY: `first + count` is no more than the region has, so the address lies within its mapping; it is not null.
+        let start = unsafe { NonNull::new_unchecked(region.base().add(first * CHUNK_BYTES).cast::<Line>()) };
+        let loan = Loan { memory: self, region, lent };
+        // SAFETY: the loan keeps the region, which stays where it is, is writable, aligned to chunks and initialised (zeroed
+        // by the kernel, then written by joins only). The chunks are in no free list until the loan is dropped, so they
+        // are lent once, and nobody reads a region of this module through its slices.
+        unsafe { Memory::new(start, count * CHUNK_LINES, Box::new(loan)) }
+    }
+}
+
+/// What is out, and where it belongs.
+#[derive(Clone, Copy)]
+enum Lent {
+    Single { side: Side, chunk: usize },
+    Run { interleave: Interleave },
+}
+
+/// Chunks that are out. Dropped, they are kept for the next who asks.
+struct Loan<'m> {
+    memory: &'m TierMemory,
+    region: Arc<TieredRegion>,
+    lent: Lent,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let region = Arc::clone(&self.region);
+        let mut pools = self.memory.pools();
+        match self.lent {
+            Lent::Single { side, chunk } => pools.singles[side.index()].push((region, chunk)),
+            Lent::Run { interleave } => pools.runs.push((interleave, region)),
+        }
+    }
+}
+
+/// Memory of one object of a join, a share of which lies near. What a thread works in lies near, as it stays in its cache.
+#[derive(Debug)]
+pub(crate) struct Placed<'m> {
+    memory: &'m TierMemory,
+    interleave: Interleave,
+    taken: AtomicU64,
+    pub(crate) room: Arc<Room>,
+    /// By side, all that was taken.
+    dealt: [AtomicU64; 2],
+}
+
+impl<'m> Placed<'m> {
+    pub(crate) fn new(memory: &'m TierMemory, near_share: f64) -> Placed<'m> {
+        let interleave = Interleave::share(near_share, PARTS);
+        Placed {
+            memory,
+            interleave,
+            taken: AtomicU64::new(0),
+            room: Arc::default(),
+            dealt: Default::default(),
+        }
+    }
+
+    /// By side, what was taken of it in whole chunks.
+    pub(crate) fn dealt(&self) -> [u64; 2] {
+        self.dealt.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    fn deal(&self, bytes: [u64; 2]) {
+        self.room.add(bytes);
+        self.dealt.iter().zip(bytes).for_each(|(dealt, bytes)| {
+            dealt.fetch_add(bytes, Ordering::Relaxed);
+        });
+    }
+
+    /// Has chunks for so many bytes, and for what stays empty.
+    pub(crate) fn reserve(&self, bytes: usize, spare_chunks: usize) -> Result<(), RegionError> {
+        let all = bytes.div_ceil(CHUNK_BYTES) + spare_chunks;
+        let near = self.interleave.near_among(all as u64) as usize;
+        self.memory.reserve(Side::Near, near)?;
+        self.memory.reserve(Side::Far, all - near)
+    }
+
+    /// By side, of so many chunks from the first one on.
+    fn bytes_of_first(&self, chunks: u64) -> [u64; 2] {
+        let near = self.interleave.near_among(chunks);
+        [near, chunks - near].map(|chunks| chunks * CHUNK_BYTES as u64)
+    }
+}
+
+impl Chunks for Placed<'_> {
+    fn take(&self, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
+        let refused = |error: RegionError| JoinError::Memory(error.to_string());
+        match (purpose, count) {
+            (Purpose::Scratch { .. }, 1) => self.memory.chunk(Side::Near).map_err(refused),
+            (Purpose::Scratch { .. }, _) => self.memory.run(Interleave::NEAR, count).map_err(refused),
+            (Purpose::Partition { .. }, 1) => {
+                let at = self.taken.fetch_add(1, Ordering::Relaxed);
+                let side = if self.interleave.is_near(at) { Side::Near } else { Side::Far };
+                let mut bytes = [0; 2];
+                bytes[side.index()] = CHUNK_BYTES as u64;
+                self.deal(bytes);
+                self.memory.chunk(side).map_err(refused)
+            }
+            (Purpose::Partition { .. } | Purpose::Table, _) => {
+                self.deal(self.bytes_of_first(count as u64));
+                self.memory.run(self.interleave, count).map_err(refused)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_lie_as_they_are_dealt_and_come_back() {
+        let memory = TierMemory::new(Nodes::ANY, 2);
+        let placed = Placed::new(&memory, 0.75);
+        let purpose = Purpose::Partition { side: farpool_join::Side::Probe, worker: 0 };
+        for _ in 0..3 {
+            let all: Vec<Memory<'_>> = (0..8).map(|_| placed.take(purpose, 1).unwrap()).collect();
+            let bytes = memory.bytes_by_side(all.iter().map(Memory::tuples));
+            assert_eq!(bytes.map(|bytes| bytes as usize / CHUNK_BYTES), [6, 2]);
+        }
+        assert_eq!(memory.landed().unwrap().chunks, 2 * SLAB_CHUNKS, "what came back was lent again");
+        let table = placed.take(Purpose::Table, 12).unwrap();
+        let tuples = table.tuples();
+        assert_eq!(memory.bytes_by_side([tuples]).map(|bytes| bytes as usize / CHUNK_BYTES), [9, 3]);
+        // A part that begins and ends within chunks.
+        let part = &tuples[100..tuples.len() - 300];
+        assert_eq!(memory.bytes_by_side([part]).iter().sum::<u64>(), size_of_val(part) as u64);
+        assert_eq!(memory.bytes_by_side([&[Tuple::default()][..]]), [0, 16], "elsewhere is far");
+        memory.trim();
+        assert_eq!(memory.bytes_by_side([tuples]).map(|bytes| bytes as usize / CHUNK_BYTES), [9, 3]);
+        drop(table);
+        memory.trim();
+        assert_eq!(memory.landed().unwrap().chunks, 0);
+    }
+}

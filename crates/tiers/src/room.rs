@@ -1,0 +1,54 @@
+//! Where what is written goes: room in chunks that were taken, by side.
+//!
+//! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of all
+//! partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
+
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes that are taken and not yet written, by side.
+#[derive(Debug, Default)]
+pub(crate) struct Room(Mutex<[u64; 2]>);
+
+impl Room {
+    /// There is more.
+    pub(crate) fn add(&self, bytes: [u64; 2]) {
+        let mut room = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *room = [room[0].saturating_add(bytes[0]), room[1].saturating_add(bytes[1])];
+    }
+
+    /// Fills as many bytes as `planned` has, and says where. As planned if there is not room for them: rows wait in
+    /// buffers, so they are read before chunks are taken for them.
+    pub(crate) fn fill(&self, planned: [u64; 2]) -> [u64; 2] {
+        let all = planned[0].saturating_add(planned[1]);
+        let mut room = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = room[0].saturating_add(room[1]);
+        if all == 0 || there < all {
+            *room = [0, 1].map(|side: usize| room[side].saturating_sub(planned[side]));
+            return planned;
+        }
+        let near = (u128::from(all) * u128::from(room[0]) / u128::from(there)) as u64;
+        // Rounding may leave a byte too much for what is far.
+        let near = near.max(all.saturating_sub(room[1]));
+        *room = [room[0] - near, room[1] - (all - near)];
+        [near, all - near]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_shared_out_by_room_and_fills_it_exactly() {
+        let room = Room::default();
+        assert_eq!(room.fill([3, 1]), [3, 1], "as planned while there is none");
+        room.add([600, 400]);
+        let mut written = [0, 0];
+        for bytes in [7, 100, 250, 643] {
+            let [near, far] = room.fill([bytes, 0]);
+            assert_eq!(near + far, bytes);
+            written = [written[0] + near, written[1] + far];
+        }
+        assert_eq!(written, [600, 400]);
+    }
+}

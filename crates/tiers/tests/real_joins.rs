@@ -1,0 +1,110 @@
+//! Joins over tiers with real kernels on real memory: whatever the strategy, the same rows come out as of a join by a map, and
+//! what is charged is what lies where. Nothing is asserted of times.
+
+mod strategies;
+
+use farpool_join::{Exact, Kind, Settings, Tuple};
+use farpool_place::balance::Balance;
+use farpool_place::hash_join::{Joining, Partitioning};
+use farpool_place::interleave::Interleave;
+use farpool_place::traffic::{Rates, Side};
+use farpool_tiers::stage::{RealTime, StageReport};
+use farpool_tiers::strategy::{PartitionedStrategy, Strategy};
+use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, join};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use strategies::{ALPHA, Run, Sum, drawn, naive, strategies, total, tuples};
+
+fn fast(workers: usize) -> Emulated {
+    Emulated::new(Rates::shared(30e9, 20e9, 40e9), workers).unwrap()
+}
+
+#[test]
+fn every_strategy_gives_what_a_map_gives() {
+    let cases = std::env::var("FARPOOL_JOIN_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(120);
+    let memory = TierMemory::new(Nodes::ANY, 2);
+    let strategies = strategies();
+    let rows = prop_oneof![Just(0usize), 1usize..50, 1usize..10_000, 1usize..100_000];
+    let inputs = (rows.clone(), rows, 1u64..20_000, 0.0f64..1.5, 0..Kind::ALL.len(), 0u64..1_000);
+    let machine = (0..strategies.len(), 1usize..=4, any::<bool>());
+    let mut runner = TestRunner::new(Config { cases, ..Config::default() });
+    runner
+        .run(&(inputs, machine), |((build, probe, keys, skew, kind, seed), (at, workers, is_emulated))| {
+            // Both sides skewed would be more pairs than there is time for.
+            let builds = tuples(build, keys.max(build as u64 / 3), 0.0, seed);
+            let probes = tuples(probe, keys, skew, seed + 1);
+            let (emulated, numa) = (fast(workers), Numa::new(workers));
+            let tiers: &dyn RealTime = if is_emulated { &emulated } else { &numa };
+            let kind = Kind::ALL[kind];
+            let run = Run { tiers, memory: &memory, sides: (&builds, &probes), kind };
+            let mut balance = Balance::new(0.3);
+            let joined = run.run(&strategies[at], Some(&mut balance)).unwrap();
+            prop_assert_eq!(total(&joined), naive(&builds, &probes, kind), "{:?}", &strategies[at]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// What tickets were issued for is what lies where, by address: to the rows that wait in buffers.
+#[test]
+fn what_is_charged_is_what_lies_where() {
+    let memory = TierMemory::new(Nodes::ANY, 2);
+    let (build, probe) = (300_000, 1_200_000);
+    let mut far = memory.rows(Interleave::FAR, build + probe).unwrap();
+    let tuples = &mut far.tuples_mut()[..build + probe];
+    for (row, tuple) in tuples.iter_mut().enumerate() {
+        // Keys of the build side, which come first, differ.
+        let key = if row < build { row as u64 } else { drawn(row as u64) % build as u64 };
+        *tuple = Tuple { key: key as i64, payload: row as i64 };
+    }
+    let sides = far.tuples()[..build + probe].split_at(build);
+    let tiers = fast(2);
+    let run = Run { tiers: &tiers, memory: &memory, sides, kind: Kind::Semi };
+    let all_bytes = ((build + probe) * 16) as f64;
+    for strategy in strategies() {
+        let joined = run.run(&strategy, None).unwrap();
+        let what = format!("{strategy:?} {:?}", joined.reports);
+        let written = |name: &str, side: Side| -> f64 {
+            let of = joined.reports.iter().filter(|report: &&StageReport| report.name == name);
+            of.map(|report| report.traffic.of(side).written).sum()
+        };
+        let Strategy::Partitioned(strategy) = &strategy else {
+            let table: u64 = joined.table_bytes.iter().sum();
+            let made = written("build", Side::Near) + written("build", Side::Far);
+            assert!(made > 0.8 * table as f64 && made <= table as f64, "{what}");
+            continue;
+        };
+        assert_eq!(joined.partition_bytes.iter().sum::<u64>() as f64, all_bytes, "{what}");
+        let kept =
+            if strategy.partitioning == Partitioning::KeepWhileCounting { 0.54 * all_bytes } else { 0.0 };
+        for side in Side::ALL {
+            let kept = if side == Side::Near { kept } else { 0.0 };
+            let lies = joined.partition_bytes[side.index()] as f64;
+            // Of the partitions of two threads, pieces that are not full lie anywhere.
+            assert!(
+                (written("partition", side) - kept - lies).abs() < 0.08 * all_bytes,
+                "{side}: {lies} {what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let memory = TierMemory::new(Nodes::ANY, 1);
+    let tiers = Numa::new(2);
+    let run = Run { tiers: &tiers, memory: &memory, sides: (&[], &[]), kind: Kind::Inner };
+    let beside = PartitionedStrategy::new(Partitioning::InFar, Joining::Beside { batches: 2 }, ALPHA);
+    let error = run.run(&Strategy::Partitioned(beside), None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "batches joined beside partitioning in the far tier; only one pass is permitted"
+    );
+    let settings = Settings::new(3, 7);
+    let how = (Kind::Inner, &Exact);
+    let sinks = vec![Sum::default(); 2];
+    let error =
+        join((&tiers, &memory), &settings, &strategies()[0], (&[], &[]), how, None, sinks).unwrap_err();
+    let words = "settings of 3 threads and 2 sinks for a join of 2 workers: as many of each are permitted";
+    assert_eq!(error.to_string(), words);
+}
