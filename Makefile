@@ -102,7 +102,7 @@ reference: $(READY) # What DuckDB answers.
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
-guest-test: ## Where memory of two NUMA nodes lands, in a QEMU guest whose second node has no CPUs
+guest-test: ## Where memory of two NUMA nodes lands, and joins over them, in a QEMU guest whose second node has no CPUs
 	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
 	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(CARGO_TARGET_DIR)/release/deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 

@@ -27,7 +27,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Joined<S> {
     /// One for each worker.
     pub sinks: Vec<S>,
-    /// Of each phase: how long it took, and what it moved on which tier.
+    /// Of each phase: how long it took, and what it moved on which tier. Taking memory beforehand, and finding out where
+    /// partitions lie, stands between phases and in none.
     pub reports: Vec<StageReport>,
     /// Bytes of partitions by side, by where they lie.
     pub partition_bytes: [u64; 2],

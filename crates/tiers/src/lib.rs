@@ -36,7 +36,7 @@ mod virtual_clock;
 
 pub use emulated::Emulated;
 pub use join::{Joined, TierError, join};
-pub use memory::TierMemory;
+pub use memory::{TierMemory, share_in_chunks};
 pub use numa::Numa;
 pub use pace::Pace;
 pub use region::{Nodes, TieredRegion};

@@ -25,6 +25,12 @@ const PARTS: u64 = 1 << 20;
 /// Single chunks are made so many at a time.
 const SLAB_CHUNKS: usize = 16;
 
+/// The near share that so many bytes in whole chunks come to, when they are asked for at a share.
+pub fn share_in_chunks(near_share: f64, bytes: usize) -> f64 {
+    let chunks = bytes.div_ceil(CHUNK_BYTES).max(1) as u64;
+    Interleave::share(near_share, PARTS).near_among(chunks) as f64 / chunks as f64
+}
+
 /// Memory of two tiers.
 #[derive(Debug)]
 pub struct TierMemory {
@@ -280,6 +286,7 @@ mod tests {
             assert_eq!(bytes.map(|bytes| bytes as usize / CHUNK_BYTES), [6, 2]);
         }
         assert_eq!(memory.landed().unwrap().chunks, 2 * SLAB_CHUNKS, "what came back was lent again");
+        assert_eq!(share_in_chunks(0.7, 12 * CHUNK_BYTES - 1), 8.0 / 12.0);
         let table = placed.take(Purpose::Table, 12).unwrap();
         let tuples = table.tuples();
         assert_eq!(memory.bytes_by_side([tuples]).map(|bytes| bytes as usize / CHUNK_BYTES), [9, 3]);

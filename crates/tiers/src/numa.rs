@@ -6,7 +6,9 @@
 use crate::meter::Meter;
 use crate::pace::Pace;
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
+use crate::topology::Node;
 use farpool_place::traffic::Rates;
+use rustix::thread::CpuSet;
 
 /// Tiers of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,17 @@ impl Numa {
     /// With so many workers, each on a CPU of its own if there are as many.
     pub fn new(workers: usize) -> Numa {
         Numa { workers: workers.clamp(1, 256) }
+    }
+
+    /// With a worker for each CPU of the near node. This thread, and those that it starts from now on, keep to these: on CPUs
+    /// of another node, near would be far.
+    pub fn beside(near: &Node) -> Numa {
+        let mut cpus = CpuSet::new();
+        let known = near.cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU);
+        known.for_each(|cpu| cpus.set(cpu));
+        // Where this is not permitted, threads go where they like.
+        let _ = rustix::thread::sched_setaffinity(None, &cpus);
+        Numa::new(near.cpus.len())
     }
 }
 

@@ -9,6 +9,7 @@ use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Par
 use farpool_place::partial_move::Linear;
 use farpool_place::phases::{Phase, Plan};
 use farpool_place::traffic::{Rates, Side, Traffic};
+use farpool_tiers::share_in_chunks;
 use farpool_tiers::stage::StageReport;
 use farpool_tiers::strategy::{
     LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy, TABLE_ROW_BYTES,
@@ -171,7 +172,8 @@ pub(super) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
             Strategy::Partitioned(PartitionedStrategy { input_share: x, ..strategy })
         };
         let moving = |x: f64| partition(Partitioning::MoveThenRun, x);
-        let probing = |x: f64| Strategy::NonPartitioned(shared_table(Moved::Share(x), mixed));
+        let table_mix = in_chunks(mixed, inputs);
+        let probing = |x: f64| Strategy::NonPartitioned(shared_table(Moved::Share(x), table_mix));
         let of_probe = |reports: Vec<StageReport>| -> Vec<StageReport> {
             let is_of_probe =
                 |report: &StageReport| report.name == "probe" || report.name == "move probe side";
@@ -191,8 +193,8 @@ pub(super) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
             [moving, build + probe]
         };
         let by_bytes = Linear::of_times(phases(0.0)[1], phases(1.0)[0], |x| phases(x)[1], mixed);
-        let probe = NonPartitioned::new(&table(Inputs { build: 0.0, ..inputs }, Some(mixed)));
-        let probe_phases = |x: f64| probe.plan.at(&rates, vec![0.0, x, mixed, mixed]).phase_seconds;
+        let probe = NonPartitioned::new(&table(Inputs { build: 0.0, ..inputs }, Some(table_mix)));
+        let probe_phases = |x: f64| probe.plan.at(&rates, vec![0.0, x, table_mix, table_mix]).phase_seconds;
         let probe_by_bytes =
             Linear::of_times(probe_phases(0.0)[1], probe_phases(1.0)[0], |x| probe_phases(x)[1], mixed);
         let planned = |x: f64| phases(x).iter().sum::<f64>();
@@ -399,9 +401,10 @@ fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<V
 /// The first one stays in the far tier, its table in the mix.
 fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     let (rates, mixed) = (&runner.rates, runner.mixed);
-    let in_mix = NonPartitioned::new(&table(inputs, Some(mixed)));
+    let table_mix = in_chunks(mixed, inputs);
+    let in_mix = NonPartitioned::new(&table(inputs, Some(table_mix)));
     let moved = |share: f64| {
-        let mut shares = vec![mixed; 4];
+        let mut shares = vec![table_mix; 4];
         (shares[in_mix.build.index()], shares[in_mix.probe.index()]) = (share, share);
         in_mix.plan.at(rates, shares)
     };
@@ -417,8 +420,15 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
         phases[1] + phases[2] + phases[4] + copy(inputs.build) + copy(inputs.probe)
     };
     let free = NonPartitioned::new(&table(inputs, None));
-    let placed = free.plan.place(rates, f64::INFINITY).map_err(Failure::failed)?;
+    let mut shares = free.plan.place(rates, f64::INFINITY).map_err(Failure::failed)?.shares;
+    shares[free.table.index()] = in_chunks(shares[free.table.index()], inputs);
+    let placed = free.plan.at(rates, shares);
     let ours = NonPartitionedStrategy::placed(&free, &placed);
+    // What bytes do not say: a lookup that waits for the far tier's latency.
+    let all_near = NonPartitionedStrategy { table_share: 1.0, ..ours };
+    let mut near_table = placed.shares.clone();
+    near_table[free.table.index()] = 1.0;
+    let near_table = free.plan.seconds(rates, &near_table);
     let candidate = |strategy: &str, shares: String, run, planned_seconds, paper| Candidate {
         join: "non-partitioned",
         build,
@@ -428,7 +438,7 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
         planned_seconds,
         paper,
     };
-    let run = |moved| shared_table(moved, mixed);
+    let run = |moved| shared_table(moved, table_mix);
     let none = || "-".to_owned();
     let [in_far, near] = [0.0, 1.0].map(|share| moved(share).seconds());
     let (half, share) = (moved(PAPER_SHARE).seconds(), format!("x {PAPER_SHARE:.2}"));
@@ -438,7 +448,13 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
         candidate(Partitioning::CopyMixed.name(), none(), run(Moved::Mixed(mixed)), copied, "below 1"),
         candidate(Partitioning::MoveThenRun.name(), share, run(Moved::Share(PAPER_SHARE)), half, "1.037"),
         candidate("* table, placed", format!("t {:.2}", ours.table_share), ours, placed.seconds(), "-"),
+        candidate("* table, all near", "t 1.00".to_owned(), all_near, near_table, "-"),
     ])
+}
+
+/// The share of the table of a build side that comes nearest to another one: it lies in whole chunks.
+fn in_chunks(near_share: f64, inputs: Inputs) -> f64 {
+    share_in_chunks(near_share, (inputs.build / ROW_BYTES as f64 * TABLE_ROW_BYTES) as usize)
 }
 
 fn table(inputs: Inputs, near_share: Option<f64>) -> Table {

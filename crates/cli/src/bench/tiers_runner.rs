@@ -11,7 +11,7 @@ use farpool_join::{Exact, Kind, Memory, Settings, Sink, Tuple};
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::Rates;
 use farpool_tiers::calibrate::calibrate;
-use farpool_tiers::stage::{RealTime, StageReport};
+use farpool_tiers::stage::{Backend, RealTime, StageReport};
 use farpool_tiers::strategy::{MORSEL_BYTES, Strategy};
 use farpool_tiers::topology::Topology;
 use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Virtual, join};
@@ -67,14 +67,13 @@ impl Runner {
             BackendKind::Numa => {
                 let topology = Topology::read().map_err(Failure::failed)?;
                 let Some((near, far)) = topology.tiers() else { return Err(one_node(&topology)) };
-                let workers = near.cpus.len().clamp(1, 256);
+                let tiers = Numa::beside(near);
+                let workers = tiers.workers();
                 let measured = calibrate(&topology, workers).map_err(Failure::failed)?;
                 let Some(rates) = measured.rates() else { return Err(one_node(&topology)) };
                 let nodes = Nodes { near: Some(near.id), far: Some(far.id) };
-                let machine = Machine::Real {
-                    tiers: Box::new(Numa::new(workers)),
-                    memory: TierMemory::new(nodes, workers),
-                };
+                let machine =
+                    Machine::Real { tiers: Box::new(tiers), memory: TierMemory::new(nodes, workers) };
                 Ok(Runner { machine, rates, mixed: rates.even_share(), workers })
             }
         }
