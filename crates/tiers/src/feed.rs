@@ -48,10 +48,7 @@ impl<'a> Feed<'a> {
     /// What is written goes where there is room.
     pub(crate) fn writing_to(mut self, room: &Arc<Room>) -> Feed<'a> {
         for worker in &mut self.workers {
-            let own = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let none = self.pace.flow(&Arc::new(Queues::of(self.lines, Vec::new())));
-            let flow = std::mem::replace(&mut own.flow, none);
-            own.flow = flow.writing_to(Some(Arc::clone(room)));
+            worker.get_mut().unwrap_or_else(PoisonError::into_inner).flow.write_to(room);
         }
         self
     }
@@ -119,8 +116,9 @@ impl Morsels for Feed<'_> {
                 Morsel { task: Task::Scatter, read_bytes, written_bytes: read_bytes, ..*morsel }
             };
             let taken = own.taken.iter().map(once_more).collect();
-            let flow = self.pace.flow(&Arc::new(Queues::of(self.lines, vec![taken])));
-            flow.in_order().writing_to(Some(Arc::clone(room)))
+            let mut flow = self.pace.flow(&Arc::new(Queues::of(self.lines, vec![taken]))).in_order();
+            flow.write_to(room);
+            flow
         });
         while let Some(morsel) = self.pace.work(flow) {
             if self.rows_of(&morsel) == *rows {

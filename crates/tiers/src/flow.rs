@@ -112,9 +112,8 @@ impl Flow {
     }
 
     /// Writes go where there is room.
-    pub(crate) fn writing_to(mut self, room: Option<Arc<Room>>) -> Flow {
-        self.room = room;
-        self
+    pub(crate) fn write_to(&mut self, room: &Arc<Room>) {
+        self.room = Some(Arc::clone(room));
     }
 
     /// By side, when the last morsel that reads there was done.

@@ -53,9 +53,9 @@ fn what_is_charged_is_what_lies_where() {
     let mut far = memory.rows(Interleave::FAR, build + probe).unwrap();
     let tuples = &mut far.tuples_mut()[..build + probe];
     for (row, tuple) in tuples.iter_mut().enumerate() {
-        // Keys of the build side, which come first, differ.
+        // Keys of the build side, which come first, differ and are far apart: a table is one of buckets.
         let key = if row < build { row as u64 } else { drawn(row as u64) % build as u64 };
-        *tuple = Tuple { key: key as i64, payload: row as i64 };
+        *tuple = Tuple { key: drawn(key) as i64, payload: row as i64 };
     }
     let sides = far.tuples()[..build + probe].split_at(build);
     let tiers = fast(2);

@@ -1,7 +1,8 @@
 //! Who runs joins for `farpool bench tiers`: tickets under a virtual clock, or kernels on memory that is emulated or real.
 //!
-//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side are dense and in no order,
-//! and every row of the probe side finds one. What comes out of every join is compared with what was drawn.
+//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side differ, are in no order and
+//! spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds one. What comes
+//! out of every join is compared with what was drawn.
 
 use super::tiers::BackendKind;
 use super::tiers_figures::Setting;
@@ -88,12 +89,12 @@ impl Runner {
         let (mut builds, mut probes) = (rows(build)?, rows(probe)?);
         let keys = build as u64;
         for (row, tuple) in builds.tuples_mut()[..build].iter_mut().enumerate() {
-            let key = (u128::from(row as u64) * u128::from(STEP) % u128::from(keys)) as i64;
+            let key = key_of((u128::from(row as u64) * u128::from(STEP) % u128::from(keys)) as u64);
             *tuple = Tuple { key, payload: payload_of(key) };
         }
         let mut wanted = Sum::default();
         for (row, tuple) in probes.tuples_mut()[..probe].iter_mut().enumerate() {
-            let key = (spread(row as u64) % keys) as i64;
+            let key = key_of(spread(row as u64) % keys);
             *tuple = Tuple { key, payload: row as i64 };
             wanted.pair(payload_of(key), row as i64);
         }
@@ -180,6 +181,11 @@ impl Inputs<'_> {
     pub(super) fn bytes(&self) -> f64 {
         ((self.rows.0 + self.rows.1) * ROW_BYTES) as f64
     }
+}
+
+/// A key for each number.
+fn key_of(number: u64) -> i64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64
 }
 
 fn payload_of(key: i64) -> i64 {
