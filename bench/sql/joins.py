@@ -33,7 +33,7 @@ HASH, MERGE = "hash join", "merge"
 # With the 10 MiB that each sort keeps for its merge if nothing is said, it fails in such a pool.
 MERGE_SETTINGS = [
     "SET datafusion.optimizer.prefer_hash_join = false",
-    "SET datafusion.execution.sort_spill_reservation_bytes = 1048576",
+    "SET datafusion.execution.sort_spill_reservation_bytes = 262144",
 ]
 # Of TPC-H: those that join a table that does not fit into the pool.
 TPCH = (3, 4, 5, 7, 8, 9, 10, 12, 13, 14, 18, 21)

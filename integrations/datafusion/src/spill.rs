@@ -1,15 +1,19 @@
 //! Temporary files of DataFusion in far memory: what does not fit near goes to scratch files of the pool.
 //!
 //! The idea: DataFusion writes a few hundred bytes or a batch at a time, and reads from front to end. So writes are
-//! gathered into extents, which leave behind the writer's back, a few at a time; readers ask for extents ahead. Each
-//! extent's checksum is kept here and compared when it comes back, for DataFusion takes what it wrote itself for valid.
-//! When the pool has no room left, the rest of a file goes to a file on the local disk: it takes longer, and that is all.
+//! gathered into extents, which leave behind the writers' backs; how much is under way is bounded for all files together,
+//! for a join has a hundred open. Whoever has to wait does so for the oldest extent, whosever it is. Readers ask for some
+//! extents ahead. Each one's checksum is kept here and compared when it comes back, for DataFusion takes what it wrote itself
+//! for valid. When the pool has no room left, the rest of a file goes to a file on the local disk: it takes longer, and
+//! that is all.
 
 use crate::external;
 use bytes::Bytes;
 use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::execution::{SpillFile, SpillWriter, TempFileFactory};
-use farpool::{AsyncQueue, CreateOptions, ErrorKind, FarFile, FileClass, Operation, Pool, Protection};
+use farpool::{
+    AsyncQueue, Completion, CreateOptions, ErrorKind, FarFile, FileClass, Operation, Pool, Protection,
+};
 use futures::Stream;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,19 +21,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-/// The first extents of a file, which may stay small.
-const EXTENT_BYTES_MIN: usize = 64 << 10;
-/// Extents of a file that has grown.
-const EXTENT_BYTES_MAX: usize = 512 << 10;
-/// An extent is this part of what its file has by then.
-const EXTENT_PART: u64 = 8;
-/// Extents of a writer that may be on their way.
-const WRITES_UNDER_WAY: usize = 3;
-/// Extents that a reader asks for before they are wanted.
-const READS_AHEAD: usize = 4;
+/// Extents; the last of a file may be smaller.
+const EXTENT_BYTES: usize = 128 << 10;
+/// Extents on their way, of all files.
+const UNDER_WAY_MAX: usize = 64;
+/// Buffers that are kept for the next extents.
+const FREE_MAX: usize = UNDER_WAY_MAX;
+/// A reader asks for so many bytes at once, and so often ahead of what is wanted.
+const READ_BYTES: usize = 512 << 10;
+const READS_AHEAD: usize = 2;
 
 /// Where extents are: offsets are those of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,14 @@ pub struct FarTempFiles {
     writes: AsyncQueue,
     reads: AsyncQueue,
     counters: Arc<Counters>,
+    leaving: Arc<Mutex<Leaving>>,
+}
+
+/// What is on its way into files, oldest first, and buffers that came back.
+#[derive(Default)]
+struct Leaving {
+    extents: VecDeque<(Arc<Shared>, u64, Operation)>,
+    free: Vec<Vec<u8>>,
 }
 
 /// Numbers of files, which are private to this process.
@@ -95,7 +106,30 @@ impl FarTempFiles {
     pub fn new(pool: &Pool, protection: Option<Protection>) -> Result<FarTempFiles> {
         let queue = || pool.async_queue().map_err(external);
         let (writes, reads) = (queue()?, queue()?);
-        Ok(FarTempFiles { pool: pool.clone(), protection, writes, reads, counters: Arc::default() })
+        Ok(FarTempFiles {
+            pool: pool.clone(),
+            protection,
+            writes,
+            reads,
+            counters: Arc::default(),
+            leaving: Arc::default(),
+        })
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Leaving> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the oldest extent on its way, of whichever file; false if none is.
+    fn settle_oldest(&self) -> bool {
+        let Some((shared, offset, write)) = self.leaving().extents.pop_front() else { return false };
+        let mut bytes = shared.settle(offset, write.wait());
+        let mut leaving = self.leaving();
+        if leaving.free.len() < FREE_MAX {
+            bytes.clear();
+            leaving.free.push(bytes);
+        }
+        true
     }
 
     /// What files have held so far, those that are gone included.
@@ -117,7 +151,12 @@ impl TempFileFactory for FarTempFiles {
         let file = self.pool.create(&name, FileClass::Scratch, options).map_err(external)?;
         self.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(FarTempFile {
-            shared: Arc::new(Shared { files: self.clone(), file, state: Mutex::default() }),
+            shared: Arc::new(Shared {
+                files: self.clone(),
+                file,
+                state: Mutex::default(),
+                settled: Condvar::new(),
+            }),
         }))
     }
 }
@@ -127,11 +166,17 @@ struct Shared {
     files: FarTempFiles,
     file: FarFile,
     state: Mutex<State>,
+    settled: Condvar,
 }
 
 #[derive(Default)]
 struct State {
+    /// Those that were written, by their offsets.
     extents: Vec<Extent>,
+    /// Extents on their way.
+    under_way: usize,
+    /// Why one of them was not written: nothing of the file is to be trusted then.
+    failed: Option<farpool::Error>,
     /// Where extents are that the pool had no room for.
     disk: Option<Arc<File>>,
 }
@@ -154,6 +199,61 @@ impl Shared {
         };
         state.disk = Some(Arc::clone(&disk));
         Ok(disk)
+    }
+
+    /// Notes what became of an extent, and returns its buffer.
+    fn settle(&self, offset: u64, done: Completion) -> Vec<u8> {
+        let full = matches!(&done.result, Err(error) if error.kind() == ErrorKind::Exhausted);
+        let settled = match done.result {
+            Ok(()) => {
+                self.files.counters.far_bytes.fetch_add(done.bytes.len() as u64, Ordering::Relaxed);
+                self.add(offset, &done.bytes, Place::Far);
+                Ok(())
+            }
+            Err(error) if full => self.to_disk(offset, &done.bytes).map_err(|_| error),
+            Err(error) => Err(error),
+        };
+        let mut state = self.state();
+        state.under_way -= 1;
+        state.failed = state.failed.take().or(settled.err());
+        drop(state);
+        self.settled.notify_all();
+        done.bytes
+    }
+
+    /// Waits until nothing of this file is on its way.
+    fn drain(&self) -> io::Result<()> {
+        loop {
+            {
+                let state = self.state();
+                if let Some(error) = &state.failed {
+                    return Err(io::Error::other(error.clone()));
+                }
+                if state.under_way == 0 {
+                    return Ok(());
+                }
+            }
+            if !self.files.settle_oldest() {
+                // Another thread has taken them, and will say so.
+                let state = self.state();
+                let is_under_way = |state: &mut State| state.under_way > 0;
+                drop(self.settled.wait_while(state, is_under_way));
+            }
+        }
+    }
+
+    fn to_disk(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk()?.write_all_at(bytes, offset)?;
+        self.files.counters.disk_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.add(offset, bytes, Place::Disk);
+        Ok(())
+    }
+
+    fn add(&self, offset: u64, bytes: &[u8], place: Place) {
+        let extent = Extent { offset, bytes: bytes.len(), checksum: crc32c::crc32c(bytes), place };
+        let mut state = self.state();
+        let at = state.extents.partition_point(|before| before.offset < offset);
+        state.extents.insert(at, extent);
     }
 }
 
@@ -180,95 +280,68 @@ impl SpillFile for FarTempFile {
     fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
         let shared = Arc::clone(&self.shared);
         let offset = shared.length();
-        let staged = Vec::with_capacity(EXTENT_BYTES_MIN);
-        Ok(Box::new(Writer { shared, offset, staged, under_way: VecDeque::new() }))
+        Ok(Box::new(Writer { shared, offset, staged: Vec::new() }))
     }
 }
 
-/// Gathers what is written into extents. What it has under way is not in the file before it is over.
+/// Gathers what is written into extents.
 struct Writer {
     shared: Arc<Shared>,
     /// Where the staged bytes will be.
     offset: u64,
     staged: Vec<u8>,
-    under_way: VecDeque<(u64, Operation)>,
 }
 
 impl Writer {
-    fn extent_bytes(&self) -> usize {
-        (self.offset / EXTENT_PART).clamp(EXTENT_BYTES_MIN as u64, EXTENT_BYTES_MAX as u64) as usize
-    }
-
-    /// Sends the staged bytes on their way, after those before them if there are too many.
+    /// Sends the staged bytes on their way.
     fn send(&mut self) -> io::Result<()> {
         if self.staged.is_empty() {
             return Ok(());
-        }
-        while self.under_way.len() >= WRITES_UNDER_WAY {
-            self.take()?;
         }
         let (offset, bytes) = (self.offset, std::mem::take(&mut self.staged));
         self.offset += bytes.len() as u64;
         // Who once had to go to the disk stays there: the pool is full.
         let is_full = self.shared.state().disk.is_some();
-        match is_full {
-            true => {
-                self.drain()?;
-                self.to_disk(offset, &bytes)
-            }
-            false => {
-                let write = self.shared.files.writes.write(&self.shared.file, offset, bytes);
-                self.under_way.push_back((offset, write));
-                Ok(())
-            }
+        if is_full {
+            self.shared.drain()?;
+            return self.shared.to_disk(offset, &bytes);
         }
-    }
-
-    /// Waits for the oldest extent on its way.
-    fn take(&mut self) -> io::Result<()> {
-        let Some((offset, write)) = self.under_way.pop_front() else { return Ok(()) };
-        let done = write.wait();
-        match done.result {
-            Ok(()) => {
-                self.shared.files.counters.far_bytes.fetch_add(done.bytes.len() as u64, Ordering::Relaxed);
-                self.add(offset, &done.bytes, Place::Far);
-                if self.staged.capacity() == 0 {
-                    self.staged = done.bytes;
-                    self.staged.clear();
-                }
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::Exhausted => self.to_disk(offset, &done.bytes),
-            Err(error) => Err(io::Error::other(error)),
-        }
-    }
-
-    fn drain(&mut self) -> io::Result<()> {
-        while !self.under_way.is_empty() {
-            self.take()?;
+        let files = &self.shared.files;
+        self.shared.state().under_way += 1;
+        let write = files.writes.write(&self.shared.file, offset, bytes);
+        let under_way = {
+            let mut leaving = files.leaving();
+            leaving.extents.push_back((Arc::clone(&self.shared), offset, write));
+            leaving.extents.len()
+        };
+        if under_way > UNDER_WAY_MAX {
+            files.settle_oldest();
         }
         Ok(())
     }
+}
 
-    fn to_disk(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.shared.disk()?.write_all_at(bytes, offset)?;
-        self.shared.files.counters.disk_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.add(offset, bytes, Place::Disk);
-        Ok(())
-    }
-
-    fn add(&mut self, offset: u64, bytes: &[u8], place: Place) {
-        let checksum = crc32c::crc32c(bytes);
-        self.shared.state().extents.push(Extent { offset, bytes: bytes.len(), checksum, place });
+impl Drop for Writer {
+    /// What is still on its way then, nobody will ask for.
+    fn drop(&mut self) {
+        let mut leaving = self.shared.files.leaving();
+        let (own, others): (VecDeque<_>, VecDeque<_>) =
+            leaving.extents.drain(..).partition(|(shared, ..)| Arc::ptr_eq(shared, &self.shared));
+        leaving.extents = others;
+        drop(leaving);
+        // Outside of the lock: the file may go with the last of them.
+        drop(own);
     }
 }
 
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.extent_bytes().saturating_sub(self.staged.len());
-        let count = bytes.len().min(room.max(1));
+        if self.staged.capacity() == 0 {
+            self.staged = self.shared.files.leaving().free.pop().unwrap_or_default();
+        }
+        let count = bytes.len().min(EXTENT_BYTES - self.staged.len());
         self.staged.extend_from_slice(&bytes[..count]);
-        if self.staged.len() >= self.extent_bytes() {
+        if self.staged.len() == EXTENT_BYTES {
             self.send()?;
         }
         Ok(count)
@@ -277,7 +350,7 @@ impl Write for Writer {
     /// Afterwards readers find all that was written: some read what is still being written.
     fn flush(&mut self) -> io::Result<()> {
         self.send()?;
-        self.drain()
+        self.shared.drain()
     }
 }
 
@@ -289,7 +362,7 @@ impl SpillWriter for Writer {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 
-/// Hands out the extents that there are, in order. At the end it says so, and goes on if there are more later.
+/// Hands out the extents that there are, in order, some at once. At the end it says so, and goes on if there are more later.
 struct Reader {
     shared: Arc<Shared>,
     next: usize,
@@ -297,41 +370,62 @@ struct Reader {
 }
 
 impl Reader {
-    fn ask(&self, extent: Extent) -> Reading {
+    /// The next extents that are in one place.
+    fn next_extents(&mut self) -> Vec<Extent> {
+        let state = self.shared.state();
+        let rest = state.extents.get(self.next..).unwrap_or_default();
+        let place = rest.first().map(|first| first.place);
+        let mut bytes = 0;
+        let fits = |extent: &&Extent| {
+            bytes += extent.bytes;
+            Some(extent.place) == place && bytes <= READ_BYTES.max(extent.bytes)
+        };
+        let extents: Vec<Extent> = rest.iter().take_while(fits).copied().collect();
+        drop(state);
+        self.next += extents.len();
+        extents
+    }
+
+    fn ask(&self, extents: Vec<Extent>) -> Option<Reading> {
+        let Extent { offset, place, .. } = *extents.first()?;
         let shared = Arc::clone(&self.shared);
-        let into = vec![0; extent.bytes];
-        let name = move |shared: &Shared| format!("temporary file {:?}", shared.file.name());
-        match extent.place {
+        let mut into = vec![0; extents.iter().map(|extent| extent.bytes).sum()];
+        Some(match place {
             Place::Far => {
-                let read = shared.files.reads.read(&shared.file, extent.offset, into);
+                let read = shared.files.reads.read(&shared.file, offset, into);
                 Box::pin(async move {
                     let done = read.await;
                     done.result.map_err(external)?;
-                    checked(done.bytes, extent, || name(&shared))
+                    checked(&shared, done.bytes, &extents)
                 })
             }
             Place::Disk => Box::pin(async move {
                 let read = tokio::task::spawn_blocking(move || {
-                    let mut into = into;
-                    shared.disk()?.read_exact_at(&mut into, extent.offset)?;
-                    checked(into, extent, || name(&shared))
+                    shared.disk()?.read_exact_at(&mut into, offset)?;
+                    checked(&shared, into, &extents)
                 });
                 read.await.map_err(|error| exec_datafusion_err!("reading a temporary file: {error}"))?
             }),
-        }
+        })
     }
 }
 
-fn checked(bytes: Vec<u8>, extent: Extent, name: impl Fn() -> String) -> Result<Vec<u8>> {
-    match crc32c::crc32c(&bytes) == extent.checksum {
-        true => Ok(bytes),
-        false => Err(exec_datafusion_err!(
-            "{}: {} bytes from {} on came back as others than were written",
-            name(),
-            extent.bytes,
-            extent.offset
-        )),
+/// The bytes of extents that follow each other, if they are those that were written.
+fn checked(shared: &Shared, bytes: Vec<u8>, extents: &[Extent]) -> Result<Vec<u8>> {
+    let mut rest = &bytes[..];
+    for extent in extents {
+        let (of_extent, behind) = rest.split_at(extent.bytes);
+        rest = behind;
+        if crc32c::crc32c(of_extent) != extent.checksum {
+            return Err(exec_datafusion_err!(
+                "temporary file {:?}: {} bytes from {} on came back as others than were written",
+                shared.file.name(),
+                extent.bytes,
+                extent.offset
+            ));
+        }
     }
+    Ok(bytes)
 }
 
 impl Stream for Reader {
@@ -339,11 +433,9 @@ impl Stream for Reader {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while self.ahead.len() < READS_AHEAD {
-            let extent = self.shared.state().extents.get(self.next).copied();
-            let Some(extent) = extent else { break };
-            let reading = self.ask(extent);
+            let extents = self.next_extents();
+            let Some(reading) = self.ask(extents) else { break };
             self.ahead.push_back(reading);
-            self.next += 1;
         }
         let Some(oldest) = self.ahead.front_mut() else { return Poll::Ready(None) };
         let Poll::Ready(bytes) = oldest.as_mut().poll(context) else { return Poll::Pending };

@@ -59,6 +59,9 @@ struct Pair {
     is_stuck: bool,
 }
 
+/// The rows of both sides of a pair.
+type Opened = (SendableRecordBatchStream, SendableRecordBatchStream);
+
 impl Joining {
     fn keys(
         &self,
@@ -202,29 +205,29 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Pairs, one after another.
+    /// Pairs, one after another. The first rows of each are asked for while the one before it is joined.
     fn pairs(self: &Arc<Joining>, pairs: Vec<Pair>) -> Rows {
-        let joining = Arc::clone(self);
-        let pairs = stream::iter(pairs).then(move |pair| Arc::clone(&joining).pair(pair));
-        pairs.try_flatten().boxed()
+        let ahead = Ahead { joining: Arc::clone(self), pairs: pairs.into_iter(), next: None };
+        stream::try_unfold(ahead, Ahead::rows).try_flatten().boxed()
     }
 
-    async fn pair(self: Arc<Joining>, pair: Pair) -> Result<Rows> {
-        let Pair { build, probe, level, is_stuck } = &pair;
-        let read = || -> Result<_> { Ok((build.read(&self.build_files)?, probe.read(&self.probe_files)?)) };
+    fn open(&self, pair: &Pair) -> Result<Opened> {
+        Ok((pair.build.read(&self.build_files)?, pair.probe.read(&self.probe_files)?))
+    }
+
+    async fn pair(self: Arc<Joining>, (pair, (build, probe)): (Pair, Opened)) -> Result<Rows> {
         let held = self.held.new_empty();
-        if held.try_grow(build.needed()).is_ok() {
-            let (build, probe) = read()?;
+        if held.try_grow(pair.build.needed()).is_ok() {
             return self.run(build, probe, (false, Arc::new(held)));
         }
         if self.join.join_type().supports_swap()
-            && probe.needed() < build.needed()
-            && held.try_grow(probe.needed()).is_ok()
+            && pair.probe.needed() < pair.build.needed()
+            && held.try_grow(pair.probe.needed()).is_ok()
         {
-            let (build, probe) = read()?;
             return self.run(build, probe, (true, Arc::new(held)));
         }
-        match *level < LEVELS_MAX && !is_stuck {
+        drop((build, probe));
+        match pair.level < LEVELS_MAX && !pair.is_stuck {
             true => self.cut_again(pair).await,
             false => self.in_chunks(pair, held),
         }
@@ -315,6 +318,33 @@ impl Joining {
             futures::future::ready(joined)
         });
         Ok(joined.try_flatten().boxed())
+    }
+}
+
+/// Pairs that are still to be joined, the next of them opened.
+struct Ahead {
+    joining: Arc<Joining>,
+    pairs: std::vec::IntoIter<Pair>,
+    next: Option<(Pair, Opened)>,
+}
+
+impl Ahead {
+    fn open(&mut self) -> Result<Option<(Pair, Opened)>> {
+        let Some(pair) = self.pairs.next() else { return Ok(None) };
+        let opened = self.joining.open(&pair)?;
+        Ok(Some((pair, opened)))
+    }
+
+    /// The rows of the next pair.
+    async fn rows(mut self) -> Result<Option<(Rows, Ahead)>> {
+        let now = match self.next.take() {
+            None => self.open()?,
+            opened => opened,
+        };
+        let Some(now) = now else { return Ok(None) };
+        self.next = self.open()?;
+        let rows = Arc::clone(&self.joining).pair(now).await?;
+        Ok(Some((rows, self)))
     }
 }
 
