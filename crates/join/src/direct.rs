@@ -8,24 +8,27 @@
 
 use crate::hash::Hasher;
 use crate::partitioned::Partitioned;
-use crate::table::{BATCH_ROWS, FAR_LINES, Found, Hit};
+use crate::table::{BATCH_ROWS, Found, Hit};
 use crate::{Line, Tuple, memory::words};
 
 /// What a free place holds. A side that has it as a payload gets a table of buckets.
-const FREE: i64 = 0x5bd1_9f0c_e4a6_7d23;
+pub(crate) const FREE: i64 = 0x5bd1_9f0c_e4a6_7d23;
 /// Tuples between what is looked at and what is asked for from memory meanwhile.
 const AHEAD_ROWS: usize = 32;
+/// Words of the largest tables whose places are not asked for from memory ahead of being looked at: 384 KiB. Those of a
+/// quarter of a MiB take half as long again if they are.
+const NEAR_WORDS: usize = 3 << 14;
 const _: () = assert!(AHEAD_ROWS.is_power_of_two());
 
 /// Where the places of a partition lie.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     /// The rank of the first place.
-    base: i64,
+    pub(crate) base: i64,
     /// The line that it begins.
     first: u32,
     /// How many there are, and the number of the one that is always free.
-    ranks: u32,
+    pub(crate) ranks: u32,
 }
 
 impl Span {
@@ -63,7 +66,7 @@ impl Span {
 
     /// The place of a key of its partition.
     #[inline(always)]
-    fn place(&self, hasher: &Hasher, key: i64) -> usize {
+    pub(crate) fn place(&self, hasher: &Hasher, key: i64) -> usize {
         (hasher.rank(key).wrapping_sub(self.base) as u64).min(u64::from(self.ranks)) as usize
     }
 
@@ -127,6 +130,21 @@ impl<'t> Direct<'t> {
         Direct { hasher, words: words(lines), spans }
     }
 
+    /// One table alone that lies in a cache: its words are as many as its ranks and one more.
+    #[inline(always)]
+    pub(crate) fn near(&self) -> Option<(&'t Span, &'t [i64])> {
+        match self.spans {
+            [span] if self.words.len() <= NEAR_WORDS => {
+                Some((span, &self.words[span.first as usize * 8..][..=span.ranks as usize]))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
     /// Looks tuples up: what was found, and how much that is. `ask` brings a word nearer.
     #[inline(always)]
     pub(crate) fn find(
@@ -174,8 +192,7 @@ impl<'t> Direct<'t> {
     ) {
         assert!(tuples.len() <= BATCH_ROWS, "{} tuples", tuples.len());
         let hasher = self.hasher;
-        if let ([span], true) = (self.spans, self.words.len() < FAR_LINES * 8) {
-            let table = &self.words[span.first as usize * 8..][..=span.ranks as usize];
+        if let Some((span, table)) = self.near() {
             // Memory is what this waits for: the next batch is asked for, line by line.
             for (line, tuples) in tuples.chunks(4).enumerate() {
                 ask(ahead.as_ptr().wrapping_add(line * 4).cast());
@@ -219,6 +236,8 @@ impl<'t> Direct<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Kernels;
+    use crate::memory::words_mut;
     use crate::table::buckets_for;
     use crate::{Cursor, HugePages, Settings, Side, partition};
 
@@ -263,5 +282,38 @@ mod tests {
     fn second_row_of_a_key_and_the_payload_of_free_places_are_seen() {
         assert_eq!(filled([1, 2, 3, 2, 1, 3].into_iter(), 3, 1), [Some(Filled::Twice); 2]);
         assert_eq!(filled(1..=6, FREE, 1), [Some(Filled::Free); 2]);
+    }
+
+    #[test]
+    fn all_kernels_find_the_same_pairs() {
+        let tuple = |key: i64| Tuple { key, payload: key.wrapping_mul(7) };
+        let tuples: Vec<Tuple> = (-900..2_000).filter(|key| key % 3 != 0).map(tuple).collect();
+        let beyond = (0..64).flat_map(|key| [i64::MIN + key, i64::MAX - key, 1 << key, -1 << key]);
+        let probes: Vec<Tuple> = (-1_000..2_100).chain(beyond).map(tuple).collect();
+        let (pages, settings) = (HugePages::new(), Settings { bits: Some(1), ..Settings::new(1, 7) });
+        let hasher = settings.hasher(tuples.len()).unwrap();
+        let cursor = Cursor::new(tuples.len());
+        let build = partition(&settings, &hasher, &pages, Side::Build, &tuples, &cursor).unwrap();
+        for partition in 0..2 {
+            let span = Span::of(&build, partition, buckets_for(build.count(partition))).unwrap();
+            let mut table = vec![Line::default(); span.lines()];
+            assert_eq!(fill(&build, partition, &span, words_mut(&mut table)), Filled::All);
+            let direct = Direct::new(hasher, &table, std::slice::from_ref(&span));
+            let own: Vec<Tuple> =
+                probes.iter().filter(|probe| hasher.partition(probe.key) == partition).copied().collect();
+            for (kernels, rows) in
+                Kernels::all().into_iter().flat_map(|kernels| [1, 3, 509].map(|n| (kernels, n)))
+            {
+                let mut pairs = Vec::new();
+                for batch in own.chunks(rows) {
+                    let mut found = Found::new();
+                    let (builds, probes) = kernels.find_direct_pairs(&direct, batch, &[], &mut found);
+                    pairs.extend(builds.iter().copied().zip(probes.iter().copied()));
+                }
+                let is_there = |key: i64| (-900..2_000).contains(&key) && key % 3 != 0;
+                let expected = own.iter().filter(|probe| is_there(probe.key)).map(|p| (p.payload, p.payload));
+                assert_eq!(pairs, expected.collect::<Vec<_>>(), "{} by {rows}", kernels.name());
+            }
+        }
     }
 }

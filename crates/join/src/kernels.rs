@@ -150,7 +150,11 @@ impl Kernels {
         ahead: &[Tuple],
         found: &'h mut Found,
     ) -> (&'h [i64], &'h [i64]) {
-        let count = direct.find_pairs(tuples, ahead, |at| self.ask(at), found);
+        let count = match self.0 {
+            Level::Portable => direct.find_pairs(tuples, ahead, |at| self.ask(at), found),
+            #[cfg(target_arch = "x86_64")]
+            _ => crate::x86::find_direct_pairs(direct, tuples, ahead, found),
+        };
         (&found.builds[..count], &found.probes[..count])
     }
 

@@ -13,17 +13,23 @@ use crate::morsels::Morsels;
 use crate::partitioned::Run;
 use crate::{JoinError, Source};
 
-/// Lines of the buffer of a partition, 1 KiB. Memory takes longer runs at twice the rate of single lines, and the branch that
-/// sees a buffer full is foreseen more often; that buffers of all partitions leave the second cache costs less.
-pub(crate) const BUFFER_LINES: usize = 16;
-/// Rows that it holds.
-pub(crate) const BUFFER_ROWS: usize = BUFFER_LINES * 4;
+/// Lines that the buffers of all partitions have if there are few: 2 MiB. Memory takes longer runs at twice the rate of
+/// single lines, and the branch that sees a buffer full is foreseen more often; that buffers of all partitions leave the
+/// second cache costs less, but not more and more of it.
+const ALL_LINES: usize = 1 << 15;
+/// Lines of the buffer of a partition, at least and at most: 1 and 2 KiB.
+const BUFFER_LINES: [usize; 2] = [16, 32];
 /// Lines of the longest pieces, 64 KiB: of each partition and thread half a piece stays empty.
 const PIECE_LINES_MAX: usize = 1024;
 /// Lines of the shortest.
-const PIECE_LINES_MIN: usize = 16;
+const PIECE_LINES_MIN: usize = BUFFER_LINES[1];
 
-const _: () = assert!(PIECE_LINES_MIN.is_multiple_of(BUFFER_LINES) && PIECE_LINES_MIN.is_power_of_two());
+const _: () = assert!(BUFFER_LINES[0].is_power_of_two() && BUFFER_LINES[1].is_power_of_two());
+
+/// Lines of the buffer of each of so many partitions: powers of two both.
+pub(crate) fn buffer_lines(partitions: usize) -> usize {
+    (ALL_LINES / partitions).clamp(BUFFER_LINES[0], BUFFER_LINES[1])
+}
 
 /// Where a partition goes on, for one thread.
 #[derive(Debug, Default)]
@@ -58,8 +64,10 @@ impl<'a> Place<'a> {
 /// What one thread writes partitions by.
 #[derive(Debug)]
 pub(crate) struct Scatter<'a> {
-    /// [`BUFFER_LINES`] for each partition.
+    /// As many lines for each partition.
     pub(crate) buffers: &'a mut [Line],
+    /// How many: a power of two.
+    pub(crate) lines: usize,
     /// The slot of its next row in the buffers.
     pub(crate) next: Vec<u32>,
     /// Rows of each partition that were written.
@@ -72,9 +80,10 @@ impl<'a> Scatter<'a> {
     /// With buffers for so many places, and nothing in them.
     pub(crate) fn new(buffers: &'a mut [Line], places: Vec<Place<'a>>) -> Scatter<'a> {
         let partitions = places.len();
-        let buffers = &mut buffers[..partitions * BUFFER_LINES];
-        let next = (0..partitions).map(|partition| (partition * BUFFER_ROWS) as u32).collect();
-        Scatter { buffers, next, counts: vec![0; partitions], places }
+        let lines = buffer_lines(partitions);
+        let buffers = &mut buffers[..partitions * lines];
+        let next = (0..partitions).map(|partition| (partition * lines * 4) as u32).collect();
+        Scatter { buffers, lines, next, counts: vec![0; partitions], places }
     }
 
     /// Writes what is left in the buffers.
@@ -84,9 +93,9 @@ impl<'a> Scatter<'a> {
     ) -> Result<Vec<u32>, JoinError> {
         let (mut counts, next) = (self.counts, self.next);
         for (partition, mut place) in self.places.into_iter().enumerate() {
-            let left = next[partition] as usize - partition * BUFFER_ROWS;
+            let left = next[partition] as usize - partition * self.lines * 4;
             if left > 0 {
-                let buffer = &self.buffers[partition * BUFFER_LINES..][..left.div_ceil(4)];
+                let buffer = &self.buffers[partition * self.lines..][..left.div_ceil(4)];
                 place.next(buffer.len(), || refill(partition))?.copy_from_slice(buffer);
                 counts[partition] += left as u32;
             }
@@ -109,7 +118,7 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
     // An eighth of what a partition gets, so that little stays empty.
     let piece_lines = (expected_lines / 8).next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
     let purpose = Purpose::Scratch { worker };
-    let mut buffers = take(chunks, purpose, chunks_for(partitions * BUFFER_LINES))?;
+    let mut buffers = take(chunks, purpose, chunks_for(partitions * buffer_lines(partitions)))?;
     let arena = Arena::new(chunks, Purpose::Partition { side, worker }, piece_lines);
     let mut owners: Vec<u16> = Vec::new();
     let mut refill = |partition: usize| {

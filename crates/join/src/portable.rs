@@ -2,7 +2,7 @@
 
 use crate::hash::{Hasher, bucket};
 use crate::memory::tuples_mut;
-use crate::one_pass::{BUFFER_LINES, BUFFER_ROWS, Scatter};
+use crate::one_pass::Scatter;
 use crate::table::{Found, Hit, View, follow};
 use crate::{JoinError, Line, Tuple};
 
@@ -13,16 +13,17 @@ pub(crate) fn scatter<'a>(
     scatter: &mut Scatter<'a>,
     refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
 ) -> Result<(), JoinError> {
+    let (lines, rows) = (scatter.lines, scatter.lines * 4);
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        let buffer = &mut scatter.buffers[partition * BUFFER_LINES..(partition + 1) * BUFFER_LINES];
+        let buffer = &mut scatter.buffers[partition * lines..(partition + 1) * lines];
         let next = &mut scatter.next[partition];
-        tuples_mut(buffer)[*next as usize % BUFFER_ROWS] = *tuple;
+        tuples_mut(buffer)[*next as usize % rows] = *tuple;
         *next += 1;
-        if (*next as usize).is_multiple_of(BUFFER_ROWS) {
-            *next -= BUFFER_ROWS as u32;
-            scatter.counts[partition] += BUFFER_ROWS as u32;
-            scatter.places[partition].next(BUFFER_LINES, || refill(partition))?.copy_from_slice(buffer);
+        if (*next as usize).is_multiple_of(rows) {
+            *next -= rows as u32;
+            scatter.counts[partition] += rows as u32;
+            scatter.places[partition].next(lines, || refill(partition))?.copy_from_slice(buffer);
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;
 use crate::kernels::Kernels;
 use crate::morsels::Morsels;
-use crate::one_pass::{BUFFER_LINES, Place, Scatter, check};
+use crate::one_pass::{Place, Scatter, buffer_lines, check};
 use crate::partitioned::{Partitioned, Run};
 use crate::{JoinError, Source, threads};
 use std::ops::Range;
@@ -55,7 +55,7 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
         }
     }
     let written = threads::each(inputs, |worker, (places, taken)| {
-        let buffers = chunks_for(partitions * BUFFER_LINES);
+        let buffers = chunks_for(partitions * buffer_lines(partitions));
         let mut buffers = take(chunks, Purpose::Scratch { worker }, buffers)?;
         let mut scatter = Scatter::new(buffers.lines_mut(), places);
         // A source that shows other tuples the second time has more than it said.

@@ -4,9 +4,10 @@
 //! [`Kernels`](crate::Kernels) are made of; and accesses through pointers, whose bounds the note at each block argues.
 #![allow(unsafe_code)]
 
+use crate::direct::{Direct, FREE};
 use crate::hash::{Hasher, bucket};
 use crate::memory::tuples_mut;
-use crate::one_pass::{BUFFER_LINES, BUFFER_ROWS, Scatter};
+use crate::one_pass::Scatter;
 use crate::table::{BATCH_ROWS, Entry, FAR_LINES, Found, Hit, View, follow};
 use crate::{JoinError, Line, Tuple, portable};
 use std::arch::x86_64::*;
@@ -15,7 +16,10 @@ use std::arch::x86_64::*;
 const AHEAD_ROWS: usize = 24;
 
 pub(crate) fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("popcnt")
 }
 
 pub(crate) fn has_avx512() -> bool {
@@ -99,14 +103,16 @@ fn scatter_by<'a>(
     stream: impl Fn(&Line, &mut Line),
 ) -> Result<(), JoinError> {
     let partitions = hasher.partitions();
-    let Scatter { buffers, next, counts, places } = scatter;
-    assert!(buffers.len() == partitions * BUFFER_LINES && next.len() == partitions);
+    let Scatter { buffers, lines, next, counts, places } = scatter;
+    let (lines, rows) = (*lines, *lines * 4);
+    assert!(buffers.len() == partitions * lines && lines.is_power_of_two() && next.len() == partitions);
+    let last = rows as u32 - 1;
     let slots = tuples_mut(buffers).as_mut_ptr();
     let next = next.as_mut_ptr();
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
         // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a next slot, one of
-        // the `BUFFER_ROWS` of its buffer: it goes back to the first when it would leave the last.
+        // the rows of its buffer: it goes back to the first when it would leave the last.
         let behind = unsafe {
             let next = next.add(partition);
             let slot = *next;
@@ -114,15 +120,14 @@ fn scatter_by<'a>(
             *next = slot.wrapping_add(1);
             slot.wrapping_add(1)
         };
-        if (behind as usize).is_multiple_of(BUFFER_ROWS) {
+        if behind & last == 0 {
             // SAFETY: as above. First of all, so that what follows may fail.
-            unsafe { *next.add(partition) = behind.wrapping_sub(BUFFER_ROWS as u32) };
-            counts[partition] += BUFFER_ROWS as u32;
-            let to = places[partition].next(BUFFER_LINES, || refill(partition))?;
+            unsafe { *next.add(partition) = behind.wrapping_sub(rows as u32) };
+            counts[partition] += rows as u32;
+            let to = places[partition].next(lines, || refill(partition))?;
             // SAFETY: as above; the buffer is lines, and nobody else refers to it meanwhile.
-            let from = unsafe {
-                std::slice::from_raw_parts(slots.add(partition * BUFFER_ROWS).cast::<Line>(), BUFFER_LINES)
-            };
+            let from =
+                unsafe { std::slice::from_raw_parts(slots.add(partition * rows).cast::<Line>(), lines) };
             from.iter().zip(to).for_each(|(from, to)| stream(from, to));
         }
     }
@@ -328,3 +333,88 @@ fn find_far(
 
 /// Set in a place if what free places of its partition hold is not what they hold elsewhere.
 const ODD: u32 = 1 << 31;
+
+/// See [`Kernels::find_direct_pairs`](crate::Kernels). Four tuples at once if the table lies in a cache.
+pub(crate) fn find_direct_pairs(
+    direct: &Direct<'_>,
+    tuples: &[Tuple],
+    ahead: &[Tuple],
+    found: &mut Found,
+) -> usize {
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    fn with_avx2(direct: &Direct<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
+        let Some((span, table)) = direct.near() else {
+            return direct.find_pairs(tuples, ahead, ask, found);
+        };
+        assert!(
+            tuples.len() <= BATCH_ROWS && table.len() == span.ranks as usize + 1,
+            "{} tuples",
+            tuples.len()
+        );
+        let (hasher, Found { builds, probes, .. }) = (direct.hasher(), found);
+        let bits = hasher.bits();
+        // There is no arithmetic shift of 64 bits: keys are made positive, which their ranks are then too large by.
+        let sign = _mm256_set1_epi64x(i64::MIN);
+        let base = _mm256_set1_epi64x(span.base.wrapping_add(1 << (63 - bits)));
+        let (shift, ranks) = (_mm_cvtsi32_si128(bits as i32), i64::from(span.ranks));
+        let (most, above) = (_mm256_set1_epi64x(ranks), _mm256_set1_epi64x(ranks ^ i64::MIN));
+        let free = _mm256_set1_epi64x(FREE);
+        let mut count = 0_usize;
+        let (blocks, rest) = tuples.as_chunks::<4>();
+        for (line, block) in blocks.iter().enumerate() {
+            ask(ahead.as_ptr().wrapping_add(line * 4).cast());
+            // SAFETY: four tuples are twice 32 bytes, of key and payload in turns.
+            let (front, back) = unsafe {
+                let block = block.as_ptr().cast::<__m256i>();
+                (_mm256_loadu_si256(block), _mm256_loadu_si256(block.add(1)))
+            };
+            // Lanes are of the tuples 0, 2, 1 and 3.
+            let (keys, payloads) = (_mm256_unpacklo_epi64(front, back), _mm256_unpackhi_epi64(front, back));
+            let ranks = _mm256_sub_epi64(_mm256_srl_epi64(_mm256_xor_si256(keys, sign), shift), base);
+            let is_beyond = _mm256_cmpgt_epi64(_mm256_xor_si256(ranks, sign), above);
+            let places = _mm256_blendv_epi8(ranks, most, is_beyond);
+            // SAFETY: a place is at most the ranks, of which the table has one word more.
+            let words = unsafe { _mm256_i64gather_epi64::<8>(table.as_ptr(), places) };
+            let hits = lanes(_mm256_cmpeq_epi64(words, free)) ^ 0b1111;
+            // SAFETY: fewer tuples were found than there are in front of these four, so there is room for four more.
+            unsafe {
+                let order = _mm256_load_si256(ORDERS.0[hits as usize & 15].as_ptr().cast());
+                let (build, probe) = (builds.as_mut_ptr().add(count), probes.as_mut_ptr().add(count));
+                _mm256_storeu_si256(build.cast(), _mm256_permutevar8x32_epi32(words, order));
+                _mm256_storeu_si256(probe.cast(), _mm256_permutevar8x32_epi32(payloads, order));
+            }
+            count = count.wrapping_add(hits.count_ones() as usize);
+        }
+        for tuple in rest {
+            let word = table[span.place(&hasher, tuple.key)];
+            (builds[count], probes[count]) = (word, tuple.payload);
+            count += usize::from(word != FREE);
+        }
+        count
+    }
+    // SAFETY: the CPU has the instructions.
+    unsafe { with_avx2(direct, tuples, ahead, found) }
+}
+
+/// What brings lanes of the tuples 0, 2, 1 and 3 into order, those in front whose bit is set.
+#[repr(align(32))]
+struct Orders([[u32; 8]; 16]);
+
+static ORDERS: Orders = {
+    let mut orders = [[0; 8]; 16];
+    let mut hits = 0;
+    while hits < 16 {
+        let (mut row, mut into) = (0, 0);
+        while row < 4 {
+            let lane = [0, 2, 1, 3][row];
+            if hits >> lane & 1 == 1 {
+                orders[hits][into] = 2 * lane as u32;
+                orders[hits][into + 1] = 2 * lane as u32 + 1;
+                into += 2;
+            }
+            row += 1;
+        }
+        hits += 1;
+    }
+    Orders(orders)
+};
