@@ -118,7 +118,7 @@ pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
 
 /// What rows take, without those beside them in the same memory.
 pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
-    batch.columns().iter().map(|column| bytes_of_column(column)).sum()
+    batch.columns().iter().map(bytes_of_column).sum()
 }
 
 fn bytes_of_column(column: &ArrayRef) -> usize {
