@@ -7,6 +7,7 @@ use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use std::mem::take;
 use std::sync::Arc;
@@ -53,11 +54,16 @@ pub(crate) struct Block {
     batches: Vec<RecordBatch>,
     bytes: usize,
     bytes_max: usize,
+    /// For them, and as much again while they are cut.
+    _held: MemoryReservation,
 }
 
 impl Block {
-    pub(crate) fn new(cutter: Cutter, bytes_max: usize) -> Block {
-        Block { cutter, batches: Vec::new(), bytes: 0, bytes_max }
+    /// Of so many bytes, which are taken of what `held` is of even if there are none left: without them nothing would go on.
+    pub(crate) fn new(cutter: Cutter, bytes_max: usize, held: &MemoryReservation) -> Block {
+        let held = held.new_empty();
+        held.grow(2 * bytes_max);
+        Block { cutter, batches: Vec::new(), bytes: 0, bytes_max, _held: held }
     }
 
     /// Takes rows; says whether it is full.

@@ -75,6 +75,11 @@ impl Joining {
         Cutter::new(self.keys(|(build, _)| build), self.parts, level)
     }
 
+    /// Bytes that are cut at once, and what they are taken of.
+    pub(crate) fn block(&self) -> (usize, &MemoryReservation) {
+        (self.block_bytes, &self.held)
+    }
+
     fn probe_cutter(&self, level: u32) -> Cutter {
         Cutter::new(self.keys(|(_, probe)| probe), self.parts, level)
     }
@@ -172,7 +177,7 @@ impl Joining {
     ) -> Result<Rows> {
         let is_far = cut.parts.iter().map(Option::is_some).collect();
         let cutter = self.probe_cutter(0);
-        let parts = ProbeParts::new(cutter, self.probe_files.clone(), self.block_bytes, is_far);
+        let parts = ProbeParts::new(cutter, self.probe_files.clone(), self.block(), is_far);
         let probing = Arc::new(tokio::sync::Mutex::new(Probing { rows: Some(probe), parts: Some(parts) }));
         let handed_on = stream::try_unfold(Arc::clone(&probing), |probing| async move {
             let rows = probing.lock().await.next().await?;
@@ -241,7 +246,7 @@ impl Joining {
             (build, &self.build_files, self.build_cutter(level)),
             (probe, &self.probe_files, self.probe_cutter(level)),
         ] {
-            let mut parts = ProbeParts::new(cutter, files.clone(), self.block_bytes, all.clone());
+            let mut parts = ProbeParts::new(cutter, files.clone(), self.block(), all.clone());
             let mut batches = part.read(files)?;
             while let Some(batch) = batches.next().await {
                 parts.push(batch?)?;

@@ -111,9 +111,9 @@ impl BuildPart {
 }
 
 impl BuildParts {
-    pub(crate) fn new(cutter: Cutter, files: Files, block_bytes: usize) -> BuildParts {
+    pub(crate) fn new(cutter: Cutter, files: Files, block: (usize, &MemoryReservation)) -> BuildParts {
         let parts = (0..cutter.parts()).map(|_| BuildPart::default()).collect();
-        BuildParts { block: Block::new(cutter, block_bytes), files, parts }
+        BuildParts { block: Block::new(cutter, block.0, block.1), files, parts }
     }
 
     /// Takes rows. What stays near grows what is held.
@@ -182,9 +182,14 @@ pub(crate) struct ProbeParts {
 }
 
 impl ProbeParts {
-    pub(crate) fn new(cutter: Cutter, files: Files, block_bytes: usize, is_far: Vec<bool>) -> ProbeParts {
+    pub(crate) fn new(
+        cutter: Cutter,
+        files: Files,
+        block: (usize, &MemoryReservation),
+        is_far: Vec<bool>,
+    ) -> ProbeParts {
         let parts = is_far.iter().map(|_| None).collect();
-        ProbeParts { block: Block::new(cutter, block_bytes), files, is_far, parts }
+        ProbeParts { block: Block::new(cutter, block.0, block.1), files, is_far, parts }
     }
 
     /// Takes rows, and hands on some.
