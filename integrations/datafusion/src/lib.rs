@@ -23,6 +23,7 @@ mod catalog;
 mod explain;
 mod far_hash_join;
 mod keys;
+mod memory;
 mod narrowing;
 mod options;
 mod outcome;

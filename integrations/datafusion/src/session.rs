@@ -4,12 +4,13 @@ use crate::catalog::{FarCatalog, FarSchema};
 use crate::external;
 use crate::far_hash_join::SpillHashJoins;
 use crate::keys::ShipJoinKeys;
+use crate::memory::SessionPool;
 use crate::options::Options;
 use crate::rules::ShipToScans;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::TrackConsumersPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder, TempFileFactory};
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
@@ -121,7 +122,7 @@ pub fn runtime(
 ) -> Result<Arc<RuntimeEnv>> {
     let mut runtime = RuntimeEnvBuilder::new();
     if let Some(bytes) = memory_bytes {
-        let pool = TrackConsumersPool::new(FairSpillPool::new(bytes), CONSUMERS_NAMED);
+        let pool = TrackConsumersPool::new(SessionPool::new(bytes), CONSUMERS_NAMED);
         runtime = runtime.with_memory_pool(Arc::new(pool));
     }
     if let Some(files) = files {
