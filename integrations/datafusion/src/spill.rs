@@ -176,7 +176,7 @@ struct State {
     /// Extents on their way.
     under_way: usize,
     /// Why one of them was not written: nothing of the file is to be trusted then.
-    failed: Option<farpool::Error>,
+    failed: Option<String>,
     /// Where extents are that the pool had no room for.
     disk: Option<Arc<File>>,
 }
@@ -203,22 +203,37 @@ impl Shared {
 
     /// Notes what became of an extent, and returns its buffer.
     fn settle(&self, offset: u64, done: Completion) -> Vec<u8> {
-        let full = matches!(&done.result, Err(error) if error.kind() == ErrorKind::Exhausted);
-        let settled = match done.result {
+        let failed = match done.result {
             Ok(()) => {
                 self.files.counters.far_bytes.fetch_add(done.bytes.len() as u64, Ordering::Relaxed);
                 self.add(offset, &done.bytes, Place::Far);
-                Ok(())
+                None
             }
-            Err(error) if full => self.to_disk(offset, &done.bytes).map_err(|_| error),
-            Err(error) => Err(error),
+            Err(full) if full.kind() == ErrorKind::Exhausted => {
+                let to_disk = self.to_disk(offset, &done.bytes);
+                to_disk.err().map(|error| format!("{full}; and on the local disk: {error}"))
+            }
+            Err(error) => Some(error.to_string()),
         };
+        self.ended(1, failed);
+        done.bytes
+    }
+
+    /// So many extents are not on their way any more.
+    fn ended(&self, extents: usize, failed: Option<String>) {
         let mut state = self.state();
-        state.under_way -= 1;
-        state.failed = state.failed.take().or(settled.err());
+        state.under_way -= extents;
+        state.failed = state.failed.take().or(failed);
         drop(state);
         self.settled.notify_all();
-        done.bytes
+    }
+
+    /// An error if something of the file is missing.
+    fn check(&self, state: &State) -> io::Result<()> {
+        match &state.failed {
+            Some(why) => Err(io::Error::other(format!("temporary file {:?}: {why}", self.file.name()))),
+            None => Ok(()),
+        }
     }
 
     /// Waits until nothing of this file is on its way.
@@ -226,9 +241,7 @@ impl Shared {
         loop {
             {
                 let state = self.state();
-                if let Some(error) = &state.failed {
-                    return Err(io::Error::other(error.clone()));
-                }
+                self.check(&state)?;
                 if state.under_way == 0 {
                     return Ok(());
                 }
@@ -274,7 +287,7 @@ impl SpillFile for FarTempFile {
     }
 
     fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
-        Ok(Box::pin(Reader { shared: Arc::clone(&self.shared), next: 0, ahead: VecDeque::new() }))
+        Ok(Box::pin(Reader { shared: Arc::clone(&self.shared), offset: 0, ahead: VecDeque::new() }))
     }
 
     fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
@@ -329,6 +342,9 @@ impl Drop for Writer {
             leaving.extents.drain(..).partition(|(shared, ..)| Arc::ptr_eq(shared, &self.shared));
         leaving.extents = others;
         drop(leaving);
+        if !own.is_empty() {
+            self.shared.ended(own.len(), Some("its writer gave up".to_owned()));
+        }
         // Outside of the lock: the file may go with the last of them.
         drop(own);
     }
@@ -365,25 +381,29 @@ type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 /// Hands out the extents that there are, in order, some at once. At the end it says so, and goes on if there are more later.
 struct Reader {
     shared: Arc<Shared>,
-    next: usize,
+    /// Where the next extent begins.
+    offset: u64,
     ahead: VecDeque<Reading>,
 }
 
 impl Reader {
-    /// The next extents that are in one place.
-    fn next_extents(&mut self) -> Vec<Extent> {
+    /// The next extents that follow each other in one place. One that is there before those in front of it is not yet.
+    fn next_extents(&mut self) -> io::Result<Vec<Extent>> {
         let state = self.shared.state();
-        let rest = state.extents.get(self.next..).unwrap_or_default();
-        let place = rest.first().map(|first| first.place);
-        let mut bytes = 0;
+        self.shared.check(&state)?;
+        let first = state.extents.partition_point(|extent| extent.offset < self.offset);
+        let place = state.extents.get(first).map(|first| first.place);
+        let (mut end, mut bytes) = (self.offset, 0);
         let fits = |extent: &&Extent| {
+            let follows = extent.offset == end && Some(extent.place) == place;
+            end = extent.offset + extent.bytes as u64;
             bytes += extent.bytes;
-            Some(extent.place) == place && bytes <= READ_BYTES.max(extent.bytes)
+            follows && bytes <= READ_BYTES.max(extent.bytes)
         };
-        let extents: Vec<Extent> = rest.iter().take_while(fits).copied().collect();
+        let extents: Vec<Extent> = state.extents[first..].iter().take_while(fits).copied().collect();
         drop(state);
-        self.next += extents.len();
-        extents
+        self.offset = extents.last().map_or(self.offset, |last| last.offset + last.bytes as u64);
+        Ok(extents)
     }
 
     fn ask(&self, extents: Vec<Extent>) -> Option<Reading> {
@@ -433,7 +453,10 @@ impl Stream for Reader {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while self.ahead.len() < READS_AHEAD {
-            let extents = self.next_extents();
+            let extents = match self.next_extents() {
+                Ok(extents) => extents,
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+            };
             let Some(reading) = self.ask(extents) else { break };
             self.ahead.push_back(reading);
         }

@@ -2,7 +2,7 @@
 
 use crate::plans::lines;
 use crate::pools::{Cluster, soon};
-use arrow::array::{ArrayRef, Decimal128Array, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray};
 use datafusion::datasource::MemTable;
 use datafusion::error::DataFusionError;
 use datafusion::physical_plan::{ExecutionPlan, collect};
@@ -218,6 +218,46 @@ async fn join_that_fails_for_want_of_memory_completes_from_far_memory() {
     let join =
         spilled.iter().find(|spill| spill["operator"] == "FarHashJoinExec").expect("a join that spilled");
     assert!(join["bytes"].as_u64() > Some(0) && join["rows"].as_u64() > Some(0), "{join}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_differ_are_joined_by_the_kernel_with_the_same_rows() {
+    let pool = pool(256 * MIB);
+    let batches = |rows: i64, key: fn(i64) -> Option<i64>| -> Vec<RecordBatch> {
+        let batch = |start: i64| {
+            let rows = start..rows.min(start + 8_000);
+            let keys = Int64Array::from_iter(rows.clone().map(key));
+            let days = Date32Array::from_iter(rows.clone().map(|row| key(row).map(|key| (key % 90) as i32)));
+            RecordBatch::try_from_iter_with_nullable([
+                ("k", Arc::new(keys) as ArrayRef, true),
+                ("day", Arc::new(days), true),
+                ("n", Arc::new(Int64Array::from_iter_values(rows)), true),
+            ])
+            .expect("a batch")
+        };
+        (0..rows).step_by(8_000).map(batch).collect()
+    };
+    // Each key once, some of both sides without a partner, some NULL.
+    let build = batches(500_000, |row| (row % 50 > 0).then_some(row * 3 - 100_000));
+    let probe = batches(700_000, |row| (row % 70 > 0).then_some(row * 7 % 2_000_003 - 200_000));
+    let sides = [build, probe];
+    let wanted = Tables::new(&pool, None, 1, &sides);
+    let tight = Tables::new(&pool, Some(16 * MIB), 1, &sides);
+    for sql in [
+        "SELECT r.n, s.n AS sn, s.k FROM r JOIN s ON r.k = s.k",
+        "SELECT count(*) FROM r JOIN s ON r.k = s.k",
+    ] {
+        let (found, plan) = tight.run(sql).await.expect("rows");
+        assert!(found == wanted.rows(sql).await, "{sql}: {} rows", found.len());
+        let mut parts = 0;
+        let mut open = vec![&plan];
+        while let Some(plan) = open.pop() {
+            let metrics = plan.metrics().unwrap_or_default();
+            parts += metrics.sum_by_name("parts_joined_by_words").map_or(0, |parts| parts.as_usize());
+            open.extend(plan.children());
+        }
+        assert!(parts > 1, "{sql}: {parts} parts by the kernel");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -301,10 +301,10 @@ impl<'p> Workload<'p> {
 }
 
 /// Counts pairs and adds up their payloads.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Sum {
-    pairs: u64,
-    sum: i64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) pairs: u64,
+    pub(super) sum: i64,
 }
 
 impl Sink for Sum {

@@ -4,6 +4,7 @@
 //! spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds one. What comes
 //! out of every join is compared with what was drawn.
 
+use super::join::Sum;
 use super::tiers::BackendKind;
 use super::tiers_figures::Setting;
 use crate::exit::Failure;
@@ -198,22 +199,6 @@ fn spread(place: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
-}
-
-/// Counts pairs and adds up their payloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    pairs: u64,
-    sum: i64,
-}
-
-impl Sink for Sum {
-    fn pair(&mut self, build: i64, probe: i64) {
-        self.pairs += 1;
-        self.sum = self.sum.wrapping_add(build).wrapping_add(probe);
-    }
-
-    fn lone(&mut self, _probe: i64) {}
 }
 
 #[cfg(test)]

@@ -146,6 +146,7 @@ impl FarHashJoinExec {
         Ok(pairs::Joining {
             join: Arc::clone(&self.join),
             words: Words::new(&self.join),
+            by_words: MetricBuilder::new(&self.metrics).counter("parts_joined_by_words", partition),
             unbounded: Arc::new(unbounded),
             held: consumer.register(context.memory_pool()),
             build_files: files(self.join.left(), "FarHashJoin build side"),

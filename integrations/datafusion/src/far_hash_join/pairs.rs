@@ -18,6 +18,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext, TryEmitter, async_try_stream};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::Count;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -39,6 +40,8 @@ pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
     /// If parts may be joined by our own kernel.
     pub(crate) words: Option<Words>,
+    /// Parts that were.
+    pub(crate) by_words: Count,
     /// To join parts in: what they take is held by us already.
     pub(crate) unbounded: Arc<TaskContext>,
     /// Of which others are made.
@@ -102,6 +105,7 @@ impl Joining {
             if let Some(words) = &joining.words
                 && let Some(lookup) = words.lookup(&all)?
             {
+                joining.by_words.add(1);
                 while let Some(batch) = probe.next().await.transpose()? {
                     rows.emit(words.join(&lookup, &all, &batch)?).await;
                 }

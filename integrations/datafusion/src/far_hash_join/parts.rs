@@ -10,7 +10,7 @@ use datafusion::physical_plan::stream::{EmptyRecordBatchStream, RecordBatchStrea
 use std::mem::take;
 use std::sync::Arc;
 
-/// What DataFusion's hash table takes for a row: 17 bytes a bucket of which up to 16 of 7 may be free, and a link.
+/// What DataFusion's hash table takes for a row at most: 16 buckets of 17 bytes for 7 rows, and a link of 4 bytes.
 const TABLE_BYTES_PER_ROW: usize = 43;
 
 /// What rows take as a build side: themselves, and a table of them.
