@@ -19,6 +19,7 @@ struct Kinds {
     tampered: Py<PyType>,
     unreachable: Py<PyType>,
     refused: Py<PyType>,
+    function: Py<PyType>,
     error: Py<PyType>,
 }
 
@@ -78,6 +79,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
             "The address is beyond this machine and `plaintext` was not asked for; or a peer refused.",
             None,
         )?,
+        function: kind(
+            "FunctionError",
+            "A shipped function did not end well; the text says how, and where in it.",
+            None,
+        )?,
         error,
     };
     // The module is initialised once in a process.
@@ -119,6 +125,7 @@ pub(crate) fn of(py: Python<'_>, error: &farpool::Error) -> PyErr {
             ErrorKind::Tampered => &kinds.tampered,
             ErrorKind::Unreachable => &kinds.unreachable,
             ErrorKind::Refused => &kinds.refused,
+            ErrorKind::Stopped => &kinds.function,
             _ => &kinds.error,
         };
         kind.clone_ref(py)

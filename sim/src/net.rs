@@ -441,7 +441,8 @@ impl World {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,
             },
-            Next::HangUp => is_over = true,
+            // No process is there to go on.
+            Next::HandOver(_) | Next::HangUp => is_over = true,
         }
         self.send(id, SERVER, Content::Bytes(bytes, beside));
         if is_over {

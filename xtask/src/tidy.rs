@@ -16,11 +16,11 @@ const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "m
 /// What `lib.rs` must say in its opening comment.
 const NEVER: &str = "Never in this crate";
 /// Documents that say without Rust what bytes mean, and the files that decide it: a folder and names in it.
-const SPECS: [(&str, &str, &[&str]); 3] = [
+const SPECS: [(&str, &str, &[&str]); 4] = [
     (
         "spec/wire.md",
         "crates/wire/src",
-        &["catalog", "codec", "control", "data", "frame", "limits", "refusal", "scan"],
+        &["catalog", "codec", "control", "data", "frame", "function", "limits", "refusal", "scan"],
     ),
     (
         "spec/pipeline.md",
@@ -37,6 +37,7 @@ const SPECS: [(&str, &str, &[&str]); 3] = [
             "types",
         ],
     ),
+    ("spec/function.md", "crates/functions", &["src/abi", "sandbox/src/module"]),
     ("spec/table.md", "crates/client/src/table", &["column_type", "footer", "layout", "mod", "statistics"]),
 ];
 /// Folders of one machine, in two halves so that this list does not find itself.

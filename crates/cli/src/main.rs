@@ -8,6 +8,7 @@ mod certs;
 mod demo;
 mod drain;
 mod far_table;
+mod function;
 mod node;
 mod signals;
 mod sql;
@@ -43,6 +44,9 @@ enum Command {
     /// List, describe and drop the far tables of a pool.
     #[command(subcommand)]
     Table(far_table::Command),
+    /// Build, keep and call functions that run beside far memory.
+    #[command(subcommand, name = "fn")]
+    Function(function::Command),
     /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
     #[command(disable_help_flag = true)]
     Sql(sql::Args),
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
+        Command::Function(command) => function::run(&command),
         Command::Sql(args) => sql::run(&args),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),

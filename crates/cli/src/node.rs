@@ -3,10 +3,12 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::{Outcome, reach, units};
+use farpool::function::{self, SandboxOptions};
 use farpool_node::{Limits, Node, NodeOptions};
 use farpool_transport::waiting::{self, Waiting};
 use farpool_wire::Name;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Run a memory node: donate RAM of this machine to a pool.
@@ -57,8 +59,58 @@ pub(crate) struct Args {
     /// How connections wait: adaptive, or for measurements spin (takes whole CPUs) or park
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
     waiting: Waiting,
+    /// Run no functions that clients ship: no WebAssembly, nothing native
+    #[arg(long)]
+    no_functions: bool,
+    /// The most memory of a function's own: 1MiB to 512MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
+    function_heap: u64,
+    /// Public keys, one on a line, whose native functions are run. Whoever has such a key can do on this machine what
+    /// the sandbox process can: treat it as root's
+    #[arg(long, value_name = "FILE", conflicts_with = "no_functions")]
+    function_keys: Option<PathBuf>,
+    /// Where compiled functions are kept from one life of the node to the next
+    #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
+    function_cache: Option<PathBuf>,
     #[command(flatten)]
     reach: reach::Args,
+}
+
+/// How shipped functions run: by the program beside this one, if it is there.
+fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
+    let program = function::sandbox_program();
+    let keys = args.function_keys.as_deref().map(function_keys).transpose()?.unwrap_or_default();
+    if !SandboxOptions::HEAP_BYTES_RANGE.contains(&args.function_heap) {
+        let heap = args.function_heap;
+        return Err(Failure::Usage(format!("--function-heap {heap}: 1MiB to 512MiB are permitted")));
+    }
+    // Named by a path, it must be there; else whoever did not build it does without.
+    let is_there = program.components().count() == 1 || program.is_file();
+    if args.no_functions || (program.components().count() == 1 && !is_on_path(&program)) {
+        return Ok(None);
+    }
+    if !is_there {
+        return Err(Failure::Failed(format!("{} is not there", program.display())));
+    }
+    let (heap_bytes, cache) = (args.function_heap, args.function_cache.clone());
+    Ok(Some(SandboxOptions { heap_bytes, keys, cache, ..SandboxOptions::new(program) }))
+}
+
+fn is_on_path(program: &Path) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Public keys of a file.
+fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
+    let wrong = |what: String| Failure::Usage(format!("--function-keys {}: {what}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let key = |line: &str| {
+        let key = crate::function::digits(line).and_then(|bytes| bytes.try_into().ok());
+        key.ok_or_else(|| wrong(format!("{line:?} is no key; 64 hexadecimal digits are")))
+    };
+    lines.map(key).collect()
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -87,6 +139,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.shared_memory = !args.no_shm;
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
+    options.functions.sandboxes = sandboxes(args)?;
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
     // Ready is when clients can lease from it; until then its tries are on stderr.

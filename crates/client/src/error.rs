@@ -1,5 +1,6 @@
 //! The one error of the library: what it means for the caller, and what to do next.
 
+use crate::function::Ended;
 use farpool_transport::LinkError;
 use farpool_wire::{Code, Refusal};
 use std::fmt;
@@ -30,6 +31,8 @@ pub enum ErrorKind {
     Unreachable,
     /// A peer refused, broke the protocol, or could not be trusted.
     Refused,
+    /// A shipped function did not end well: [`Error::how_it_ended`] says how.
+    Stopped,
     /// The pool belongs to the process this one was forked from.
     Forked,
 }
@@ -53,16 +56,23 @@ pub struct Error {
     node: Option<String>,
     /// What a peer refused with, if one did.
     refusal: Option<Refusal>,
+    /// How a function ended, if one did not end well.
+    ended: Option<Box<Ended>>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), node: None, refusal: None }
+        Error { kind, message: message.into(), node: None, refusal: None, ended: None }
     }
 
     pub(crate) fn lost(node: &str, why: &str) -> Error {
         let message = format!("memory node {node} is lost ({why}); the bytes it held are gone");
-        Error { kind: ErrorKind::Lost, message, node: Some(node.to_owned()), refusal: None }
+        Error { node: Some(node.to_owned()), ..Error::new(ErrorKind::Lost, message) }
+    }
+
+    /// Of a function that did not end well.
+    pub(crate) fn ended(kind: ErrorKind, message: String, ended: Ended) -> Error {
+        Error { ended: Some(Box::new(ended)), ..Error::new(kind, message) }
     }
 
     /// What a function given to [`crate::Pool::rebuild_with`] answers if it cannot build a file anew, and why:
@@ -131,6 +141,11 @@ impl Error {
     /// The name of the node that failed, if one did.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
+    }
+
+    /// How a shipped function ended, if one did not end well.
+    pub fn how_it_ended(&self) -> Option<&Ended> {
+        self.ended.as_deref()
     }
 
     /// What a peer refused with, if one did.

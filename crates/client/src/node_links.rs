@@ -267,6 +267,17 @@ impl NodeLinks {
         result.map_err(|error| self.error(&error))
     }
 
+    /// A link that nobody else will use.
+    pub(crate) fn dial_own(&self, deadline: MonoNs) -> Result<Box<dyn Link>, Error> {
+        self.check_alive()?;
+        self.connect(deadline).map_err(|error| self.unreachable(error))
+    }
+
+    /// What went wrong on a link to this node, as an error.
+    pub(crate) fn link_error(&self, error: &LinkError) -> Error {
+        self.error(error)
+    }
+
     fn error(&self, error: &LinkError) -> Error {
         Error::of_link(&format!("node {}", self.info.name), error).at_node(&self.info.name)
     }

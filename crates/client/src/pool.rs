@@ -264,9 +264,7 @@ impl Pool {
     /// Deletes a file: frees its memory and forgets its name.
     pub fn delete(&self, name: &str) -> Result<(), Error> {
         self.inner.check()?;
-        let private = self.inner.files().remove(name);
-        if let Some(file) = private {
-            file.delete();
+        if self.delete_private(name) {
             return Ok(());
         }
         let by = ByName { name: self.published_name(name)? };
@@ -276,6 +274,12 @@ impl Pool {
             DropName
         )?;
         Ok(())
+    }
+
+    /// Deletes a file of this session that is not published. Whether there was one.
+    pub(crate) fn delete_private(&self, name: &str) -> bool {
+        let private = self.inner.files().remove(name);
+        private.as_ref().map(FarFile::delete).is_some()
     }
 
     /// Gives a file another name, which must be free.

@@ -2,6 +2,7 @@
 
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
+use crate::function::Here;
 use crate::mending::Mending;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::PoolOptions;
@@ -66,6 +67,8 @@ pub(crate) struct Session {
     pub(crate) learned: Mutex<Learned>,
     /// CPUs of this process.
     pub(crate) cpus: usize,
+    /// Runs functions on this machine.
+    pub(crate) here: Here,
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Rings when the session ends.
@@ -126,6 +129,7 @@ impl Session {
             landing: Keeper::new(),
             learned: Mutex::default(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            here: Here::default(),
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,

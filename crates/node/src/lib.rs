@@ -10,6 +10,7 @@
 
 pub mod dispatch;
 pub mod fair;
+mod functions;
 pub mod limits;
 mod lookups;
 mod memory;
@@ -22,7 +23,7 @@ mod turnstile;
 
 pub use farpool_lease::ticket::node_id;
 pub use memory::{Inside, Memory, Range};
-pub use options::{Limits, NodeOptions};
+pub use options::{FunctionOptions, Limits, NodeOptions};
 pub use reporting::{TICK_MS, keep_house, keep_time, report};
 pub use service::{Life, NodeService};
 pub use start::{Node, StartError};

@@ -1,9 +1,11 @@
 //! What a node is started with.
 
+use farpool_functions::{Resident, SandboxOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -36,6 +38,30 @@ pub struct NodeOptions {
     pub shared_memory: bool,
     /// What it may spend on its clients.
     pub limits: Limits,
+    /// Which functions it runs for its clients.
+    pub functions: FunctionOptions,
+}
+
+/// Which functions a node runs for its clients.
+#[derive(Clone)]
+pub struct FunctionOptions {
+    /// Those it was built with.
+    pub resident: Arc<[Arc<dyn Resident>]>,
+    /// How sandbox processes run what clients ship. Default: none do.
+    pub sandboxes: Option<SandboxOptions>,
+}
+
+impl Default for FunctionOptions {
+    fn default() -> FunctionOptions {
+        FunctionOptions { resident: farpool_functions::standard(), sandboxes: None }
+    }
+}
+
+impl std::fmt::Debug for FunctionOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let resident: Vec<&str> = self.resident.iter().map(|function| function.name()).collect();
+        f.debug_struct("FunctionOptions").field("resident", &resident).field("sandboxes", &self.sandboxes).finish()
+    }
 }
 
 /// What a node may spend on moving its clients' bytes over sockets.
@@ -97,6 +123,7 @@ impl NodeOptions {
             prefault: true,
             shared_memory: true,
             limits: Limits::default(),
+            functions: FunctionOptions::default(),
         }
     }
 }

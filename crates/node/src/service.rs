@@ -1,6 +1,7 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
 use crate::dispatch::{Intent, admit};
+use crate::functions::Functions;
 use crate::lookups::LookupTables;
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
@@ -10,10 +11,10 @@ use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
-use farpool_transport::{Bell, Host, Identity, Passage, Peer, RefusedAt, Service, Shared, Turn};
+use farpool_transport::{Bell, Host, Identity, Passage, Peer, RefusedAt, Service, Shared, Successor, Turn};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
-use farpool_wire::{Code, Handle, Incarnation, Name, NodeId, Refusal, RegionIndex, Reply, Request, mutant};
+use farpool_wire::{Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -56,7 +57,7 @@ pub(crate) struct Chores {
 /// [`report`](crate::report) run beside it until [`Self::stop`].
 pub struct NodeService<M = Arena> {
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) arena: M,
+    pub(crate) arena: Arc<M>,
     /// Held from a decision until its effects have reached the gates, and so while a gate drains.
     leases: Turn<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
@@ -75,6 +76,8 @@ pub struct NodeService<M = Arena> {
     /// Programs that run beside their columns.
     pub(crate) scans: Scans,
     pub(crate) lookups: LookupTables,
+    /// Functions that clients call.
+    pub(crate) functions: Functions,
     /// What connections pass before they move data.
     turnstile: Arc<Turnstile>,
 }
@@ -98,6 +101,11 @@ fn fresh<const N: usize>(host: &dyn Host) -> io::Result<[u8; N]> {
 /// proves anything, and a local socket shows the user only.
 fn tenant_of(peer: &Peer) -> Option<Name> {
     peer.identity.as_ref().and_then(Identity::tenant_name)
+}
+
+/// Whether a peer may have sessions: nodes and brokers have none.
+fn has_sessions(peer: &Peer) -> bool {
+    matches!(peer.identity, None | Some(Identity::Tenant(_) | Identity::Admin))
 }
 
 /// How many pieces are moved at once: as many as there are CPUs to move them. Pieces do not wait for anything but
@@ -140,11 +148,17 @@ impl<M: Memory> NodeService<M> {
         self
     }
 
+    /// The same, with these functions.
+    pub(crate) fn with_functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
+        self
+    }
+
     fn new(host: Arc<dyn Host>, arena: M, leases: NodeLeases) -> Self {
         NodeService {
             turnstile: Turnstile::new(Arc::clone(&host), slots(), &Limits::default()),
             host,
-            arena,
+            arena: Arc::new(arena),
             leases: Turn::new(leases),
             chores: Mutex::default(),
             chores_changed: Bell::default(),
@@ -155,6 +169,7 @@ impl<M: Memory> NodeService<M> {
             moved: Bell::default(),
             scans: Scans::default(),
             lookups: LookupTables::default(),
+            functions: Functions::default(),
         }
     }
 
@@ -544,8 +559,7 @@ impl<M: Memory> Service for NodeService<M> {
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         // Leases are for sessions. Data operations need no such look: they carry the lease's handle. The status,
         // which anybody may ask for, is not served here.
-        let has_sessions = matches!(peer.identity, None | Some(Identity::Tenant(_) | Identity::Admin));
-        if !has_sessions && !matches!(request, Request::Status(_)) {
+        if !has_sessions(peer) && !matches!(request, Request::Status(_)) {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
         match request {
@@ -557,6 +571,17 @@ impl<M: Memory> Service for NodeService<M> {
             Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
             other => self.control(tenant_of(peer).as_ref(), other),
         }
+    }
+
+    fn open_lane(
+        &self,
+        peer: &Peer,
+        open: OpenLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        if !has_sessions(peer) {
+            return Err(Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64));
+        }
+        self.lane(peer, &open)
     }
 
     fn ended(&self, peer: &Peer) {

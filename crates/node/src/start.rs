@@ -1,5 +1,6 @@
 //! Putting a node together, and taking it down.
 
+use crate::functions::Functions;
 use crate::options::NodeOptions;
 use crate::reporting::{self, TICK_MS};
 use crate::service::{Chores, Life, NodeService};
@@ -34,6 +35,8 @@ pub enum StartError {
     Region(RegionError),
     /// The address could not be served on.
     Listen(SocketAddr, io::Error),
+    /// What runs shipped functions could not be started.
+    Functions(io::Error),
     /// The system refused something else.
     System(io::Error),
 }
@@ -47,6 +50,7 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is in use by another process; choose another port, or 0 for a free one")
             }
             StartError::Listen(address, error) => write!(f, "cannot serve on {address}: {error}"),
+            StartError::Functions(error) => write!(f, "cannot start the program that runs functions: {error}"),
             StartError::System(error) => write!(f, "{error}"),
         }
     }
@@ -87,7 +91,8 @@ impl Node {
         let (service, life) =
             NodeService::begin(Arc::clone(&host), arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
-        let service = Arc::new(service.within(&options.limits));
+        let functions = Functions::start(options.functions).map_err(StartError::Functions)?;
+        let service = Arc::new(service.within(&options.limits).with_functions(functions));
 
         let listener = tcp::listen(options.listen, &options.reach, service.clone())
             .map_err(|error| StartError::Listen(options.listen, error))?;

@@ -5,6 +5,7 @@
 //! that is only known of the very same.
 
 use crate::average::Average;
+use crate::calls::SeenCalls;
 use crate::estimate::{Cost, Estimate, Link, Machine, Step, Way, estimate};
 use crate::leaves::Leaves;
 use crate::prior;
@@ -116,6 +117,7 @@ impl Seen {
 pub struct Learned {
     links: BTreeMap<u64, SeenLink>,
     pipelines: BTreeMap<u64, Seen>,
+    calls: BTreeMap<u64, SeenCalls>,
     uses: u64,
 }
 
@@ -209,6 +211,20 @@ impl Learned {
             *seen = Average::believed(1.0);
         }
         seen.note(1.0 + load.clamp(0.0, LOAD_MAX));
+    }
+
+    /// What was seen of a function's calls.
+    pub fn calls(&self, function: u64) -> SeenCalls {
+        self.calls.get(&function).copied().unwrap_or_default()
+    }
+
+    /// A function was called: where, how many nanoseconds it ran, and the bytes it left.
+    pub fn note_call(&mut self, function: u64, is_here: bool, ran_ns: u64, output_bytes: u64) {
+        self.uses += 1;
+        let uses = self.uses;
+        let seen = slot(&mut self.calls, function, PIPELINES_MAX, |seen| seen.used);
+        seen.used = uses;
+        seen.note(is_here, ran_ns as f64, output_bytes as f64);
     }
 
     /// What a program is expected to cost, if nothing is known but what `prior` says.

@@ -6,6 +6,8 @@
 //! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a factor.
 //! Before anything was seen, priors stand in ([`prior`]).
 //!
+//! Shipped functions are called at nodes or here by the same links ([`Call`]).
+//!
 //! The same for memory tiers of one machine: phases state their bytes on either tier ([`traffic`], [`phases`]), a small
 //! linear program finds where objects should lie, and a share corrects itself while it runs ([`balance`]).
 //!
@@ -15,6 +17,7 @@
 
 mod average;
 pub mod balance;
+mod calls;
 mod estimate;
 pub mod hash_join;
 pub mod interleave;
@@ -27,6 +30,7 @@ pub mod prior;
 mod simplex;
 pub mod traffic;
 
+pub use calls::{Call, CallEstimate, SeenCalls, break_even_accesses};
 pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
 pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, PIPELINES_MAX, Reach, Took, fingerprint};
 pub use leaves::Leaves;

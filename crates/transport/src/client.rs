@@ -86,7 +86,18 @@ impl<S: Stream> FrameLink<S> {
         transport: Transport,
         deadline: MonoNs,
     ) -> Result<Self, LinkError> {
-        let mut link = FrameLink {
+        let mut link = FrameLink::greeted(stream, transport);
+        let hello = Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client });
+        match link.call(&hello, deadline)? {
+            Reply::Hello(welcome) if (VERSION_MIN..=VERSION_MAX).contains(&welcome.version) => Ok(link),
+            Reply::Hello(welcome) => Err(LinkError::Protocol(WireError::Version { found: welcome.version })),
+            other => Err(LinkError::Protocol(WireError::Opcode { found: other.opcode() as u16 })),
+        }
+    }
+
+    /// Over a stream whose peer has been greeted, or needs no greeting.
+    pub(crate) fn greeted(stream: S, transport: Transport) -> Self {
+        FrameLink {
             stream,
             transport,
             next_id: 1,
@@ -98,13 +109,7 @@ impl<S: Stream> FrameLink<S> {
             begun: None,
             ahead: Vec::new(),
             ahead_taken: 0,
-        };
-        let hello = Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client });
-        match link.call(&hello, deadline)? {
-            Reply::Hello(welcome) if (VERSION_MIN..=VERSION_MAX).contains(&welcome.version) => Ok(link),
-            Reply::Hello(welcome) => Err(LinkError::Protocol(WireError::Version { found: welcome.version })),
-            other => Err(LinkError::Protocol(WireError::Opcode { found: other.opcode() as u16 })),
-        }
+                }
     }
 
     /// The stream, for what only one transport can do.

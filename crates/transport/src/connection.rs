@@ -6,6 +6,7 @@
 //! the peer takes the first of them while the next is on its way. Bytes that need a checksum, or that TLS seals,
 //! pass through buffers whatever their size.
 
+use crate::lane::{Successor, stay_between};
 use crate::outgoing::Outgoing;
 use crate::passage::Passing;
 use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject};
@@ -201,9 +202,30 @@ impl Connection<'_> {
                 self.out.sent(sent);
                 self.flush()?;
             }
+            Next::HandOver(successor) => {
+                self.hand_over(successor)?;
+                return Ok(false);
+            }
             Next::HangUp => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Lets somebody else go on with the connection, once everything has been said.
+    fn hand_over(&mut self, successor: Box<dyn Successor>) -> io::Result<()> {
+        self.flush()?;
+        self.stream.leave();
+        // What has been read here cannot be read again there.
+        if !self.input.waiting().is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        match self.stream.hand_over() {
+            Ok(connection) => successor.take(connection),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                stay_between(&mut self.stream, successor)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Answers a frame that is all here through buffers: inside if it moves data, and outside if it may take long

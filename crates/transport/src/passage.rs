@@ -166,6 +166,10 @@ impl Stream for Passing<'_> {
         self.stream.is_worn()
     }
 
+    fn hand_over(&self) -> io::Result<crate::lane::HandedOver> {
+        self.stream.hand_over()
+    }
+
     fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
         self.stream.write_with_descriptors(from, beside)
     }

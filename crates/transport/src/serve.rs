@@ -1,11 +1,12 @@
 //! The answering side: what a service must offer, and how one frame becomes one reply. No socket here; the
 //! same code answers over tcp, over the shared-memory socket and in the simulator.
 
+use crate::lane::Successor;
 use crate::outgoing::Outgoing;
 use crate::passage::Passage;
 use crate::shm::Mapped;
 use crate::tls::Identity;
-use farpool_wire::control::{Attach, Attached, Welcome};
+use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
 use farpool_wire::data::{Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
@@ -92,6 +93,14 @@ pub trait Service: Send + Sync + 'static {
     }
     /// Hands out a region to a local peer.
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
+    /// Makes a connection one on which functions are called: what it is told, and who goes on with it from then on.
+    fn open_lane(
+        &self,
+        _peer: &Peer,
+        _open: OpenLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
+    }
     /// A connection has ended; its number is not seen again.
     fn ended(&self, _peer: &Peer) {}
     /// What a connection passes whenever it moves data, until it ends. Asked for once it has greeted. Nothing:
@@ -116,7 +125,6 @@ pub struct Conversation {
 }
 
 /// What to do after a frame.
-#[derive(Debug)]
 pub enum Next {
     /// Go on.
     Continue,
@@ -124,6 +132,8 @@ pub enum Next {
     Bytes(Payload<CHUNK_BYTES_MAX>),
     /// Send what is to be sent, this memory with its last frame, and go on.
     Memory(Box<Mappable>),
+    /// Send what is to be sent, and let somebody else go on.
+    HandOver(Box<dyn Successor>),
     /// Send what is to be sent and hang up.
     HangUp,
 }
@@ -244,6 +254,10 @@ impl Conversation {
                 Reply::Attach(shared.attached)
             }),
             Request::Attach(_) => Err(Refusal::new(Code::NotShared, 0)),
+            Request::OpenLane(open) => service.open_lane(&self.peer, open).map(|(opened, successor)| {
+                next = Next::HandOver(successor);
+                Reply::OpenLane(opened)
+            }),
             other => service.call(&self.peer, other),
         };
         match answer {

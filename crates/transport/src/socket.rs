@@ -2,6 +2,7 @@
 //! code on both sides is written against.
 
 use crate::clock;
+use crate::lane::HandedOver;
 use crate::waiting::{Step, Waiter, time_left};
 use farpool_wire::MonoNs;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -76,6 +77,11 @@ pub trait Stream: Send {
     /// Whether it has been used for so much that the next conversation should have a new one.
     fn is_worn(&self) -> bool {
         false
+    }
+
+    /// What it is made of, for another process to go on with. `Unsupported` where that cannot be.
+    fn hand_over(&self) -> io::Result<HandedOver> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Sends bytes with descriptors beside the first of them. How many bytes went. Streams that have a local
@@ -215,6 +221,13 @@ impl Stream for Socket {
 
     fn never_spin(&mut self) {
         self.waiter.never_spin();
+    }
+
+    fn hand_over(&self) -> io::Result<HandedOver> {
+        Ok(match &self.kind {
+            Kind::Tcp(stream) => HandedOver::Tcp(stream.try_clone()?.into()),
+            Kind::Unix(stream) => HandedOver::Unix(stream.try_clone()?.into()),
+        })
     }
 }
 

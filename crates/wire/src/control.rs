@@ -3,6 +3,7 @@
 pub use crate::catalog::*;
 use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::frame::Opcode;
+pub use crate::function::*;
 use crate::ids::*;
 use crate::limits::*;
 pub use crate::scan::*;
@@ -614,4 +615,11 @@ messages! {
     CloseScan(ScanId) -> Done,
     PutLookup(PutLookup) -> LookupPut,
     DropLookup(LookupId) -> Done,
+    OpenLane(OpenLane) -> LaneOpened,
+    UseFunction(UseFunction) -> FunctionUsed,
+    PutFunction(PutFunction) -> FunctionUsed,
+    PutColumns(PutColumns) -> Done,
+    CallFunction(CallFunction) -> Called,
+    NextOutput(NextOutput) -> OutputPiece,
+    Supply(Supply) -> Called,
 }

@@ -88,6 +88,20 @@ opcodes! {
     PutLookup = 84,
     /// Client to node: the lookup is not wanted any more.
     DropLookup = 85,
+    /// Client to node: from now on this connection is for calls of functions over this window.
+    OpenLane = 96,
+    /// On a lane: a number for this function.
+    UseFunction = 97,
+    /// On a lane: this function, and a number for it.
+    PutFunction = 98,
+    /// On a lane: where the columns of the window's table are.
+    PutColumns = 99,
+    /// On a lane: run this function.
+    CallFunction = 100,
+    /// On a lane: more of the output.
+    NextOutput = 101,
+    /// On a lane: bytes that the running function wants.
+    Supply = 102,
 }
 
 /// A decoded frame header.

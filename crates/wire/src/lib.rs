@@ -12,6 +12,7 @@ pub mod codec;
 pub mod control;
 pub mod data;
 pub mod frame;
+mod function;
 pub mod ids;
 pub mod limits;
 pub mod mutants;

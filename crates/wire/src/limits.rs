@@ -63,6 +63,29 @@ pub const LOOKUP_PART_BYTES_MAX: usize = 1 << 20;
 /// Bytes of packed batches in one step of a scan.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
+/// Ranges of regions that one window is made of.
+pub const LANE_PARTS_MAX: usize = 16_384;
+/// Bytes of a window: what 32-bit addresses reach above a function's own memory.
+pub const WINDOW_BYTES_MAX: u64 = 3 << 30;
+/// Window parts begin and end on pages.
+pub const WINDOW_PAGE_BYTES: u64 = 4_096;
+/// Bytes of a function: a module, or a shared object.
+pub const FUNCTION_BYTES_MAX: usize = 3 << 19;
+/// Bytes of the arguments of a call.
+pub const FUNCTION_ARGS_BYTES_MAX: usize = 1 << 20;
+/// Bytes that say where the columns of a window are.
+pub const FUNCTION_COLUMNS_BYTES_MAX: usize = 3 << 19;
+/// Bytes of the state that a function hops with.
+pub const FUNCTION_STATE_BYTES_MAX: usize = 64 << 10;
+/// The most bytes that the output of a call can be asked to have.
+pub const FUNCTION_OUTPUT_BYTES_MAX: u32 = 240 << 20;
+/// Bytes of an output that travel at once.
+pub const FUNCTION_OUTPUT_PIECE_BYTES: usize = 1 << 20;
+/// Bytes that a running function is supplied with at once.
+pub const FUNCTION_PIECE_BYTES: usize = 64 << 10;
+/// Calls inside one another that are told of a fault.
+pub const FUNCTION_FRAMES_MAX: usize = 16;
+
 /// Bytes of a name (file, node, host label, client label).
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a tenant's name: one label of a domain name.
@@ -71,6 +94,10 @@ pub const TENANT_BYTES_MAX: usize = 63;
 /// Bytes of an address or socket name.
 pub const TEXT_BYTES_MAX: usize = 512;
 
+// The largest messages of lanes: a window in parts (52 bytes each), a function, a call.
+const _: () = assert!(LANE_PARTS_MAX * 52 + 64 <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(FUNCTION_BYTES_MAX + NAME_BYTES_MAX + 256 <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(FUNCTION_ARGS_BYTES_MAX + FUNCTION_STATE_BYTES_MAX + 64 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(REGION_BYTES_MIN.is_power_of_two() && REGION_BYTES_MAX.is_power_of_two());
 // A batch of full size must fit its frame: 40 bytes of table entry per operation.
 const _: () = assert!(IO_BYTES_MAX + 8 + BATCH_OPS_MAX * 40 <= FRAME_BODY_BYTES_MAX);

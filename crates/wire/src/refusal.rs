@@ -1,6 +1,7 @@
 //! Why a peer said no. A refusal is a code and one number; the reader makes the sentence, so no text of a
 //! peer ever reaches a log or a user.
 
+use crate::function::{FunctionFault, FunctionForm};
 use crate::limits::{VERSION_MAX, VERSION_MIN};
 use std::fmt;
 
@@ -99,6 +100,18 @@ codes! {
     /// There is no such lookup, it is not whole, or its bytes are none; detail: its number in the scan, or how many of
     /// its bytes had come.
     BadLookup = 37,
+    /// No function of this hash or name is known here; detail: 0.
+    NoSuchFunction = 38,
+    /// It is no function that can be used; detail: a `FunctionFault`.
+    BadFunction = 39,
+    /// Functions of this form are not run here; detail: the form.
+    NoFunctions = 40,
+    /// The signature of a native function is not one that is trusted here; detail: keys that are.
+    NotTrusted = 41,
+    /// The window is not one; detail: the part, counted from 0, or 2^64 - 1 for the whole.
+    BadWindow = 42,
+    /// The process that was to run functions could not be started; detail: 0.
+    NoSandbox = 43,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -166,6 +179,21 @@ impl fmt::Display for Refusal {
                 write!(f, "row group {detail} of the scan is not as it was encrypted, or with another key")
             }
             Code::BadLookup => write!(f, "the lookup is none, not whole, or not there any more ({detail})"),
+            Code::NoSuchFunction => f.write_str("no such function is known there"),
+            Code::BadFunction => {
+                let fault = FunctionFault::ALL.into_iter().find(|fault| *fault as u64 == detail);
+                write!(f, "the function {}", fault.map_or("cannot be used", FunctionFault::reason))
+            }
+            Code::NoFunctions => {
+                let form = FunctionForm::ALL.get(detail as usize).map_or("such", |form| form.word());
+                write!(f, "{form} functions are not run there")
+            }
+            Code::NotTrusted => {
+                write!(f, "the function is not signed by one of the {detail} keys that are trusted there")
+            }
+            Code::BadWindow if detail == u64::MAX => f.write_str("the window is too large, or empty"),
+            Code::BadWindow => write!(f, "part {detail} of the window is not a range of a sealed region"),
+            Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
             Code::Draining => f.write_str("the node is being emptied and grants nothing new"),

@@ -17,6 +17,7 @@ mod fairness;
 mod far;
 mod figures;
 mod files;
+mod functions;
 mod groups;
 mod heat_map;
 mod io;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Io(Box<io::IoArgs>),
     /// Tickets a second, and the time to set up a lease.
     Leases(leases::LeaseArgs),
+    /// Calls of shipped functions, beside empty round trips, page reads and thread migration.
+    Functions(functions::FunctionArgs),
     /// How fast rows are grouped, by what nodes and clients run.
     Groups(groups::GroupsArgs),
     /// Hash joins in memory, partitioned and not, phase by phase.
@@ -78,6 +81,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Io(args) => io::run(args),
         Command::Leases(args) => leases::run(args),
+        Command::Functions(args) => functions::run(args),
         Command::Groups(args) => groups::run(args),
         Command::Join(args) => join::run(args),
         Command::Fairness(args) => fairness::run(args),

@@ -56,7 +56,7 @@ fn stored_type(given: &DataType) -> Result<DataType, String> {
         DataType::Decimal128(precision, scale) if !is_decimal(*precision, *scale) => Err(format!(
             "1 to {DECIMAL_DIGITS_MAX} digits are permitted, and no more of them behind the point"
         )),
-        kept if code(kept).is_some() => Ok(kept.clone()),
+        kept if type_code(kept).is_some() => Ok(kept.clone()),
         _ => Err(
             "far tables have Boolean, Int8 to Int64, UInt8 to UInt64, Float32, Float64, Decimal128, Date32, \
                   Timestamp, Utf8, Binary (both also Large, View and Dictionary) and FixedSizeBinary"
@@ -72,7 +72,7 @@ fn is_decimal(precision: u8, scale: i8) -> bool {
 }
 
 /// The number of a type in a footer.
-fn code(of: &DataType) -> Option<u8> {
+pub(crate) fn type_code(of: &DataType) -> Option<u8> {
     Some(match of {
         DataType::Boolean => 1,
         DataType::Int8 => 2,
@@ -97,16 +97,16 @@ fn code(of: &DataType) -> Option<u8> {
 
 /// How the columns of a table lie in rows of fixed width: one behind the other.
 #[derive(Debug)]
-pub(super) struct RowPlaces {
+pub(crate) struct RowPlaces {
     /// Which byte of a row is the first one of each column.
-    pub(super) starts: Vec<usize>,
+    pub(crate) starts: Vec<usize>,
     /// Bytes of a row, a multiple of 8.
-    pub(super) row_bytes: usize,
+    pub(crate) row_bytes: usize,
 }
 
 impl RowPlaces {
     /// Nothing if a value may have any width or be missing.
-    pub(super) fn of(schema: &Schema) -> Option<RowPlaces> {
+    pub(crate) fn of(schema: &Schema) -> Option<RowPlaces> {
         let mut end = 0;
         let mut start = |field: &ArrowField| {
             let start = end;
@@ -133,7 +133,7 @@ pub(super) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -
 
 /// Appends a stored type.
 pub(super) fn put_type(of: &DataType, out: &mut Vec<u8>) {
-    code(of).unwrap_or(0).put(out);
+    type_code(of).unwrap_or(0).put(out);
     match of {
         DataType::Decimal128(precision, scale) => out.extend([*precision, scale.cast_unsigned()]),
         DataType::Timestamp(unit, zone) => {

@@ -227,6 +227,11 @@ impl FarTable {
         self.footer.groups.iter().map(first).collect()
     }
 
+    /// Its file.
+    pub(crate) fn file(&self) -> &FarFile {
+        &self.file
+    }
+
     /// Bytes of its file.
     pub fn bytes(&self) -> u64 {
         self.file.length()

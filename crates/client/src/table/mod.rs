@@ -32,6 +32,7 @@ pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, Packer};
+pub(crate) use placing::reach;
 pub use placing::{Estimate, Estimates};
 pub use put::{PutOptions, TableLayout};
 pub use query::Answer;
@@ -40,6 +41,7 @@ pub use skipping::may_pass;
 pub use statistics::Statistics;
 
 pub use column_type::stored_schema;
+pub(crate) use column_type::{RowPlaces, type_code};
 
 /// Tables are the published files whose names begin so; a file's trailer tells whether it is one.
 pub const TABLE_PREFIX: &str = "tables/";

@@ -443,7 +443,7 @@ fn is_here(this_host: u128, node: &NodeLinks) -> bool {
     node.is_shared() || (this_host != 0 && node.info.host_boot == this_host)
 }
 
-fn reach(this_host: u128, node: &NodeLinks) -> Reach {
+pub(crate) fn reach(this_host: u128, node: &NodeLinks) -> Reach {
     match () {
         () if node.is_shared() => Reach::Memory,
         () if is_here(this_host, node) => Reach::Loopback,

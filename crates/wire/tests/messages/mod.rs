@@ -196,6 +196,41 @@ strategies! {
     }
     claim_groups -> ClaimGroups { scan: handle(), groups: any::<u32>() }
     claimed -> Claimed { first: any::<u32>(), count: any::<u32>() }
+    lane_part -> LanePart {
+        region: region_index(), epoch: epoch(), handle: handle(), offset: any::<u64>(), bytes: any::<u64>(),
+        at: any::<u64>(),
+    }
+    open_lane -> OpenLane {
+        resident: any::<bool>(), window_bytes: any::<u64>(), output_bytes: any::<u32>(), parts: list(lane_part()),
+    }
+    lane_opened -> LaneOpened { heap_bytes: any::<u64>() }
+    use_function -> UseFunction { form: form(), digest: any::<[u8; 32]>(), entry: name() }
+    function_used -> FunctionUsed { number: any::<u32>() }
+    function_signature -> FunctionSignature {
+        key: any::<[u8; 32]>(), signature: any::<u8>().prop_map(|byte| [byte; 64]),
+    }
+    put_function -> PutFunction {
+        form: form(), entry: name(), bytes: bytes(),
+        signature: proptest::option::of(function_signature())
+            .prop_map(|one| List::new(one.into_iter().collect()).expect("one fits")),
+    }
+    put_columns -> PutColumns { columns: bytes() }
+    call_function -> CallFunction {
+        number: any::<u32>(), fresh: any::<bool>(), deadline_ms: any::<u32>(), goes_on: any::<bool>(), state: bytes(),
+        args: bytes(),
+    }
+    function_frame -> FunctionFrame { function: any::<u32>(), offset: any::<u32>() }
+    called -> Called {
+        outcome: proptest::sample::select(Outcome::ALL.to_vec()), detail: any::<u64>(), ran_ns: any::<u64>(),
+        output_bytes: any::<u64>(), frames: list(function_frame()), output: payload(),
+    }
+    next_output -> NextOutput { from: any::<u64>() }
+    output_piece -> OutputPiece { output: payload() }
+    supply -> Supply { at: any::<u64>(), bytes: bytes() }
+}
+
+fn form() -> impl Strategy<Value = FunctionForm> {
+    proptest::sample::select(FunctionForm::ALL.to_vec())
 }
 
 fn done() -> impl Strategy<Value = Done> {
@@ -242,4 +277,11 @@ conversations! {
     CloseScan: scan_id, done;
     PutLookup: put_lookup, lookup_put;
     DropLookup: lookup_id, done;
+    OpenLane: open_lane, lane_opened;
+    UseFunction: use_function, function_used;
+    PutFunction: put_function, function_used;
+    PutColumns: put_columns, done;
+    CallFunction: call_function, called;
+    NextOutput: next_output, output_piece;
+    Supply: supply, called;
 }

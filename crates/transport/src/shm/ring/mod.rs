@@ -13,6 +13,7 @@ use super::descriptors::{receive_descriptors, send_descriptors};
 use super::mapping::{Access, Mapping};
 use super::{Mapped, MappedBytes};
 use crate::clock;
+use crate::lane::HandedOver;
 use crate::socket::{Interest, Socket, Stream};
 use crate::waiting::{Step, Waiter, time_left};
 use farpool_wire::MonoNs;
@@ -88,6 +89,8 @@ impl Words for Ring<'_> {
 pub struct RingStream {
     socket: Socket,
     memory: Mapping,
+    /// What `memory` maps.
+    file: OwnedFd,
     reader: Side,
     writer: Side,
     /// Which ring this side reads; it writes the other.
@@ -117,7 +120,21 @@ impl RingStream {
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
         send_descriptors(&socket, &[BELL], &[fd.as_fd()])?;
-        Ok(RingStream::over(socket, memory, 0))
+        Ok(RingStream::over(socket, memory, fd, 0))
+    }
+
+    /// The node's side of a ring whose memory another process has made, where that left it. What each side has moved is
+    /// in the memory; if it is not what it was, the peer has only itself to blame.
+    pub(crate) fn resume(socket: Socket, file: OwnedFd) -> io::Result<RingStream> {
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let memory = Mapping::new(file.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
+        let mut stream = RingStream::over(socket, memory, file, 0);
+        let (reads, writes) = (stream.ring(0), stream.ring(1));
+        let (reader, writer) = (stream.reader.resumed(&reads), stream.writer.resumed(&writes));
+        (stream.reader, stream.writer) = (reader, writer);
+        Ok(stream)
     }
 
     /// The client's side: connects to a node's local socket.
@@ -127,7 +144,7 @@ impl RingStream {
     }
 
     /// Takes the memory that it is offered.
-    fn accept(mut socket: Socket, deadline: MonoNs) -> io::Result<RingStream> {
+    pub(crate) fn accept(mut socket: Socket, deadline: MonoNs) -> io::Result<RingStream> {
         let mut fds = Vec::new();
         let count = loop {
             match receive_descriptors(&socket, &mut [0], &mut fds) {
@@ -137,24 +154,24 @@ impl RingStream {
                 other => break other?,
             }
         };
-        let [fd] = &fds[..] else {
+        let (1, Some(fd)) = (fds.len(), fds.pop()) else {
             let kind = if count == 0 { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidData };
             return Err(kind.into());
         };
         // Whoever could shrink it could kill us by SIGBUS.
-        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
+        if !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let memory = Mapping::new(fd.as_fd(), MEMORY_BYTES as usize, Access::ReadWrite)?;
         socket.heard();
         socket.rest();
-        Ok(RingStream::over(socket, memory, 1))
+        Ok(RingStream::over(socket, memory, fd, 1))
     }
 
-    fn over(socket: Socket, memory: Mapping, reads: u64) -> RingStream {
+    fn over(socket: Socket, memory: Mapping, file: OwnedFd, reads: u64) -> RingStream {
         let (reader, writer) = (Side::reader(bytes_of(reads)), Side::writer(bytes_of(1 - reads)));
         let (waiter, beside) = (Waiter::new(true), Vec::new());
-        RingStream { socket, memory, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
+        RingStream { socket, memory, file, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
 
     fn ring(&self, index: u64) -> Ring<'_> {
@@ -317,6 +334,14 @@ impl Stream for RingStream {
 
     fn never_spin(&mut self) {
         self.waiter.never_spin();
+    }
+
+    fn hand_over(&self) -> io::Result<HandedOver> {
+        // Only the node's side goes on elsewhere.
+        let HandedOver::Unix(socket) = self.socket.hand_over()? else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        Ok(HandedOver::Ring(socket, self.file.try_clone()?))
     }
 
     fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {

@@ -57,6 +57,12 @@ impl Side {
         Side { is_writer: false, capacity, moved: 0 }
     }
 
+    /// The same side where another process has left it, as far as its own word says.
+    pub fn resumed(self, words: &impl Words) -> Side {
+        let own = if self.is_writer { Word::Written } else { Word::Taken };
+        Side { moved: words.load(own), ..self }
+    }
+
     /// Where in the ring the next byte to move is.
     pub fn offset(&self) -> u64 {
         self.moved % self.capacity

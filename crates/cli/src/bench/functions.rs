@@ -1,0 +1,447 @@
+//! `farpool bench functions`: what a call of a shipped function costs beyond an empty round trip, and how many page reads
+//! it is worth (paper 001, tables 1 and 2).
+//!
+//! The idea: every kind of call is made in turns with an empty round trip on the same transport, with the same way of
+//! waiting, through the same library; the difference of medians is what shipping costs. Every answer is compared with what
+//! this program computes over the same list.
+
+use super::figures::{median, quantiles};
+use super::machine::machine;
+use super::processes::{Server, start};
+use crate::exit::Failure;
+use crate::{Outcome, function, table, units};
+use farpool::function::{CallOptions, Caller, Function, Place};
+use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool_place::break_even_accesses;
+use farpool_transport::waiting::{self, Waiting};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The function that is shipped, in WebAssembly text.
+const WALK: &str = include_str!("../../../../examples/functions/walk.wat");
+/// Bytes of a node of the list.
+const NODE_BYTES: usize = 64;
+/// What a page read fetches.
+const PAGE_BYTES: usize = 8 << 10;
+/// A round trip to local memory (paper 001: 110 ns; measured here besides).
+const WARM_UP: usize = 200;
+
+/// Calls of shipped functions: resident, Wasm, native, beside empty round trips, page reads and thread migration.
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool bench functions --calls 1000 --waiting spin --waiting park")]
+pub(crate) struct FunctionArgs {
+    /// Calls of each kind, in all rounds; of first uses a tenth
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    calls: u32,
+    /// Rounds, in each of which every kind has its turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// How all sides wait: spin, adaptive, park; may be given several times
+    #[arg(long, value_name = "HOW", value_parser = units::waiting, default_values = ["spin", "park"])]
+    waiting: Vec<Waiting>,
+    /// Bytes of the list that is walked
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
+    size: u64,
+    /// Steps of the long walk that compares Wasm with native code; 0: none
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    steps: u64,
+    /// A shared object that exports walk, for native calls: examples/functions/build.sh makes one
+    #[arg(long, value_name = "FILE")]
+    native: Option<PathBuf>,
+    /// For machines: one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Times of one kind of call.
+struct Kind {
+    name: &'static str,
+    times: Vec<Duration>,
+}
+
+impl Kind {
+    fn new(name: &'static str) -> Kind {
+        Kind { name, times: Vec::new() }
+    }
+
+    fn median_us(&self) -> f64 {
+        median(self.times.iter().map(|time| time.as_secs_f64() * 1e6))
+    }
+
+    fn p99_us(&self) -> f64 {
+        quantiles(&mut self.times.clone())[2]
+    }
+}
+
+/// A list and what walks through it give.
+struct List {
+    next: Vec<u32>,
+}
+
+impl List {
+    /// One cycle through all nodes (Sattolo).
+    fn new(bytes: u64) -> List {
+        let count = (bytes as usize / NODE_BYTES).max(2);
+        let mut next: Vec<u32> = (0..count as u32).collect();
+        let mut random = 88_172_645_463_325_252u64;
+        for index in (1..count).rev() {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            next.swap(index, (random % index as u64) as usize);
+        }
+        List { next }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.next.len() * NODE_BYTES];
+        for (index, (node, next)) in bytes.chunks_exact_mut(NODE_BYTES).zip(&self.next).enumerate() {
+            node[..8].copy_from_slice(&(u64::from(*next) * NODE_BYTES as u64).to_le_bytes());
+            node[8..16].copy_from_slice(&(index as u64).to_le_bytes());
+        }
+        bytes
+    }
+
+    fn walked(&self, first: u64, steps: u64) -> Vec<u8> {
+        let (mut at, mut sum) = (first as usize / NODE_BYTES, 0u64);
+        for _ in 0..steps {
+            sum = sum.wrapping_add(at as u64);
+            at = self.next[at] as usize;
+        }
+        words(&[(at * NODE_BYTES) as u64, sum])
+    }
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A broker, a node and a session.
+struct Stage {
+    pool: Pool,
+    _servers: Vec<Server>,
+}
+
+impl Stage {
+    fn new(args: &FunctionArgs, way: Waiting, transport: TransportChoice, more: &[String]) -> Result<Stage, Failure> {
+        waiting::choose(way);
+        let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
+        let address = format!("farpool://{}", address.rsplit(' ').next().unwrap_or_default());
+        let memory = (2 * args.size + (256 << 20)).to_string();
+        let mut node = vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
+        node.extend(more.iter().map(String::as_str));
+        let (node, _) = start(&node)?;
+        let pool = Pool::connect_with(&address, PoolOptions { transport, ..PoolOptions::default() })?;
+        Ok(Stage { pool, _servers: vec![node, broker] })
+    }
+
+    fn publish(&self, list: &List) -> Result<FarFile, Failure> {
+        let file = self.pool.create("list", FileClass::Pinned, CreateOptions::default())?;
+        file.write_at(0, &list.bytes())?;
+        self.pool.publish("list", true)?;
+        Ok(self.pool.open("list")?)
+    }
+}
+
+/// A module that no other has the bytes of: `walk`, so many other functions, and a number.
+fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
+    let mut text = WALK.trim_end().trim_end_matches(')').to_owned();
+    text.push(')');
+    // The last parenthesis of a whole function stays; that of the module follows.
+    let text = text.trim_end_matches(')').to_owned() + "))";
+    let mut more = String::new();
+    for index in 1..functions {
+        more += &format!(
+            "(func (export \"sum{index}\") (param $at i32) (param $end i32) (result i64) (local $sum i64)
+               (block $done (loop $next
+                 (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+                 (local.set $sum (i64.add (local.get $sum) (i64.load offset={} (local.get $at))))
+                 (local.set $at (i32.add (local.get $at) (i32.const {})))
+                 (br $next)))
+               (local.get $sum))\n",
+            8 * index,
+            8 * (index + 1)
+        );
+    }
+    more += &format!("(func (result i64) (i64.const {number})))");
+    wat::parse_str(text.clone() + &more).map_err(|error| Failure::Failed(format!("the module: {error}")))
+}
+
+fn timed<T>(kind: &mut Kind, run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let begun = Instant::now();
+    let result = run()?;
+    kind.times.push(begun.elapsed());
+    Ok(result)
+}
+
+fn check(got: &[u8], wanted: &[u8], what: &str) -> Outcome {
+    if got == wanted { Ok(()) } else { Err(Failure::Failed(format!("{what} gave {got:02x?}, not {wanted:02x?}"))) }
+}
+
+/// A native function, signed by a key of this run, which nodes are told of.
+struct Native {
+    function: Function,
+    keys: tempfile::NamedTempFile,
+}
+
+pub(crate) fn run(args: &FunctionArgs) -> Outcome {
+    let list = List::new(args.size);
+    let native = args.native.as_ref().map(|file| native(file)).transpose()?;
+    let mut found = Vec::new();
+    for way in &args.waiting {
+        for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+            found.push(measure(args, &list, *way, transport, native.as_ref())?);
+        }
+    }
+    let migration = migration(args.calls)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let points: Vec<Value> = found.iter().map(Point::json).collect();
+        let migration = json!({ "one_way_us": migration[0], "there_and_back_us": migration[1] });
+        writeln!(out, "{}", json!({ "machine": machine(), "points": points, "migration": migration }))?;
+        return Ok(());
+    }
+    writeln!(out, "Shipped functions: one call each, medians of {} calls. {}", args.calls, machine())?;
+    for point in &found {
+        writeln!(out)?;
+        point.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    writeln!(out, "\nthread migration: {:.1} us one way, {:.1} us there and back", migration[0], migration[1])?;
+    Ok(())
+}
+
+/// What was found with one transport and way of waiting.
+struct Point {
+    transport: TransportChoice,
+    way: Waiting,
+    kinds: Vec<Kind>,
+    /// Nanoseconds for each dependent access of a long walk.
+    access_ns: Vec<(&'static str, f64)>,
+}
+
+const EMPTY: &str = "empty round trip";
+const EMPTY_RESIDENT: &str = "empty round trip, node";
+const PAGE: &str = "page of 8 KiB read";
+
+impl Point {
+    fn empty_us(&self, kind: &Kind) -> f64 {
+        let beside = if kind.name == "resident" { EMPTY_RESIDENT } else { EMPTY };
+        self.kinds.iter().find(|other| other.name == beside).map_or(0.0, Kind::median_us)
+    }
+
+    /// From how many dependent accesses on a call takes less than reading a page for each.
+    fn break_even(&self, kind: &Kind) -> Option<u64> {
+        let page_ns = self.kinds.iter().find(|other| other.name == PAGE)?.median_us() * 1e3;
+        let local_ns = self.access_ns.first().map_or(110.0, |(_, ns)| *ns);
+        break_even_accesses(kind.median_us() * 1e3, page_ns, local_ns)
+    }
+
+    fn json(&self) -> Value {
+        let kinds: Vec<Value> = self
+            .kinds
+            .iter()
+            .map(|kind| {
+                json!({
+                    "kind": kind.name, "median_us": kind.median_us(), "p99_us": kind.p99_us(),
+                    "beyond_empty_us": kind.median_us() - self.empty_us(kind), "calls": kind.times.len(),
+                    "break_even_accesses": self.break_even(kind),
+                })
+            })
+            .collect();
+        let access: serde_json::Map<String, Value> =
+            self.access_ns.iter().map(|(name, ns)| ((*name).to_owned(), json!(ns))).collect();
+        json!({
+            "transport": format!("{:?}", self.transport).to_lowercase(), "waiting": self.way.word(), "kinds": kinds,
+            "access_ns": access,
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let transport = format!("{:?}", self.transport).to_lowercase();
+        let mut lines = vec![format!("{transport}, {}:", self.way.word())];
+        let rows: Vec<Vec<String>> = self
+            .kinds
+            .iter()
+            .map(|kind| {
+                let is_call = ![EMPTY, EMPTY_RESIDENT, PAGE].contains(&kind.name);
+                let beyond = kind.median_us() - self.empty_us(kind);
+                let accesses = self.break_even(kind).map_or("never".to_owned(), |count| count.to_string());
+                vec![
+                    kind.name.to_owned(),
+                    format!("{:.2}", kind.median_us()),
+                    format!("{:.2}", kind.p99_us()),
+                    if is_call { format!("{beyond:+.2}") } else { String::new() },
+                    if is_call { accesses } else { String::new() },
+                    kind.times.len().to_string(),
+                ]
+            })
+            .collect();
+        lines.extend(table::lines(&["call", "us", "p99", "beyond empty", "pays from accesses", "calls"], &rows));
+        for (name, ns) in &self.access_ns {
+            lines.push(format!("{name}: {ns:.1} ns for each dependent access"));
+        }
+        lines
+    }
+}
+
+/// Signs a shared object with a key of its own.
+fn native(file: &std::path::Path) -> Result<Native, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
+    let (function, key) = function::signed_once(bytes, "walk")?;
+    let mut keys = tempfile::NamedTempFile::new()?;
+    writeln!(keys, "{key}")?;
+    Ok(Native { function, keys })
+}
+
+fn measure(
+    args: &FunctionArgs,
+    list: &List,
+    way: Waiting,
+    transport: TransportChoice,
+    native: Option<&Native>,
+) -> Result<Point, Failure> {
+    let cache = tempfile::tempdir()?;
+    let mut more = vec!["--function-cache".to_owned(), cache.path().display().to_string()];
+    if let Some(native) = native {
+        more.extend(["--function-keys".to_owned(), native.keys.path().display().to_string()]);
+    }
+    let firsts = (args.calls / 10).max(10) as usize;
+    let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
+        (0..firsts).map(|number| Ok(Function::wasm(module(functions, (from + number) as u64)?, "walk")?)).collect()
+    };
+    let (ones, eights, cached) = (made(1, 0)?, made(8, firsts)?, made(1, 2 * firsts)?);
+    // What a life of the node before this one has compiled.
+    {
+        let stage = Stage::new(args, way, transport, &more)?;
+        let caller = stage.publish(list)?.caller(Default::default())?;
+        for function in &cached {
+            caller.call(function, &words(&[0, 1, 0]), shipped(false))?;
+        }
+    }
+    let stage = Stage::new(args, way, transport, &more)?;
+    let file = stage.publish(list)?;
+    let caller = file.caller(Default::default())?;
+    let mut kinds: Vec<Kind> = [
+        EMPTY_RESIDENT,
+        "resident",
+        EMPTY,
+        "wasm, warm",
+        "wasm, fresh instance",
+        "wasm, first use, 1 function",
+        "wasm, first use, 8 functions",
+        "wasm, first use, compiled before",
+        PAGE,
+        "native, first use",
+        "native",
+    ]
+    .map(Kind::new)
+    .into();
+    let (resident, walk) = (Function::resident("walk")?, Function::wasm(module(1, u64::MAX)?, "walk")?);
+    let one = list.walked(0, 1);
+    let step = words(&[0, 1, 0]);
+    let each = args.calls.div_ceil(args.rounds) as usize;
+    let first_each = firsts.div_ceil(args.rounds as usize);
+    let mut page = vec![0; PAGE_BYTES];
+    let pages = list.next.len() * NODE_BYTES / PAGE_BYTES;
+    let mut native_first = native;
+    for round in 0..args.rounds as usize {
+        let calls = |kind: &mut Kind, function: &Function, fresh: bool| -> Outcome {
+            for _ in 0..if round == 0 { WARM_UP } else { WARM_UP / 10 } {
+                caller.call(function, &step, shipped(fresh))?;
+            }
+            for _ in 0..each {
+                let called = timed(kind, || Ok(caller.call(function, &step, shipped(fresh))?))?;
+                check(&called.output, &one, kind.name)?;
+            }
+            Ok(())
+        };
+        for _ in 0..each {
+            timed(&mut kinds[0], || Ok(caller.round_trip(&resident)?))?;
+        }
+        calls(&mut kinds[1], &resident, false)?;
+        for _ in 0..each {
+            timed(&mut kinds[2], || Ok(caller.round_trip(&walk)?))?;
+        }
+        calls(&mut kinds[3], &walk, false)?;
+        calls(&mut kinds[4], &walk, true)?;
+        for (kind, functions) in [(5, &ones), (6, &eights), (7, &cached)] {
+            for function in functions.iter().skip(round * first_each).take(first_each) {
+                let called = timed(&mut kinds[kind], || Ok(caller.call(function, &step, shipped(false))?))?;
+                check(&called.output, &one, kinds[kind].name)?;
+            }
+        }
+        for index in 0..each {
+            let offset = (index * 7_919 + round) % pages * PAGE_BYTES;
+            timed(&mut kinds[8], || Ok(file.read_at(offset as u64, &mut page)?))?;
+            let wanted = u64::from(list.next[offset / NODE_BYTES]) * NODE_BYTES as u64;
+            check(&page[..8], &wanted.to_le_bytes(), PAGE)?;
+        }
+        if let Some(native) = native {
+            if let Some(first) = native_first.take() {
+                let called = timed(&mut kinds[9], || Ok(caller.call(&first.function, &step, shipped(false))?))?;
+                check(&called.output, &one, "native")?;
+            }
+            calls(&mut kinds[10], &native.function, false)?;
+        }
+    }
+    kinds.retain(|kind| !kind.times.is_empty());
+    let access_ns = accesses(args, list, &caller, &resident, &walk, native)?;
+    Ok(Point { transport, way, kinds, access_ns })
+}
+
+fn shipped(fresh: bool) -> CallOptions {
+    CallOptions { place: Place::Ship, fresh, deadline: Duration::from_secs(600) }
+}
+
+/// A long walk by each kind of function, in turns.
+fn accesses(
+    args: &FunctionArgs,
+    list: &List,
+    caller: &Caller,
+    resident: &Function,
+    walk: &Function,
+    native: Option<&Native>,
+) -> Result<Vec<(&'static str, f64)>, Failure> {
+    if args.steps == 0 {
+        return Ok(Vec::new());
+    }
+    let mut functions = vec![("resident", resident), ("wasm", walk)];
+    functions.extend(native.map(|native| ("native", &native.function)));
+    let wanted = list.walked(0, args.steps);
+    let mut times = vec![Vec::new(); functions.len()];
+    for _ in 0..args.rounds {
+        for ((name, function), times) in functions.iter().zip(&mut times) {
+            let called = caller.call(function, &words(&[0, args.steps, 0]), shipped(false))?;
+            check(&called.output, &wanted, name)?;
+            times.push(called.ran.as_nanos() as f64 / args.steps as f64);
+        }
+    }
+    Ok(functions.iter().zip(times).map(|((name, _), times)| (*name, median(times.into_iter()))).collect())
+}
+
+/// Moving this thread to another CPU, and there and back: medians in microseconds.
+fn migration(calls: u32) -> Result<[f64; 2], Failure> {
+    let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let [one, other, ..] = cpus[..] else { return Ok([f64::NAN; 2]) };
+    let pin = |cpu| {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(None, &only).map_err(std::io::Error::from)
+    };
+    let (mut there, mut both) = (Kind::new("there"), Kind::new("both"));
+    for _ in 0..calls {
+        pin(one)?;
+        let begun = Instant::now();
+        pin(other)?;
+        there.times.push(begun.elapsed());
+        pin(one)?;
+        both.times.push(begun.elapsed());
+    }
+    sched_setaffinity(None, &allowed).map_err(std::io::Error::from)?;
+    Ok([there.median_us(), both.median_us()])
+}

@@ -1,0 +1,355 @@
+//! `farpool fn`: functions shipped to far memory. One file for each larger thing: `function/build` makes modules,
+//! `function/values` reads arguments and shows outputs.
+
+mod build;
+mod values;
+
+use crate::exit::Failure;
+use crate::units::{self, show_bytes};
+use crate::{Outcome, reach, table};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
+use farpool::{Pool, PoolOptions};
+use serde_json::json;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+pub(crate) use values::digits;
+use values::{Argument, Shown};
+
+/// Build, keep and call functions that run beside far memory.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make a WebAssembly module of a function in C or in WebAssembly text.
+    Build(build::Args),
+    /// Keep a function in a pool, for everybody.
+    Push(PushArgs),
+    /// Call a function over a published far file, or over columns of a far table.
+    Run(RunArgs),
+    /// List the functions that a pool keeps.
+    List(ListArgs),
+    /// Forget a function.
+    Rm(RmArgs),
+    /// Make a key pair that native functions are signed with.
+    Keygen(KeygenArgs),
+}
+
+#[derive(clap::Args)]
+struct PoolArgs {
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// For machines: one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+/// What a function is made of.
+#[derive(clap::Args)]
+struct CodeArgs {
+    /// What it exports as its entry; by default the name of the file, without its ending
+    #[arg(long, value_name = "NAME")]
+    entry: Option<String>,
+    /// The key that a native function (.so) is signed with: what `farpool fn keygen` made
+    #[arg(long, value_name = "FILE")]
+    sign: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool fn push walk walk.wasm")]
+pub(crate) struct PushArgs {
+    /// What it is to be called
+    name: String,
+    /// A module (.wasm), its text (.wat), or a shared object (.so)
+    file: PathBuf,
+    #[command(flatten)]
+    code: CodeArgs,
+    /// Take the name from another function that has it
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:  farpool fn run walk --on list --arg u64:0 --arg u64:1000 --arg u64:0 --show u64\n           \
+    farpool fn run json_path.wasm --table events --columns body --arg text:user.id --show text\n           \
+    farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex")]
+pub(crate) struct RunArgs {
+    /// A function that the pool keeps, a file (.wasm, .wat, .so), or resident:NAME of one that nodes have
+    function: String,
+    /// The published far file that is its window
+    #[arg(long, value_name = "FILE", required_unless_present = "table", conflicts_with = "table")]
+    on: Option<String>,
+    /// The far table that is its window: it runs at each node that has row groups of it
+    #[arg(long, value_name = "TABLE")]
+    table: Option<String>,
+    /// The columns of the table that it finds, in this order
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "table")]
+    columns: Vec<String>,
+    /// An argument: u64:N, i64:N, u32:N, i32:N, f64:X, f32:X, text:T, hex:DIGITS or @FILE; may be given several times,
+    /// and they follow one another
+    #[arg(long = "arg", value_name = "ARGUMENT", value_parser = values::argument)]
+    arguments: Vec<Argument>,
+    #[command(flatten)]
+    code: CodeArgs,
+    /// Where it runs: ship (at the node that has most of the window), fetch (here, over bytes that are fetched) or auto
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = Where::Auto)]
+    place: Where,
+    /// Stop it after so long; 1ms to 60m
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
+    deadline: u32,
+    /// The most bytes of its output; up to 240MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "16MiB")]
+    output_size: u64,
+    /// How the output is shown: hex, text, u64, i64, u32, i32, f64, f32, or raw (bytes as they are)
+    #[arg(long, value_name = "HOW", value_parser = values::shown, default_value = "hex")]
+    show: Shown,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Where {
+    Auto,
+    Ship,
+    Fetch,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool fn list --pool farpool://127.0.0.1:7700")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool fn rm walk")]
+pub(crate) struct RmArgs {
+    /// The function
+    name: String,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool fn keygen team.key   then give the line that it prints to nodes: \
+    farpool node --function-keys FILE")]
+pub(crate) struct KeygenArgs {
+    /// Where the private key is written; it must not be there yet
+    file: PathBuf,
+}
+
+pub(crate) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Build(args) => build::run(args),
+        Command::Push(args) => push(args),
+        Command::Run(args) => call(args),
+        Command::List(args) => list(args),
+        Command::Rm(args) => remove(args),
+        Command::Keygen(args) => keygen(args),
+    }
+}
+
+impl PoolArgs {
+    fn open(&self) -> Result<Pool, Failure> {
+        let reach = self.reach.reach()?;
+        let options = PoolOptions {
+            label: Some("farpool fn".into()),
+            tls: reach.tls,
+            plaintext: reach.plaintext,
+            ..PoolOptions::default()
+        };
+        Ok(Pool::connect_with(&self.pool, options)?)
+    }
+
+    /// One or the other, as was asked for.
+    fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
+        let mut out = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{json}")?,
+            false => text.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+fn failed(what: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{}: {error}", what.display()))
+}
+
+impl CodeArgs {
+    /// The function in a file.
+    fn load(&self, file: &Path) -> Result<Function, Failure> {
+        let bytes = std::fs::read(file).map_err(|error| failed(file, error))?;
+        let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let entry = self.entry.clone().or(stem).unwrap_or_default();
+        match file.extension().and_then(|ending| ending.to_str()) {
+            Some("wasm") => Ok(Function::wasm(bytes, &entry)?),
+            Some("wat") => Ok(Function::wasm(build::text_to_module(file, &bytes)?, &entry)?),
+            Some("so") => {
+                let Some(key) = &self.sign else {
+                    let message = "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
+                    return Err(Failure::Usage(message.to_owned()));
+                };
+                sign(bytes, &entry, &read_key(key)?)
+            }
+            _ => Err(failed(file, "it is none of .wasm, .wat and .so; `farpool fn build` makes modules")),
+        }
+    }
+}
+
+fn read_key(file: &Path) -> Result<Ed25519KeyPair, Failure> {
+    let bytes = std::fs::read(file).map_err(|error| failed(file, error))?;
+    Ed25519KeyPair::from_pkcs8(&bytes).map_err(|_| failed(file, "it is no Ed25519 key in PKCS #8"))
+}
+
+fn public_key(pair: &Ed25519KeyPair) -> [u8; 32] {
+    let mut key = [0; 32];
+    key.copy_from_slice(pair.public_key().as_ref());
+    key
+}
+
+/// A native function signed with a key that nobody else has, and the public key in hexadecimal digits.
+pub(crate) fn signed_once(bytes: Vec<u8>, entry: &str) -> Result<(Function, String), Failure> {
+    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+    let pair = made.ok().and_then(|made| Ed25519KeyPair::from_pkcs8(made.as_ref()).ok());
+    let pair = pair.ok_or_else(|| Failure::Failed("no key could be made".to_owned()))?;
+    Ok((sign(bytes, entry, &pair)?, abi::hex(&public_key(&pair))))
+}
+
+fn sign(bytes: Vec<u8>, entry: &str, pair: &Ed25519KeyPair) -> Result<Function, Failure> {
+    let mut signature = [0; 64];
+    signature.copy_from_slice(pair.sign(&abi::signed_text(&abi::digest(&bytes))).as_ref());
+    Ok(Function::native(bytes, entry, public_key(pair), signature)?)
+}
+
+fn keygen(args: &KeygenArgs) -> Outcome {
+    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+    let made = made.map_err(|_| Failure::Failed("no key could be made".to_owned()))?;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&args.file);
+    file.and_then(|mut file| file.write_all(made.as_ref())).map_err(|error| failed(&args.file, error))?;
+    writeln!(std::io::stdout(), "{}", abi::hex(&public_key(&read_key(&args.file)?)))?;
+    Ok(())
+}
+
+fn push(args: &PushArgs) -> Outcome {
+    let function = args.code.load(&args.file)?;
+    let pool = args.pool.open()?;
+    pool.put_function(&args.name, &function, args.replace)?;
+    let digest = abi::hex(function.digest());
+    let (form, bytes) = (function.form().word(), function.bytes().len());
+    let json = json!({ "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest });
+    let line = format!("{}: {form}, {}, sha256 {}", args.name, show_bytes(bytes as u64), &digest[..16]);
+    args.pool.say(&json, &[line])
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    let mut rows = Vec::new();
+    let mut described = Vec::new();
+    for info in pool.functions()? {
+        let function = if info.is_lost { None } else { pool.function(&info.name).ok() };
+        let (form, entry, digest) = match &function {
+            Some(function) => {
+                (function.form().word(), function.entry().to_owned(), abi::hex(&function.digest()[..8]))
+            }
+            None => ("lost", String::new(), String::new()),
+        };
+        described.push(json!({
+            "name": info.name, "form": form, "entry": entry, "bytes": info.bytes, "sha256": digest, "lost": info.is_lost,
+        }));
+        rows.push(vec![info.name, form.to_owned(), entry, show_bytes(info.bytes), digest]);
+    }
+    let text = match rows.is_empty() {
+        true => vec!["No function. `farpool fn push NAME FILE` keeps one in the pool.".to_owned()],
+        false => table::lines(&["function", "form", "entry", "size", "sha256"], &rows),
+    };
+    args.pool.say(&json!({ "functions": described }), &text)
+}
+
+fn remove(args: &RmArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    pool.drop_function(&args.name)?;
+    args.pool.say(&json!({ "removed": args.name }), &[format!("removed {}", args.name)])
+}
+
+/// The function of a name, of a file, or of nodes.
+fn find(args: &RunArgs, pool: &Pool) -> Result<Function, Failure> {
+    if let Some(name) = args.function.strip_prefix("resident:") {
+        return Ok(Function::resident(name)?);
+    }
+    let file = Path::new(&args.function);
+    let is_file = file.extension().is_some_and(|ending| ["wasm", "wat", "so"].iter().any(|known| ending == *known));
+    if is_file { args.code.load(file) } else { Ok(pool.function(&args.function)?) }
+}
+
+fn call(args: &RunArgs) -> Outcome {
+    let pool = args.pool.open()?;
+    let function = find(args, &pool)?;
+    let output_bytes = u32::try_from(args.output_size).unwrap_or(u32::MAX);
+    let options = CallerOptions { output_bytes, ..CallerOptions::default() };
+    let place = match args.place {
+        Where::Auto => Place::Auto,
+        Where::Ship => Place::Ship,
+        Where::Fetch => Place::Fetch,
+    };
+    let call = CallOptions { place, deadline: Duration::from_millis(args.deadline.into()), ..CallOptions::default() };
+    let arguments: Vec<u8> = args.arguments.iter().flat_map(|argument| argument.0.iter().copied()).collect();
+    let (caller, is_table) = match (&args.table, &args.on) {
+        (Some(table), _) => {
+            let columns: Vec<&str> = args.columns.iter().map(String::as_str).collect();
+            (pool.table(table)?.caller(&columns, options)?, true)
+        }
+        (None, Some(file)) => (pool.open(file)?.caller(options)?, false),
+        (None, None) => return Err(Failure::Usage("--on FILE or --table TABLE is wanted".to_owned())),
+    };
+    let begun = Instant::now();
+    // A resident function of a table gets all of it: it has no columns of its own yet elsewhere.
+    let called = match is_table && function.form() != FunctionForm::Resident {
+        true => caller.call_each(&function, &arguments, call)?,
+        false => vec![caller.call(&function, &arguments, call)?],
+    };
+    let took = begun.elapsed();
+    if args.show == Shown::Raw && !args.pool.json {
+        let mut out = std::io::stdout().lock();
+        called.iter().try_for_each(|called| out.write_all(&called.output))?;
+        out.flush()?;
+        return Ok(());
+    }
+    let described: Vec<_> = called.iter().map(|called| describe(called, args.show)).collect();
+    let mut text: Vec<String> = called.iter().flat_map(|called| args.show.lines(&called.output)).collect();
+    text.extend(called.iter().map(|called| told(called, took)));
+    args.pool.say(&json!({ "outputs": described, "took_us": took.as_micros() as u64 }), &text)
+}
+
+fn describe(called: &Called, shown: Shown) -> serde_json::Value {
+    json!({
+        "node": called.node, "ran_us": called.ran.as_nanos() as f64 / 1e3, "hops": called.hops,
+        "pieces_from_elsewhere": called.supplied, "bytes": called.output.len(), "output": shown.json(&called.output),
+    })
+}
+
+/// One line on how it went.
+fn told(called: &Called, took: Duration) -> String {
+    let at = called.node.as_deref().map_or("here".to_owned(), |node| format!("at {node}"));
+    let mut line = format!(
+        "-- {} of output; ran {:.1} us {at}; {:.1} us in all",
+        show_bytes(called.output.len() as u64),
+        called.ran.as_nanos() as f64 / 1e3,
+        took.as_nanos() as f64 / 1e3
+    );
+    if called.hops > 0 {
+        line += &format!("; hopped {} times", called.hops);
+    }
+    if called.supplied > 0 {
+        line += &format!("; {} pieces of 64 KiB came from elsewhere", called.supplied);
+    }
+    line
+}

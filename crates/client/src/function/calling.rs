@@ -1,0 +1,530 @@
+//! Calling functions over the window of a file: at nodes, or here.
+
+use super::columns::Columns;
+use super::here::Fetched;
+use super::lanes::{OpenLane, Places, Side, unexpected};
+use super::{Ended, Function};
+use crate::error::{Error, ErrorKind};
+use crate::file::{FarFile, ReadRange};
+use crate::node_links::NodeLinks;
+use crate::session::{Session, locked};
+use crate::table::RowGroup;
+use farpool_functions::resident::state_of;
+use farpool_transport::LinkError;
+use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
+use farpool_wire::limits::*;
+use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// Lanes kept for the next call, of one node and kind.
+const IDLE_LANES_MAX: usize = 8;
+/// Times that a call may hop.
+const HOPS_MAX: u32 = 1 << 20;
+
+/// How the lanes of a file are to be.
+#[derive(Clone, Debug)]
+pub struct CallerOptions {
+    /// Which bytes of the file are the window. Default: all of them. At most 3 GiB.
+    pub range: Option<Range<u64>>,
+    /// The most bytes that the output of a call may have. Default 16 MiB; up to 240 MiB.
+    pub output_bytes: u32,
+}
+
+impl Default for CallerOptions {
+    fn default() -> CallerOptions {
+        CallerOptions { range: None, output_bytes: 16 << 20 }
+    }
+}
+
+/// How a call is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Where it runs. Default: auto.
+    pub place: Place,
+    /// A module is made anew for it: nothing of earlier calls is in its heap.
+    pub fresh: bool,
+    /// It is stopped after this long. Default 10 s; 1 ms to 1 h.
+    pub deadline: Duration,
+}
+
+/// Where a call runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// At nodes or here, whichever takes less by what was seen of links and of this function: [`Caller::explain`].
+    #[default]
+    Auto,
+    /// At the node that has most of the window.
+    Ship,
+    /// At the node that has this byte of the window.
+    At(u64),
+    /// On this machine, over all of the window, which is fetched once.
+    Fetch,
+}
+
+impl Default for CallOptions {
+    fn default() -> CallOptions {
+        CallOptions { place: Place::default(), fresh: false, deadline: Duration::from_secs(10) }
+    }
+}
+
+impl CallOptions {
+    fn deadline_ms(&self) -> Result<u32, Error> {
+        match self.deadline.as_millis() {
+            ms @ 1..=3_600_000 => Ok(ms as u32),
+            ms => {
+                let message = format!("a deadline of {ms} ms; 1 ms to 3600000 ms are permitted");
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+        }
+    }
+}
+
+/// What a call gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The output.
+    pub output: Vec<u8>,
+    /// How long the function itself ran, at all its stations.
+    pub ran: Duration,
+    /// How often it went on at another node.
+    pub hops: u32,
+    /// Pieces of 64 KiB that it loaded from elsewhere.
+    pub supplied: u32,
+    /// Where it ended: the name of the node, or nothing for here.
+    pub node: Option<String>,
+}
+
+/// Lanes over a published file. May be used from many threads at once; each call takes a lane of its own.
+pub struct Caller {
+    pub(super) session: Arc<Session>,
+    file: FarFile,
+    range: Range<u64>,
+    pub(super) output_bytes: u32,
+    columns: Option<Columns>,
+    pub(super) places: Mutex<Arc<Places>>,
+    idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
+    fetched: OnceLock<Fetched>,
+    /// Calls so far.
+    pub(super) calls: AtomicU64,
+}
+
+/// Where a lane leads, what is called on it, and the most bytes of an output.
+type LaneKey = (Option<NodeId>, Side, u32);
+
+/// Where a call is at the moment.
+enum Station {
+    Node(Arc<NodeLinks>),
+    Here,
+}
+
+impl Station {
+    fn key(&self) -> Option<NodeId> {
+        match self {
+            Station::Node(node) => Some(node.info.node),
+            Station::Here => None,
+        }
+    }
+
+    fn links(&self) -> Option<&NodeLinks> {
+        match self {
+            Station::Node(node) => Some(node),
+            Station::Here => None,
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        match self {
+            Station::Node(node) => Some(node.info.name.to_string()),
+            Station::Here => None,
+        }
+    }
+
+    fn error(&self, error: &LinkError) -> Error {
+        match self {
+            Station::Node(node) => node.link_error(error),
+            Station::Here => Error::of_link("the sandbox of this machine", error),
+        }
+    }
+
+    fn at(&self) -> String {
+        self.name().map_or(" here".to_owned(), |name| format!(" at node {name}"))
+    }
+}
+
+/// Which row groups a function finds in its table of columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lists {
+    /// All.
+    All,
+    /// Those that lie where it runs.
+    Near,
+}
+
+/// A call under way.
+struct Call<'c> {
+    function: &'c Function,
+    args: &'c [u8],
+    fresh: bool,
+    deadline_ms: u32,
+    lists: Lists,
+    output_bytes: u32,
+    state: Option<Vec<u8>>,
+    supplied: u32,
+    ran_ns: u64,
+}
+
+impl FarFile {
+    /// Lanes over this file, which must be published.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if it is not, if the range is not in it or too large, or if the output is to be
+    /// too large.
+    pub fn caller(&self, options: CallerOptions) -> Result<Caller, Error> {
+        let during = |error: Error| error.during(format_args!("functions over far file {:?}", self.name()));
+        let invalid = |message: String| Err(during(Error::new(ErrorKind::Invalid, message)));
+        let length = self.length();
+        let range = options.range.unwrap_or(0..length);
+        if range.start >= range.end || range.end > length {
+            return invalid(format!("a window of bytes {range:?} of a file of {length}"));
+        }
+        if range.end - range.start > WINDOW_BYTES_MAX {
+            let bytes = range.end - range.start;
+            return invalid(format!(
+                "a window of {bytes} bytes; up to {WINDOW_BYTES_MAX} are permitted: call functions over ranges"
+            ));
+        }
+        if !range.start.is_multiple_of(FUNCTION_PIECE_BYTES as u64) {
+            let start = range.start;
+            return invalid(format!("a window that begins at byte {start}; it must be a multiple of 65536"));
+        }
+        if options.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
+            let bytes = options.output_bytes;
+            return invalid(format!("an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"));
+        }
+        let places = Places::of(self, range.clone()).map_err(during)?;
+        Ok(Caller {
+            session: Arc::clone(&self.inner.session),
+            file: self.clone(),
+            range,
+            output_bytes: options.output_bytes,
+            columns: None,
+            places: Mutex::new(Arc::new(places)),
+            idle: Mutex::default(),
+            fetched: OnceLock::new(),
+            calls: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Caller {
+    /// Functions find these columns.
+    pub(super) fn with_columns(self, columns: Columns) -> Caller {
+        Caller { columns: Some(columns), ..self }
+    }
+
+    /// Bytes of the window.
+    pub fn window_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The nodes that the window lies on, and how many bytes each has, that with most first.
+    pub fn nodes(&self) -> Vec<(String, u64)> {
+        let nodes = locked(&self.places).nodes();
+        nodes.into_iter().map(|(node, bytes)| (node.info.name.to_string(), bytes)).collect()
+    }
+
+    /// Calls a function.
+    ///
+    /// Errors: [`ErrorKind::Stopped`] if it did not end well: [`Error::how_it_ended`] says how; [`ErrorKind::Lost`] if bytes of
+    /// the window are gone; [`ErrorKind::Refused`] if the function cannot be used, or functions are not run there;
+    /// [`ErrorKind::Invalid`], [`ErrorKind::Unreachable`].
+    pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
+        let deadline_ms = options.deadline_ms()?;
+        if args.len() > FUNCTION_ARGS_BYTES_MAX {
+            let message = format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.session.check_open()?;
+        let run = || self.try_call(function, args, options, deadline_ms, Lists::All);
+        self.again_if_moved(run)
+    }
+
+    /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
+    /// what each gave, in the order of the nodes' first row groups. With [`Place::Fetch`], once, here, with all.
+    ///
+    /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
+    pub fn call_each(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Vec<Called>, Error> {
+        let deadline_ms = options.deadline_ms()?;
+        let Some(columns) = &self.columns else {
+            let message = "a function is called at each node over the columns of a far table";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        if options.place == Place::Fetch {
+            return Ok(vec![self.call(function, args, options)?]);
+        }
+        self.again_if_moved(|| {
+            let places = Arc::clone(&locked(&self.places));
+            let mut firsts: Vec<(NodeId, u64)> = Vec::new();
+            for group in columns.groups() {
+                let Some(node) = places.node_of(group.offset) else { continue };
+                if firsts.iter().all(|(known, _)| *known != node.info.node) {
+                    firsts.push((node.info.node, group.offset));
+                }
+            }
+            let at = |(_, first): &(NodeId, u64)| {
+                let options = CallOptions { place: Place::At(*first), ..options };
+                self.try_call(function, args, options, deadline_ms, Lists::Near)
+            };
+            // All at once: each waits for its own node.
+            std::thread::scope(|threads| {
+                let calls: Vec<_> = firsts.iter().map(|first| threads.spawn(move || at(first))).collect();
+                let join = |call: std::thread::ScopedJoinHandle<'_, Result<Called, Error>>| {
+                    call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                calls.into_iter().map(join).collect()
+            })
+        })
+    }
+
+    /// Does something again if bytes were lost, once it is known where they are now.
+    fn again_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match run() {
+            // Its bytes may have moved; a function can be called again.
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                self.file.inner.reopen(&error)?;
+                *locked(&self.places) = Arc::new(Places::of(&self.file, self.range.clone())?);
+                locked(&self.idle).clear();
+                run()
+            }
+            other => other,
+        }
+    }
+
+    fn try_call(
+        &self,
+        function: &Function,
+        args: &[u8],
+        options: CallOptions,
+        deadline_ms: u32,
+        lists: Lists,
+    ) -> Result<Called, Error> {
+        let places = Arc::clone(&locked(&self.places));
+        let fresh = options.fresh;
+        let (place, output_bytes) = self.choose(function, options.place, lists, &places);
+        let mut call =
+            Call { function, args, fresh, deadline_ms, lists, output_bytes, state: None, supplied: 0, ran_ns: 0 };
+        let mut station = self.first_station(&places, place)?;
+        let mut hops = 0;
+        loop {
+            let begun = self.session.host.now();
+            let (called, output) = self.call_at(&places, &station, &mut call)?;
+            call.ran_ns += called.ran_ns;
+            let took_ns = self.session.host.now().0.saturating_sub(begun.0);
+            if called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0 {
+                self.note(function, station.links(), called.ran_ns, took_ns, output.len() as u64);
+            }
+            match called.outcome {
+                Outcome::Done => {
+                    let (ran, supplied) = (Duration::from_nanos(call.ran_ns), call.supplied);
+                    return Ok(Called { output, ran, hops, supplied, node: station.name() });
+                }
+                Outcome::Hop if hops < HOPS_MAX => {
+                    let next = places.node_of(called.detail).cloned();
+                    let Some(next) = next else { return Err(Ended::of(function, &called).error(function, &station.at())) };
+                    // Here everything is at hand.
+                    if !matches!(station, Station::Here) {
+                        station = Station::Node(next);
+                    }
+                    call.state = Some(output);
+                    hops += 1;
+                }
+                // More than the window it saves: the rest is fetched, and it runs here.
+                Outcome::OutputFull if call.output_bytes < self.output_bytes => {
+                    station = Station::Here;
+                    (call.output_bytes, call.state) = (self.output_bytes, None);
+                }
+                _ => return Err(Ended::of(function, &called).error(function, &station.at())),
+            }
+        }
+    }
+
+    /// Whether the window is here.
+    pub(super) fn is_fetched(&self) -> bool {
+        self.fetched.get().is_some()
+    }
+
+    fn first_station(&self, places: &Places, place: Place) -> Result<Station, Error> {
+        let nowhere = || Error::new(ErrorKind::Lost, "the window lies nowhere");
+        match place {
+            Place::Fetch => Ok(Station::Here),
+            Place::Auto | Place::Ship => {
+                let most = places.nodes().into_iter().next().ok_or_else(nowhere)?;
+                Ok(Station::Node(most.0))
+            }
+            Place::At(byte) => {
+                let node = places.node_of(byte).cloned().ok_or_else(|| {
+                    let bytes = self.window_bytes();
+                    Error::new(ErrorKind::Invalid, format!("byte {byte} of a window of {bytes} bytes"))
+                })?;
+                Ok(Station::Node(node))
+            }
+        }
+    }
+
+    /// One stretch of a call at one station, on a lane of its own. A connection that has died meanwhile is replaced.
+    fn call_at(&self, places: &Places, station: &Station, call: &mut Call<'_>) -> Result<(WireCalled, Vec<u8>), Error> {
+        let key = (station.key(), Side::of(call.function), call.output_bytes);
+        let mut idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
+        loop {
+            let was_idle = idle.is_some();
+            let mut lane = match idle.take() {
+                Some(lane) => lane,
+                None => self.open(places, station, key.1, key.2)?,
+            };
+            match self.call_on(places, station, &mut lane, call) {
+                Err(LinkError::Cut(_)) if was_idle => {}
+                Ok(result) => {
+                    // A process that has ended takes its lanes along.
+                    if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
+                        self.keep(key, lane);
+                    }
+                    return Ok(result);
+                }
+                Err(error) => {
+                    if error.link_survives() {
+                        self.keep(key, lane);
+                    }
+                    return Err(station.error(&error));
+                }
+            }
+        }
+    }
+
+    fn keep(&self, key: LaneKey, lane: OpenLane) {
+        let mut idle = locked(&self.idle);
+        let lanes = idle.entry(key).or_default();
+        if lanes.len() < IDLE_LANES_MAX {
+            lanes.push(lane);
+        }
+    }
+
+    fn open(&self, places: &Places, station: &Station, side: Side, output_bytes: u32) -> Result<OpenLane, Error> {
+        match (station, side) {
+            (Station::Node(node), _) => OpenLane::open(&self.session, node, places, side, output_bytes),
+            (Station::Here, Side::Resident) => {
+                let message = "a resident function runs where it resides: at nodes";
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            (Station::Here, Side::Sandbox) => {
+                let fetched = match self.fetched.get() {
+                    Some(fetched) => fetched,
+                    None => {
+                        let fetched = Fetched::fetch(&self.session, &self.file, self.range.clone())?;
+                        self.fetched.get_or_init(|| fetched)
+                    }
+                };
+                self.session.here.lane(self.window_bytes(), output_bytes, fetched)
+            }
+        }
+    }
+
+    /// One stretch of a call: until it is done, hops or fails. What it loads from elsewhere is fetched.
+    fn call_on(
+        &self,
+        places: &Places,
+        station: &Station,
+        lane: &mut OpenLane,
+        call: &mut Call<'_>,
+    ) -> Result<(WireCalled, Vec<u8>), LinkError> {
+        let patience = self.session.options.request_timeout_ms;
+        let deadline = || self.session.deadline(patience);
+        if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
+            let is_listed = |group: &RowGroup| match (call.lists, station) {
+                (Lists::All, _) | (_, Station::Here) => true,
+                (Lists::Near, Station::Node(node)) => {
+                    let at = places.node_of(group.offset).map(|links| links.info.node);
+                    at == Some(node.info.node)
+                }
+            };
+            let columns = columns.encode(is_listed).map(Bytes::new);
+            let too_long = LinkError::Protocol(farpool_wire::WireError::Text { what: "a table of columns" });
+            let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
+            lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;
+            lane.lists = Some(call.lists);
+        }
+        let number = lane.number(call.function, deadline())?;
+        let too_long = |what| LinkError::Protocol(farpool_wire::WireError::Text { what });
+        let request = Request::CallFunction(CallFunction {
+            number,
+            fresh: call.fresh,
+            deadline_ms: call.deadline_ms,
+            goes_on: call.state.is_some(),
+            state: state_of(call.state.as_deref().unwrap_or_default()).ok_or(too_long("a state"))?,
+            args: Bytes::new(call.args.to_vec()).map_err(LinkError::Protocol)?,
+        });
+        let until = || self.session.deadline(patience.saturating_add(call.deadline_ms.into()));
+        let mut reply = lane.link.call(&request, until())?;
+        loop {
+            let called = match reply {
+                Reply::CallFunction(called) | Reply::Supply(called) => called,
+                other => return Err(unexpected(&other)),
+            };
+            if called.outcome != Outcome::Away {
+                let output = self.take_output(lane, &called, deadline())?;
+                return Ok((called, output));
+            }
+            call.supplied += 1;
+            let supply = Request::Supply(Supply { at: called.detail, bytes: self.piece(called.detail) });
+            reply = lane.link.call(&supply, until())?;
+        }
+    }
+
+    /// The bytes of a piece of the window; none if they are not to be had.
+    fn piece(&self, at: u64) -> Bytes<FUNCTION_PIECE_BYTES> {
+        let count = self.window_bytes().saturating_sub(at).min(FUNCTION_PIECE_BYTES as u64);
+        let mut bytes = vec![0; count as usize];
+        let offset = self.range.start + at;
+        match self.file.read_batch(&mut [ReadRange { offset, into: &mut bytes }]) {
+            Ok(()) => Bytes::new(bytes).unwrap_or_default(),
+            Err(_) => Bytes::default(),
+        }
+    }
+
+    /// All of the output, the first of which came with the answer.
+    fn take_output(&self, lane: &mut OpenLane, called: &WireCalled, deadline: MonoNs) -> Result<Vec<u8>, LinkError> {
+        let wanted = called.output_bytes;
+        let mut output = called.output.clone().into_vec();
+        if wanted > self.output_bytes.into() || output.len() as u64 > wanted {
+            let (found, max) = (wanted, self.output_bytes.into());
+            return Err(LinkError::Protocol(farpool_wire::WireError::TooMany { what: "bytes of output", found, max }));
+        }
+        while (output.len() as u64) < wanted {
+            let next = Request::NextOutput(NextOutput { from: output.len() as u64 });
+            match lane.link.call(&next, deadline)? {
+                Reply::NextOutput(piece) if !piece.output.is_empty() => {
+                    piece.output.pieces().for_each(|bytes| output.extend_from_slice(bytes));
+                }
+                Reply::NextOutput(_) => return Err(LinkError::Cut(std::io::ErrorKind::UnexpectedEof.into())),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(output)
+    }
+
+    /// A round trip on a lane without a function: what a call costs before it does anything. For measurements.
+    pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
+        let places = Arc::clone(&locked(&self.places));
+        let station = self.first_station(&places, Place::Ship)?;
+        let key = (station.key(), Side::of(function), self.output_bytes);
+        let idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
+        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1, key.2), Ok)?;
+        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let next = Request::NextOutput(NextOutput { from: 0 });
+        let result = lane.link.call(&next, deadline).map_err(|error| station.error(&error));
+        self.keep(key, lane);
+        result.map(drop)
+    }
+}

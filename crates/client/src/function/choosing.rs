@@ -1,0 +1,119 @@
+//! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
+
+use super::calling::{Caller, Lists, Place};
+use super::lanes::{Places, Side};
+use super::{Function, sandbox_program};
+use crate::node_links::NodeLinks;
+use crate::session::locked;
+use crate::table::reach;
+use farpool_place::{Call, CallEstimate, fingerprint};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a call would take either way, and which way it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPlan {
+    /// At the node.
+    pub ship: Duration,
+    /// Here, its share of fetching the window included; nothing if it cannot run here.
+    pub fetch: Option<Duration>,
+    /// Where it goes: [`Place::Ship`] or [`Place::Fetch`].
+    pub choice: Place,
+    /// Whether the function was called before; what it takes is not known otherwise.
+    pub is_sure: bool,
+    /// Why, in words.
+    pub why: &'static str,
+}
+
+impl fmt::Display for CallPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choice = if self.choice == Place::Fetch { "fetch" } else { "ship" };
+        write!(f, "{choice}: {} (ship {:.1?}", self.why, self.ship)?;
+        if let Some(fetch) = self.fetch {
+            write!(f, ", fetch {fetch:.1?}")?;
+        }
+        f.write_str(if self.is_sure { ")" } else { "; never called before)" })
+    }
+}
+
+/// By what a function is remembered.
+fn key(function: &Function) -> u64 {
+    fingerprint([&function.digest[..], function.entry.as_bytes()])
+}
+
+impl Caller {
+    /// What calling a function would take either way, and where [`Place::Auto`] has it run.
+    pub fn explain(&self, function: &Function) -> CallPlan {
+        let places = Arc::clone(&locked(&self.places));
+        let shares = places.nodes();
+        let Some((node, _)) = shares.first() else {
+            let (ship, why) = (Duration::ZERO, "the window lies nowhere");
+            return CallPlan { ship, fetch: None, choice: Place::Ship, is_sure: false, why };
+        };
+        let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
+        let ship = Duration::from_nanos(ship_ns as u64);
+        let may_fetch = Side::of(function) == Side::Sandbox && self.can_run_here();
+        let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
+        let (choice, why) = match () {
+            () if Side::of(function) == Side::Resident => (Place::Ship, "it resides there"),
+            () if !may_fetch => (Place::Ship, "no sandbox program is here"),
+            () if !is_sure => (Place::Ship, "to see what it takes"),
+            () if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
+            () if fetch_ns < ship_ns => (Place::Fetch, "fetching takes less, over as many calls as there were"),
+            () => (Place::Ship, "shipping takes less"),
+        };
+        CallPlan { ship, fetch, choice, is_sure, why }
+    }
+
+    fn estimate(&self, function: &Function, node: &NodeLinks) -> CallEstimate {
+        let learned = locked(&self.session.learned);
+        let call = Call {
+            window_bytes: self.window_bytes() as f64,
+            is_fetched: self.is_fetched(),
+            // Whoever has called so often is expected to call so often again.
+            expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
+            link: learned.link(node.info.node.0, reach(self.session.this_host, node)),
+            seen: learned.calls(key(function)),
+        };
+        call.estimate()
+    }
+
+    fn can_run_here(&self) -> bool {
+        let program = sandbox_program();
+        program.components().count() == 1 || program.is_file()
+    }
+
+    /// Learns from a call at one station: what it ran, and what it took in all.
+    pub(super) fn note(&self, function: &Function, node: Option<&NodeLinks>, ran_ns: u64, took_ns: u64, output: u64) {
+        let mut learned = locked(&self.session.learned);
+        learned.note_call(key(function), node.is_none(), ran_ns, output);
+        if let Some(node) = node
+            && output <= SMALL_BYTES
+        {
+            learned.note_round_trip(node.info.node.0, took_ns.saturating_sub(ran_ns));
+        }
+    }
+
+    /// Where a call that is left to the pool goes, and the most bytes of output that are worth sending: what is more than
+    /// the window is cheaper made here.
+    pub(super) fn choose(&self, function: &Function, place: Place, lists: Lists, places: &Places) -> (Place, u32) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if place != Place::Auto {
+            return (place, self.output_bytes);
+        }
+        let plan = self.explain(function);
+        let is_worth = plan.fetch.is_some() && lists == Lists::All && places.nodes().len() == 1;
+        match plan.choice {
+            Place::Ship if is_worth => {
+                let window_bytes = u32::try_from(self.window_bytes()).unwrap_or(u32::MAX);
+                (Place::Ship, self.output_bytes.min(window_bytes.max(SMALL_BYTES as u32)))
+            }
+            choice => (choice, self.output_bytes),
+        }
+    }
+}
+
+/// An output that travels in no time of its own.
+const SMALL_BYTES: u64 = 64 << 10;

@@ -1,0 +1,80 @@
+//! How a call ended, for people: what went wrong, and where in the module.
+
+use super::Function;
+use crate::error::{Error, ErrorKind};
+use farpool_functions::names::Names;
+use farpool_wire::control::{Called, FunctionFrame, Outcome};
+use std::fmt;
+
+/// A call that did not end well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How.
+    pub outcome: Outcome,
+    /// Its meaning depends on the outcome.
+    pub detail: u64,
+    /// Where in the module, the innermost first: the function's name or number, and the offset in the module's bytes.
+    pub frames: Vec<(String, u32)>,
+}
+
+impl Ended {
+    pub(super) fn of(function: &Function, called: &Called) -> Ended {
+        let names = Names::of_module(function.bytes());
+        let frame = |frame: &FunctionFrame| (names.name(frame.function), frame.offset);
+        let frames = called.frames.iter().map(frame).collect();
+        Ended { outcome: called.outcome, detail: called.detail, frames }
+    }
+
+    /// As the error of a call.
+    pub(super) fn error(self, function: &Function, at: &str) -> Error {
+        let message = format!("function {:?}{at}: {self}", function.entry());
+        let kind = match self.outcome {
+            Outcome::Revoked | Outcome::NotSupplied => ErrorKind::Lost,
+            _ => ErrorKind::Stopped,
+        };
+        Error::ended(kind, message, self)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let detail = self.detail;
+        match self.outcome {
+            Outcome::Done => f.write_str("done"),
+            Outcome::GaveUp => write!(f, "gave up with code {detail}"),
+            Outcome::Hop => write!(f, "wants to go on at byte {detail}, which is nowhere"),
+            Outcome::Away => write!(f, "waits for byte {detail}"),
+            Outcome::OutOfBounds => write!(f, "out of bounds: nothing is at address {detail:#x}"),
+            Outcome::ReadOnly => write!(f, "stored to byte {detail} of its window, which it can only read"),
+            Outcome::OutputFull => write!(f, "wrote more than the {detail} bytes of output that were asked for"),
+            Outcome::Unreachable => f.write_str("ran into an instruction that must not be reached"),
+            Outcome::Arithmetic => f.write_str("divided by zero, or made a number that does not fit"),
+            Outcome::BadCall => f.write_str("called through a pointer that leads to no such function"),
+            Outcome::StackOverflow => f.write_str("stack overflow"),
+            Outcome::Deadline => write!(f, "stopped after {detail} ms, its deadline"),
+            Outcome::MemoryFull => write!(f, "wanted more than the {detail} bytes of heap that are permitted"),
+            Outcome::Revoked => f.write_str("memory of its window was taken back while it ran"),
+            Outcome::Cancelled => f.write_str("cancelled"),
+            Outcome::Died if detail == 0 => f.write_str("its sandbox process ended"),
+            Outcome::Died => write!(f, "its sandbox process ended by signal {detail}{}", signal(detail)),
+            Outcome::Contract => {
+                write!(f, "returned {}, or left in its record, what the contract does not permit", detail as i64)
+            }
+            Outcome::NotSupplied => write!(f, "bytes from {detail} on, which lie elsewhere, were not to be had"),
+        }?;
+        self.frames.iter().try_for_each(|(name, offset)| write!(f, "\n  in {name}, at {offset:#x}"))
+    }
+}
+
+/// What the signals that end sandbox processes mean.
+fn signal(number: u64) -> &'static str {
+    match number {
+        4 => " (illegal instruction)",
+        6 => " (abort)",
+        7 | 11 => " (bad memory access)",
+        8 => " (arithmetic)",
+        9 => " (killed)",
+        31 => " (a system call that is not permitted)",
+        _ => "",
+    }
+}

@@ -1,0 +1,232 @@
+//! Compiling modules, and keeping what they were compiled to.
+//!
+//! The idea: two engines, which differ in how functions are stopped. Compiled code is kept by the hash of the module, in
+//! this process and, if there is a folder, in files that only this tenant's processes write: what is read from one is run
+//! as native code.
+#![allow(unsafe_code)]
+
+use crate::module::{self, Interruption};
+use crate::space::{Layout, Space, Spaces};
+use farpool_functions::abi::{CALL_AT, Part, WINDOW_AT, digest, hex};
+use farpool_functions::setup::{LaneWindow, Piece};
+use farpool_wire::control::FunctionFault;
+use rustix::fs::{Mode, OFlags, ftruncate, memfd_create, openat, renameat, unlinkat};
+use std::collections::{BTreeMap, hash_map::DefaultHasher};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use wasmtime::{Config, Engine, InstancePre, Linker, Module, OptLevel, Store, Trap, ValType};
+
+/// What a module's calls carry: nothing.
+pub type Data = ();
+
+/// Compiled modules that are kept.
+const MODULES_MAX: usize = 256;
+/// Bytes of compiled code that are read back.
+const ARTEFACT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a function's stack.
+const STACK_BYTES: usize = 512 << 10;
+
+/// A module that can be called.
+#[derive(Clone)]
+pub struct Compiled {
+    /// To be instantiated.
+    pub instances: InstancePre<Data>,
+    /// How it is stopped.
+    pub interruption: Interruption,
+}
+
+/// See the module.
+pub struct Engines {
+    inside: Engine,
+    outside: Engine,
+    kept: Mutex<BTreeMap<[u8; 32], Compiled>>,
+}
+
+fn engine(interruption: Interruption) -> wasmtime::Result<Engine> {
+    let mut config = Config::new();
+    config
+        .wasm_features(wasmtime::WasmFeatures::all(), false)
+        .wasm_features(module::features(), true)
+        .epoch_interruption(interruption == Interruption::Inside)
+        .cranelift_opt_level(OptLevel::Speed)
+        .max_wasm_stack(STACK_BYTES)
+        .memory_reservation(4 << 30)
+        .memory_guard_size(4 << 30)
+        .memory_init_cow(false)
+        .with_host_memory(Arc::new(Spaces));
+    Engine::new(&config)
+}
+
+impl Engines {
+    /// Makes them, and looks whether windows are as they must be.
+    pub fn new() -> wasmtime::Result<Engines> {
+        let engines = Engines {
+            inside: engine(Interruption::Inside)?,
+            outside: engine(Interruption::Outside)?,
+            kept: Mutex::default(),
+        };
+        engines.test_window()?;
+        Ok(engines)
+    }
+
+    /// Interrupts what runs, so that each call looks whether it is to go on.
+    pub fn tick(&self) {
+        self.inside.increment_epoch();
+    }
+
+    fn of(&self, interruption: Interruption) -> &Engine {
+        match interruption {
+            Interruption::Inside => &self.inside,
+            Interruption::Outside => &self.outside,
+        }
+    }
+
+    /// A module that is known here, by its hash.
+    pub fn known(&self, hash: &[u8; 32], cache: Option<&OwnedFd>) -> Option<Compiled> {
+        if let Some(kept) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(hash) {
+            return Some(kept.clone());
+        }
+        let cache = cache?;
+        [Interruption::Inside, Interruption::Outside].into_iter().find_map(|interruption| {
+            let artefact = read_artefact(cache, &self.artefact_name(hash, interruption)).ok()?;
+            // SAFETY: the artefact is what `compile` wrote for this engine's settings, by its name, and its bytes are those
+            // that were written, by their hash. Only processes of this tenant can write to the folder, each of which may
+            // run what code it likes in here anyway.
+            let module = unsafe { Module::deserialize(self.of(interruption), artefact) }.ok()?;
+            self.keep(hash, module, interruption).ok()
+        })
+    }
+
+    /// Compiles a module that keeps the rules.
+    pub fn compile(
+        &self,
+        bytes: &[u8],
+        heap_bytes: u64,
+        cache: Option<&OwnedFd>,
+    ) -> Result<Compiled, FunctionFault> {
+        let interruption = module::check(bytes, heap_bytes)?;
+        let module =
+            Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
+        let hash = digest(bytes);
+        if let Some(cache) = cache
+            && let Ok(artefact) = module.serialize()
+        {
+            // Without it the module is compiled again next time.
+            let _ = write_artefact(cache, &self.artefact_name(&hash, interruption), &artefact);
+        }
+        self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)
+    }
+
+    fn keep(&self, hash: &[u8; 32], module: Module, interruption: Interruption) -> wasmtime::Result<Compiled> {
+        let instances = Linker::new(self.of(interruption)).instantiate_pre(&module)?;
+        let compiled = Compiled { instances, interruption };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MODULES_MAX {
+            kept.pop_first();
+        }
+        kept.insert(*hash, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Where compiled code is kept: by the module's hash and all that it was compiled with.
+    fn artefact_name(&self, hash: &[u8; 32], interruption: Interruption) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.of(interruption).precompile_compatibility_hash().hash(&mut hasher);
+        interruption.hash(&mut hasher);
+        format!("{}-{:016x}", hex(hash), hasher.finish())
+    }
+
+    /// Looks whether compiled code loads from a window, and traps beside it: what [`crate::space`] relies on, and what
+    /// also makes the compiler's first use no caller's.
+    fn test_window(&self) -> wasmtime::Result<()> {
+        let window = test_window_file()?;
+        let (add, load): (&[u8], u64) = (b"farpool!", u64::from_le_bytes(*b"farpool!"));
+        for interruption in [Interruption::Inside, Interruption::Outside] {
+            let module = Module::from_binary(self.of(interruption), &peek_module())?;
+            let files = vec![window.try_clone()?];
+            let part = Part { first: 0, bytes: add.len() as u64 };
+            let window = LaneWindow {
+                window_bytes: 1 << 16,
+                output_bytes: 0,
+                pieces: vec![Piece { file: 0, offset: 0, part }],
+                fences: Vec::new(),
+                words: None,
+                files,
+            };
+            let supplied = memfd_create("farpool-none", rustix::fs::MemfdFlags::CLOEXEC)?;
+            let bases = Mutex::new(Some(Vec::new()));
+            Arc::new(Space::new(Arc::new(Layout { window, supplied, heap_bytes: 1 << 20, bases }))?).offer();
+            let mut store = Store::new(self.of(interruption), ());
+            store.set_epoch_deadline(u64::MAX / 2);
+            let instance = wasmtime::Instance::new(&mut store, &module, &[])?;
+            let peek = instance.get_typed_func::<i32, i64>(&mut store, "peek")?;
+            let here = peek.call(&mut store, WINDOW_AT as i32)? as u64;
+            let traps = |result: wasmtime::Result<i64>| {
+                result.err().and_then(|error| error.downcast_ref::<Trap>().copied()) == Some(Trap::MemoryOutOfBounds)
+            };
+            let behind = traps(peek.call(&mut store, (WINDOW_AT + 4096) as i32));
+            let between = traps(peek.call(&mut store, (CALL_AT - 4096) as i32));
+            let last = traps(peek.call(&mut store, -1));
+            if here != load || !behind || !between || !last {
+                return Err(wasmtime::Error::msg("windows do not work with this compiler: see crates/functions/sandbox/src/space.rs"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn test_window_file() -> io::Result<OwnedFd> {
+    let file = memfd_create("farpool-test", rustix::fs::MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, 4096)?;
+    rustix::io::pwrite(&file, b"farpool!", 0)?;
+    Ok(file)
+}
+
+/// `(module (memory (export "memory") 1) (func (export "peek") (param i32) (result i64) local.get 0 i64.load))`
+fn peek_module() -> Vec<u8> {
+    let sections: [&[u8]; 5] = [
+        &[1, 6, 1, 0x60, 1, 0x7f, 1, 0x7e],
+        &[3, 2, 1, 0],
+        &[5, 3, 1, 0, 1],
+        &[7, 17, 2, 6, b'm', b'e', b'm', b'o', b'r', b'y', 2, 0, 4, b'p', b'e', b'e', b'k', 0, 0],
+        &[10, 9, 1, 7, 0, 0x20, 0, 0x29, 0, 0, 0x0b],
+    ];
+    [&b"\0asm\x01\0\0\0"[..]].into_iter().chain(sections).flatten().copied().collect()
+}
+
+/// Whether the entry is there, and of the right type.
+pub fn check_entry(compiled: &Compiled, entry: &str) -> Result<(), FunctionFault> {
+    let export = compiled.instances.module().get_export(entry).ok_or(FunctionFault::NoEntry)?;
+    let function = export.func().ok_or(FunctionFault::NoEntry)?;
+    let is_entry = function.params().len() == 1
+        && function.results().len() == 1
+        && matches!(function.param(0), Some(ValType::I32))
+        && matches!(function.result(0), Some(ValType::I64));
+    if is_entry { Ok(()) } else { Err(FunctionFault::EntryType) }
+}
+
+/// Reads compiled code back; an error unless its bytes are those that were written.
+fn read_artefact(cache: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    let file = openat(cache, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let mut bytes = Vec::new();
+    std::fs::File::from(file).take(ARTEFACT_BYTES_MAX).read_to_end(&mut bytes)?;
+    match bytes.split_first_chunk::<32>() {
+        Some((hash, artefact)) if digest(artefact) == *hash => Ok(artefact.to_vec()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn write_artefact(cache: &OwnedFd, name: &str, artefact: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{name}.{}", std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(cache, &*unfinished, flags, Mode::RUSR | Mode::WUSR)?;
+    let mut file = std::fs::File::from(file);
+    let written = file.write_all(&digest(artefact)).and_then(|()| file.write_all(artefact));
+    let renamed = written.and_then(|()| Ok(renameat(cache, &*unfinished, cache, name)?));
+    if renamed.is_err() {
+        let _ = unlinkat(cache, &*unfinished, rustix::fs::AtFlags::empty());
+    }
+    renamed
+}

@@ -1,0 +1,483 @@
+//! A lane: requests in, functions run, replies out, on a thread of its own.
+
+use crate::engines::{Compiled, check_entry};
+use crate::faults::{self, Noted, Running};
+use crate::fences::Fences;
+use crate::native::{Entry, check_signature};
+use crate::space::{GROWTH_REFUSED, Layout, Space};
+use crate::watched::{CannotInterrupt, Interrupted, Watched, needs_the_end};
+use crate::Process;
+use farpool_functions::abi::*;
+use farpool_functions::setup::LaneSetup;
+use farpool_functions::status::Doing;
+use farpool_transport::{Lane, clock};
+use farpool_wire::control::*;
+use farpool_wire::frame::Header;
+use farpool_wire::limits::*;
+use farpool_wire::{Code, List, Opcode, Payload, Refusal, Reply, Request};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace};
+
+/// A caller that does not take its reply for this long is cut off.
+const SEND_PATIENCE_MS: u64 = 30_000;
+/// Where tables that last as long as the lane begin, behind the record.
+const TABLES_AT: u64 = CALL_AT + 256;
+
+/// A function that this lane has a number for.
+enum Function {
+    Module { compiled: Compiled, entry: ModuleExport, warm: Option<Warm> },
+    Native(Entry),
+}
+
+/// A module that is ready to be called.
+struct Warm {
+    store: Store<()>,
+    entry: TypedFunc<i32, i64>,
+    space: Arc<Space>,
+}
+
+/// What is at hand while a lane lasts.
+struct Serving<'p> {
+    process: &'p Process,
+    watched: Arc<Watched>,
+    cannot_interrupt: CannotInterrupt,
+    functions: Vec<Function>,
+    /// Spaces that no module is in.
+    spare: Vec<Arc<Space>>,
+    /// Of native functions.
+    space: Option<Arc<Space>>,
+    parts: Vec<u8>,
+    columns: Vec<u8>,
+    /// Pieces that have been supplied.
+    supplied: RefCell<BTreeSet<u64>>,
+    /// Of the last call: where its output is, and its bytes.
+    output: Option<(Arc<Space>, usize)>,
+}
+
+/// Serves a lane until its caller leaves.
+pub fn serve(process: &Process, setup: LaneSetup) -> io::Result<()> {
+    let slot = setup.slot as usize;
+    let served = serve_until_left(process, setup);
+    process.status.set(slot, Doing::Ended);
+    served
+}
+
+fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
+    faults::prepare_thread()?;
+    let LaneSetup { slot, connection, mut window } = setup;
+    let fences = Fences::new(window.words.as_ref(), std::mem::take(&mut window.fences))?;
+    let socket = connection.descriptors().first().ok_or(io::ErrorKind::InvalidData)?.try_clone_to_owned()?;
+    let supplied = memfd_create("farpool-supplied", MemfdFlags::CLOEXEC)?;
+    ftruncate(&supplied, window.window_bytes.next_multiple_of(FUNCTION_PIECE_BYTES as u64))?;
+    let parts: Vec<Part> = window.pieces.iter().map(|piece| piece.part).collect();
+    let bases = Mutex::new(Some(Vec::new()));
+    let layout = Arc::new(Layout { window, supplied, heap_bytes: process.heap_bytes as usize, bases });
+    let watched = Arc::new(Watched::new(slot as usize, layout, fences, socket));
+    let mut serving = Serving {
+        process,
+        watched: Arc::clone(&watched),
+        cannot_interrupt: process.lanes.open(Arc::clone(&watched)),
+        functions: Vec::new(),
+        spare: Vec::new(),
+        space: None,
+        parts: encode_parts(&parts),
+        columns: Vec::new(),
+        supplied: RefCell::default(),
+        output: None,
+    };
+    // Before anybody calls: mapping the window is no call's to pay.
+    let prepared = serving.new_space();
+    let served = prepared.and_then(|space| {
+        serving.spare.push(space);
+        serving.serve(&mut Lane::over(connection.resume()?))
+    });
+    process.lanes.close(&watched);
+    served
+}
+
+fn bad(fault: FunctionFault) -> Refusal {
+    Refusal::new(Code::BadFunction, fault as u64)
+}
+
+fn called(outcome: Outcome, detail: u64) -> Called {
+    Called {
+        outcome,
+        detail,
+        ran_ns: 0,
+        output_bytes: 0,
+        frames: List::default(),
+        output: Payload::default(),
+    }
+}
+
+fn send(lane: &mut Lane, to: &Header, answer: Result<Reply, Refusal>) -> io::Result<()> {
+    lane.reply(to, answer, clock::now().plus_ms(SEND_PATIENCE_MS))
+}
+
+fn send_called(lane: &mut Lane, to: &Header, called: Called) -> io::Result<()> {
+    let reply = if to.opcode == Opcode::Supply { Reply::Supply(called) } else { Reply::CallFunction(called) };
+    send(lane, to, Ok(reply))
+}
+
+impl Serving<'_> {
+    fn serve(&mut self, lane: &mut Lane) -> io::Result<()> {
+        let status = &self.process.status;
+        let slot = self.watched.slot;
+        while let Some((header, request)) = lane.next()? {
+            let answer = match request {
+                Request::CallFunction(call) => {
+                    let Some((to, called)) = self.call(lane, header, call) else { return Ok(()) };
+                    status.set(slot, Doing::Replying);
+                    send_called(lane, &to, called)?;
+                    status.set(slot, Doing::Waiting);
+                    continue;
+                }
+                Request::UseFunction(wanted) => self.use_function(&wanted).map(Reply::UseFunction),
+                Request::PutFunction(put) => self.put_function(&put).map(Reply::PutFunction),
+                Request::PutColumns(put) => {
+                    self.columns = put.columns.into_vec();
+                    Ok(Reply::PutColumns(Done {}))
+                }
+                Request::NextOutput(next) => self.next_output(next.from).map(Reply::NextOutput),
+                other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
+            };
+            send(lane, &header, answer)?;
+        }
+        Ok(())
+    }
+
+    fn numbered(&mut self, function: Function) -> FunctionUsed {
+        self.functions.push(function);
+        FunctionUsed { number: self.functions.len() as u32 - 1 }
+    }
+
+    fn module(&mut self, compiled: Compiled, entry: &str) -> Result<FunctionUsed, Refusal> {
+        check_entry(&compiled, entry).map_err(bad)?;
+        let entry = compiled.instances.module().get_export_index(entry).ok_or(bad(FunctionFault::NoEntry))?;
+        Ok(self.numbered(Function::Module { compiled, entry, warm: None }))
+    }
+
+    fn use_function(&mut self, wanted: &UseFunction) -> Result<FunctionUsed, Refusal> {
+        let unknown = Refusal::new(Code::NoSuchFunction, 0);
+        match wanted.form {
+            FunctionForm::Wasm => {
+                let known = self.process.engines.known(&wanted.digest, self.process.cache.as_ref());
+                self.module(known.ok_or(unknown)?, &wanted.entry)
+            }
+            FunctionForm::Native => {
+                let entry = self.process.objects.entry(&wanted.digest, &wanted.entry).ok_or(unknown)?;
+                Ok(self.numbered(Function::Native(entry.map_err(bad)?)))
+            }
+            FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, wanted.form as u64)),
+        }
+    }
+
+    fn put_function(&mut self, put: &PutFunction) -> Result<FunctionUsed, Refusal> {
+        let process = self.process;
+        match put.form {
+            FunctionForm::Wasm => {
+                let cache = process.cache.as_ref();
+                let compiled = process.engines.compile(&put.bytes, process.heap_bytes, cache).map_err(bad)?;
+                self.module(compiled, &put.entry)
+            }
+            FunctionForm::Native => {
+                if process.keys.is_empty() {
+                    return Err(Refusal::new(Code::NoFunctions, put.form as u64));
+                }
+                check_signature(&put.bytes, put.signature.first(), &process.keys)?;
+                let hash = process.objects.load(&put.bytes).map_err(bad)?;
+                let entry = process.objects.entry(&hash, &put.entry).ok_or(bad(FunctionFault::NotLoaded))?;
+                Ok(self.numbered(Function::Native(entry.map_err(bad)?)))
+            }
+            FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, put.form as u64)),
+        }
+    }
+
+    fn next_output(&self, from: u64) -> Result<OutputPiece, Refusal> {
+        let Some((space, bytes)) = &self.output else { return Ok(OutputPiece { output: Payload::default() }) };
+        let output = output_piece(space, usize::try_from(from).unwrap_or(usize::MAX), *bytes);
+        match self.watched.is_current() {
+            true => Ok(OutputPiece { output }),
+            false => Err(Refusal::new(Code::StaleEpoch, 0)),
+        }
+    }
+
+    fn new_space(&self) -> io::Result<Arc<Space>> {
+        Ok(Arc::new(Space::new(Arc::clone(&self.watched.layout))?))
+    }
+
+    fn spare_space(&mut self) -> io::Result<Arc<Space>> {
+        match self.spare.pop() {
+            Some(space) => Ok(space),
+            None => self.new_space(),
+        }
+    }
+
+    /// Makes a module ready.
+    fn warm(&mut self, compiled: &Compiled, entry: &ModuleExport) -> wasmtime::Result<Warm> {
+        let space = self.spare_space()?;
+        Arc::clone(&space).offer();
+        let mut store = Store::new(compiled.instances.module().engine(), ());
+        if !needs_the_end(compiled.interruption) {
+            let watched = Arc::clone(&self.watched);
+            store.epoch_deadline_callback(move |_| match watched.go_on() {
+                Ok(()) => Ok(UpdateDeadline::Continue(1)),
+                Err(interrupted) => Err(wasmtime::Error::new(interrupted)),
+            });
+            store.set_epoch_deadline(1);
+        }
+        let instance = compiled.instances.instantiate(&mut store)?;
+        let function = instance.get_module_export(&mut store, entry).and_then(|export| export.into_func());
+        let function = function.ok_or_else(|| wasmtime::Error::msg("the entry is not there"))?;
+        let entry = function.typed(&store)?;
+        Ok(Warm { store, entry, space })
+    }
+
+    /// Writes the record and what it leads to. Nothing if that does not fit.
+    fn put_record(&self, space: &Space, base: u64, call: &CallFunction) -> Option<()> {
+        let layout = space.layout();
+        let mut at = TABLES_AT;
+        let mut place = |bytes: &[u8], count: u64| {
+            let begins = at;
+            at = (at + bytes.len() as u64).next_multiple_of(16);
+            if at > OUTPUT_AT {
+                return None;
+            }
+            space.put(begins, bytes);
+            Some(Place { address: if count == 0 { 0 } else { base + begins }, count })
+        };
+        let parts = place(&self.parts, (self.parts.len() / PART_BYTES) as u64)?;
+        let columns = place(&self.columns, self.columns.len() as u64)?;
+        let args = place(&call.args, call.args.len() as u64)?;
+        let state = place(&call.state, call.state.len() as u64)?;
+        let window = Place { address: base + WINDOW_AT, count: layout.window.window_bytes };
+        let output = Place { address: base + OUTPUT_AT, count: layout.window.output_bytes.into() };
+        let record = Record { goes_on: call.goes_on, window, args, output, columns, parts, state };
+        space.put(CALL_AT, &record.encode());
+        Some(())
+    }
+
+    /// Runs a function: what to answer to what. Nothing if the caller has left.
+    fn call(&mut self, lane: &mut Lane, header: Header, call: CallFunction) -> Option<(Header, Called)> {
+        self.output = None;
+        let index = call.number as usize;
+        let Some(function) = self.functions.get_mut(index) else {
+            return send(lane, &header, Err(Refusal::new(Code::NoSuchFunction, 0)))
+                .ok()
+                .map(|()| (header, called(Outcome::Contract, 0)));
+        };
+        match function {
+            Function::Native(entry) => {
+                let entry = *entry;
+                let Ok(space) = self.space.take().map_or_else(|| self.new_space(), Ok) else {
+                    return Some((header, called(Outcome::MemoryFull, 0)));
+                };
+                let base = space.base() as u64;
+                self.cannot_interrupt.store(true, Ordering::Relaxed);
+                let result = self.run(lane, header, &call, &space, base, false, || Ok(entry.call(&space)));
+                self.space = Some(space);
+                result
+            }
+            Function::Module { compiled, entry, warm } => {
+                let (compiled, entry) = (compiled.clone(), *entry);
+                let mut ready = match warm.take().filter(|_| !call.fresh) {
+                    Some(ready) => ready,
+                    None => match self.warm(&compiled, &entry) {
+                        Ok(ready) => ready,
+                        Err(_) => return Some((header, called(Outcome::MemoryFull, self.process.heap_bytes))),
+                    },
+                };
+                let cannot = needs_the_end(compiled.interruption);
+                self.cannot_interrupt.store(cannot, Ordering::Relaxed);
+                if !cannot {
+                    ready.store.set_epoch_deadline(1);
+                }
+                let Warm { mut store, entry, space } = ready;
+                let result = self.run(lane, header, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
+                // After a fault its heap may be anything.
+                let is_whole = result.as_ref().is_some_and(|(_, called)| {
+                    matches!(called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
+                });
+                if call.fresh || !is_whole {
+                    drop(store);
+                    self.spare.push(space);
+                } else if let Some(Function::Module { warm, .. }) = self.functions.get_mut(index) {
+                    *warm = Some(Warm { store, entry, space });
+                }
+                result
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &mut self,
+        lane: &mut Lane,
+        header: Header,
+        call: &CallFunction,
+        space: &Arc<Space>,
+        base: u64,
+        is_module: bool,
+        run: impl FnOnce() -> wasmtime::Result<i64>,
+    ) -> Option<(Header, Called)> {
+        if self.put_record(space, base, call).is_none() {
+            return Some((header, called(Outcome::Contract, 0)));
+        }
+        let status = &self.process.status;
+        let (slot, watched) = (self.watched.slot, &self.watched);
+        let begun = clock::now();
+        let until = Cell::new(begun.plus_ms(call.deadline_ms.into()));
+        let asked = Cell::new(header);
+        let begin = || {
+            let (header, until_ns) = (asked.get(), until.get().0);
+            watched.set_until(until_ns, call.deadline_ms);
+            let (request_id, opcode) = (header.request_id, header.opcode as u16);
+            status.set(slot, Doing::Running { request_id, opcode, until_ns, deadline_ms: call.deadline_ms });
+        };
+        let has_left = Cell::new(false);
+        let lane = RefCell::new(lane);
+        let supply = |first: u64| {
+            if self.supplied.borrow().contains(&first) {
+                return true;
+            }
+            let paused = clock::now();
+            status.set(slot, Doing::Replying);
+            let lane = &mut *lane.borrow_mut();
+            let got = send_called(lane, &asked.get(), called(Outcome::Away, first)).and_then(|()| {
+                status.set(slot, Doing::Waiting);
+                lane.next()
+            });
+            let Ok(Some((header, Request::Supply(supply)))) = got else {
+                has_left.set(true);
+                return false;
+            };
+            asked.set(header);
+            // Its time goes on where it was left.
+            until.set(farpool_wire::MonoNs(until.get().0 + (clock::now().0 - paused.0)));
+            begin();
+            supply.at == first && self.keep_supplied(space, first, &supply.bytes)
+        };
+        let noted = Noted::default();
+        GROWTH_REFUSED.set(false);
+        begin();
+        let result = faults::during(&Running { space, is_module, supply: &supply, noted: &noted }, run);
+        let ran_ns = clock::now().0.saturating_sub(begun.0);
+        status.set(slot, Doing::Replying);
+        if has_left.get() {
+            return None;
+        }
+        if noted.not_supplied.get().is_some() {
+            space.forget_supplied();
+            self.supplied.borrow_mut().clear();
+        }
+        let mut called = self.outcome(space, result, &noted);
+        called.ran_ns = ran_ns;
+        if matches!(called.outcome, Outcome::Done | Outcome::Hop) {
+            let bytes = called.output_bytes as usize;
+            called.output = output_piece(space, 0, bytes);
+            self.output = Some((Arc::clone(space), bytes));
+        }
+        // After the output was copied, before any of it leaves.
+        if !self.watched.is_current() || noted.is_void.get() {
+            self.output = None;
+            called = Called { ran_ns, ..self::called(Outcome::Revoked, 0) };
+        }
+        Some((asked.get(), called))
+    }
+
+    /// Puts a piece where `Space::map_supplied` finds it. What was supplied before goes if it becomes too much.
+    fn keep_supplied(&self, space: &Space, first: u64, bytes: &[u8]) -> bool {
+        let window_bytes = space.layout().window.window_bytes;
+        let wanted = window_bytes.saturating_sub(first).min(FUNCTION_PIECE_BYTES as u64);
+        if bytes.is_empty() || bytes.len() as u64 != wanted {
+            return false;
+        }
+        let mut supplied = self.supplied.borrow_mut();
+        let file = &space.layout().supplied;
+        if (supplied.len() + 1) * FUNCTION_PIECE_BYTES > space.layout().heap_bytes {
+            space.forget_supplied();
+            supplied.clear();
+            let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if fallocate(file, whole, 0, window_bytes).is_err() {
+                return false;
+            }
+        }
+        let written = rustix::io::pwrite(file, bytes, first);
+        supplied.insert(first);
+        written == Ok(bytes.len())
+    }
+
+    /// What a function's end means.
+    fn outcome(&self, space: &Space, result: wasmtime::Result<i64>, noted: &Noted) -> Called {
+        let window = &space.layout().window;
+        let error = match result {
+            Ok(value) => {
+                let hop = space.word(CALL_AT + HOP_AT as u64);
+                return match (noted.not_supplied.get(), returned(value, hop, window.output_bytes.into(), window.window_bytes)) {
+                    (Some(first), _) => called(Outcome::NotSupplied, first),
+                    (None, Returned::Output(bytes)) => Called { output_bytes: bytes, ..called(Outcome::Done, 0) },
+                    (None, Returned::GaveUp(code)) => called(Outcome::GaveUp, code),
+                    (None, Returned::Hop(bytes, byte)) => Called { output_bytes: bytes, ..called(Outcome::Hop, byte) },
+                    (None, Returned::Broken(value)) => called(Outcome::Contract, value as u64),
+                };
+            }
+            Err(error) => error,
+        };
+        let mut ended = match (error.downcast_ref::<Interrupted>(), error.downcast_ref::<Trap>()) {
+            (Some(Interrupted(outcome, detail)), _) => called(*outcome, *detail),
+            (None, Some(trap)) => self.fault(space, *trap, noted),
+            (None, None) => called(Outcome::Contract, 0),
+        };
+        if GROWTH_REFUSED.get() && matches!(ended.outcome, Outcome::OutOfBounds | Outcome::Unreachable) {
+            ended = called(Outcome::MemoryFull, self.process.heap_bytes);
+        }
+        if let Some(trace) = error.downcast_ref::<WasmBacktrace>() {
+            let frame = |frame: &wasmtime::FrameInfo| FunctionFrame {
+                function: frame.func_index(),
+                offset: frame.module_offset().unwrap_or(0) as u32,
+            };
+            ended.frames = List::new(trace.frames().iter().take(FUNCTION_FRAMES_MAX).map(frame).collect()).unwrap_or_default();
+        }
+        ended
+    }
+
+    fn fault(&self, space: &Space, trap: Trap, noted: &Noted) -> Called {
+        match trap {
+            Trap::MemoryOutOfBounds => {
+                let window = &space.layout().window;
+                if let Some(first) = noted.not_supplied.get() {
+                    return called(Outcome::NotSupplied, first);
+                }
+                let Some((address, is_store)) = noted.fault.get() else { return called(Outcome::OutOfBounds, 0) };
+                let at = space.address_of(address).unwrap_or(0);
+                let output_end = OUTPUT_AT + u64::from(window.output_bytes);
+                match space.window_byte(address) {
+                    Some(byte) if is_store => called(Outcome::ReadOnly, byte),
+                    None if (output_end..WINDOW_AT).contains(&at) && is_store => {
+                        called(Outcome::OutputFull, window.output_bytes.into())
+                    }
+                    _ => called(Outcome::OutOfBounds, at),
+                }
+            }
+            Trap::StackOverflow => called(Outcome::StackOverflow, 0),
+            Trap::UnreachableCodeReached => called(Outcome::Unreachable, 0),
+            Trap::IntegerOverflow | Trap::IntegerDivisionByZero | Trap::BadConversionToInteger => {
+                called(Outcome::Arithmetic, 0)
+            }
+            Trap::IndirectCallToNull | Trap::BadSignature | Trap::TableOutOfBounds => called(Outcome::BadCall, 0),
+            _ => called(Outcome::OutOfBounds, 0),
+        }
+    }
+}
+
+/// The bytes of an output that travel at once, from one on.
+fn output_piece(space: &Space, from: usize, bytes: usize) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
+    let from = from.min(bytes);
+    let end = bytes.min(from.saturating_add(FUNCTION_OUTPUT_PIECE_BYTES));
+    Payload::new(space.output(from..end)).unwrap_or_default()
+}

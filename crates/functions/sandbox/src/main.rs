@@ -1,0 +1,83 @@
+//! The process that runs what clients ship: WebAssembly modules, and signed shared objects.
+//!
+//! The idea: everything in here may be taken over by what it runs, so there is nothing in here. A node starts the program
+//! with one end of a socket pair as its standard input, hands it connections of one tenant and descriptors to read that
+//! tenant's regions with, and may kill it at any time. Before it sees any of that, the process gives up whatever it does
+//! not need ([`lockdown`]). Each connection is a [`lane`] with a thread of its own; functions run in [`space`]s.
+//!
+//! Never in this crate: a right that a node did not hand over, or trust in what a lane's caller sends.
+#![deny(unsafe_code)]
+
+mod engines;
+mod faults;
+mod fences;
+mod lane;
+mod lockdown;
+mod module;
+mod native;
+mod space;
+mod watched;
+
+use engines::Engines;
+use farpool_functions::setup::{LaneSetup, Start};
+use farpool_functions::status::Status;
+use native::Objects;
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use watched::Lanes;
+
+/// What all lanes share.
+pub struct Process {
+    engines: Engines,
+    objects: Objects,
+    heap_bytes: u64,
+    keys: Vec<[u8; 32]>,
+    cache: Option<OwnedFd>,
+    status: Status,
+    lanes: Lanes,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("farpool-sandbox: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    if control.peer_addr().is_err() {
+        return Err("this program is started by a farpool node, which talks to it; it does nothing by itself".into());
+    }
+    lockdown::follow_parent()?;
+    // While nobody waits yet: what takes time, and what the lockdown would not permit.
+    let engines = Engines::new()?;
+    faults::install()?;
+    farpool_transport::waiting::spin_budget_ns();
+    let Some(Start { heap_bytes, waiting, keys, status, cache }) = Start::receive(&control)? else { return Ok(()) };
+    farpool_transport::waiting::choose(waiting);
+    let status = Status::of(status)?;
+    let opens_files = lockdown::lock_down(cache.as_ref(), heap_bytes)?;
+    // Where the kernel cannot hold it to them, it opens none.
+    let cache = cache.filter(|_| opens_files);
+    let (objects, lanes) = (Objects::default(), Lanes::default());
+    let process = Arc::new(Process { engines, objects, heap_bytes, keys, cache, status, lanes });
+    let watching = Arc::clone(&process);
+    std::thread::Builder::new()
+        .name("farpool-look".into())
+        .spawn(move || watching.lanes.watch(&watching.engines, &watching.status))?;
+    while let Some(setup) = LaneSetup::receive(&control)? {
+        let process = Arc::clone(&process);
+        std::thread::Builder::new().name("farpool-lane".into()).spawn(move || {
+            // How it ended is for its caller to see.
+            let _ = lane::serve(&process, setup);
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! What a module must be like: the rules of `spec/function.md`, "Wasm". Pure.
+
+use farpool_wire::control::FunctionFault;
+use wasmparser::{ExternalKind, Parser, Payload, Validator, WasmFeatures};
+
+/// How a module's functions are stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interruption {
+    /// Inside: what is compiled looks now and then.
+    Inside,
+    /// With its process: looking would cost loops over vectors five times their speed.
+    Outside,
+}
+
+/// Bytes of a page of linear memory.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// What modules may use: WebAssembly 2.0, but for references to what the host has, which gives them nothing.
+pub fn features() -> WasmFeatures {
+    WasmFeatures::WASM2 - WasmFeatures::GC_TYPES
+}
+
+/// Checks a module, but for its entry. How it is stopped, or what is wrong.
+pub fn check(bytes: &[u8], heap_bytes: u64) -> Result<Interruption, FunctionFault> {
+    Validator::new_with_features(features()).validate_all(bytes).map_err(|_| FunctionFault::Invalid)?;
+    let mut memories = Vec::new();
+    let mut exports_memory = false;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(|_| FunctionFault::Invalid)? {
+            Payload::ImportSection(imports) if imports.count() > 0 => return Err(FunctionFault::Imports),
+            Payload::StartSection { .. } => return Err(FunctionFault::Starts),
+            Payload::MemorySection(section) => {
+                memories = section.into_iter().collect::<Result<_, _>>().map_err(|_| FunctionFault::Invalid)?;
+            }
+            Payload::ExportSection(section) => {
+                for export in section {
+                    let export = export.map_err(|_| FunctionFault::Invalid)?;
+                    exports_memory |= export.kind == ExternalKind::Memory && export.name == "memory";
+                }
+            }
+            _ => {}
+        }
+    }
+    let [memory] = memories[..] else { return Err(FunctionFault::Memory) };
+    if !exports_memory || memory.memory64 {
+        return Err(FunctionFault::Memory);
+    }
+    if memory.maximum.is_some() || memory.shared {
+        return Err(FunctionFault::MemoryMaximum);
+    }
+    if memory.initial.saturating_mul(PAGE_BYTES) > heap_bytes {
+        return Err(FunctionFault::MemoryMinimum);
+    }
+    let without_vectors = features() - WasmFeatures::SIMD;
+    match Validator::new_with_features(without_vectors).validate_all(bytes) {
+        Ok(_) => Ok(Interruption::Inside),
+        Err(_) => Ok(Interruption::Outside),
+    }
+}

@@ -1,0 +1,146 @@
+//! What is known of a lane besides its own thread: so that somebody can stop what runs on it.
+//!
+//! The idea: one thread looks at all lanes, some hundred times in a second while there are any. It lets go of windows that
+//! were taken back, notices callers that have left, and interrupts modules so that each looks at its time. What cannot be
+//! interrupted it marks as overdue for the node, which ends the process.
+
+use crate::engines::Engines;
+use crate::fences::Fences;
+use crate::module::Interruption;
+use crate::space::Layout;
+use farpool_functions::status::{Doing, Status};
+use farpool_transport::clock;
+use farpool_wire::control::Outcome;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often lanes are looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A lane as others see it.
+pub struct Watched {
+    /// Its place in the status.
+    pub slot: usize,
+    /// Its memory.
+    pub layout: Arc<Layout>,
+    /// Whether that is still what it was.
+    pub fences: Fences,
+    /// Its connection.
+    pub socket: OwnedFd,
+    until_ns: AtomicU64,
+    deadline_ms: AtomicU64,
+    has_left: AtomicBool,
+}
+
+/// Why a function was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted(pub Outcome, pub u64);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted: {:?}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Watched {
+    /// A lane on which nothing runs.
+    pub fn new(slot: usize, layout: Arc<Layout>, fences: Fences, socket: OwnedFd) -> Watched {
+        let (until_ns, deadline_ms) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left: AtomicBool::new(false) }
+    }
+
+    /// Something runs until then.
+    pub fn set_until(&self, until_ns: u64, deadline_ms: u32) {
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+        self.deadline_ms.store(deadline_ms.into(), Ordering::Relaxed);
+    }
+
+    /// Whether what runs may go on.
+    pub fn go_on(&self) -> Result<(), Interrupted> {
+        if self.has_left.load(Ordering::Relaxed) {
+            return Err(Interrupted(Outcome::Cancelled, 0));
+        }
+        if !self.is_current() {
+            return Err(Interrupted(Outcome::Revoked, 0));
+        }
+        match clock::now().0 > self.until_ns.load(Ordering::Relaxed) {
+            true => Err(Interrupted(Outcome::Deadline, self.deadline_ms.load(Ordering::Relaxed))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the window is still what it was.
+    pub fn is_current(&self) -> bool {
+        self.fences.are_up() && !self.layout.is_void()
+    }
+
+    /// Whether its caller has closed the connection.
+    fn looks_left(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// All lanes.
+#[derive(Default)]
+pub struct Lanes {
+    open: Mutex<Vec<(Arc<Watched>, Arc<AtomicBool>)>>,
+    opened: Condvar,
+}
+
+/// Whether what a lane runs is stopped by its process's end alone.
+pub type CannotInterrupt = Arc<AtomicBool>;
+
+impl Lanes {
+    /// One more.
+    pub fn open(&self, lane: Arc<Watched>) -> CannotInterrupt {
+        let cannot = CannotInterrupt::default();
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).push((lane, Arc::clone(&cannot)));
+        self.opened.notify_all();
+        cannot
+    }
+
+    /// It has ended.
+    pub fn close(&self, lane: &Arc<Watched>) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| !Arc::ptr_eq(other, lane));
+    }
+
+    /// Looks at all of them, for ever.
+    pub fn watch(&self, engines: &Engines, status: &Status) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            while open.is_empty() {
+                open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
+            }
+            open = self.opened.wait_timeout(open, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            for (lane, cannot_interrupt) in open.iter() {
+                if !lane.fences.are_up() && !lane.layout.is_void() {
+                    lane.layout.forget();
+                }
+                let Doing::Running { request_id, opcode, until_ns, deadline_ms } = status.doing(lane.slot) else {
+                    continue;
+                };
+                if lane.looks_left() {
+                    lane.has_left.store(true, Ordering::Relaxed);
+                    if cannot_interrupt.load(Ordering::Relaxed) && until_ns > 0 {
+                        status.set(lane.slot, Doing::Running { request_id, opcode, until_ns: 0, deadline_ms });
+                    }
+                }
+            }
+            engines.tick();
+        }
+    }
+}
+
+/// Of how a module is stopped: whether its process must end for it.
+pub fn needs_the_end(interruption: Interruption) -> bool {
+    interruption == Interruption::Outside
+}

@@ -1,0 +1,4 @@
+//! Functions through real nodes and sandbox processes. Names are claims: area, situation, what is expected.
+
+mod calls;
+mod pool;

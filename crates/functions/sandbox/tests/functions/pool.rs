@@ -1,0 +1,101 @@
+//! A pool of this process whose nodes run functions.
+
+use farpool::function::SandboxOptions;
+use farpool::{CreateOptions, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_node::{Node, NodeOptions};
+use farpool_wire::Name;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Nodes end before their broker.
+pub struct Running {
+    pub nodes: Vec<Node>,
+    broker: Broker,
+}
+
+/// The program that cargo has built beside these tests.
+pub fn sandbox() -> SandboxOptions {
+    SandboxOptions::new(env!("CARGO_BIN_EXE_farpool-sandbox").into())
+}
+
+impl Running {
+    /// Nodes with these sandboxes, each on a host of its own as far as labels say.
+    pub fn start(count: usize, sandbox: SandboxOptions) -> Running {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let store = Box::new(MemoryStore::default());
+        let broker = Broker::start(loopback, &Default::default(), LeaseSettings::default(), store).unwrap();
+        let nodes = (0..count).map(|index| {
+            let name = Name::new(format!("n{index}")).unwrap();
+            let mut options = NodeOptions::new(name, 64 << 20, broker.address().to_string());
+            options.region_bytes = 1 << 20;
+            options.functions.sandboxes = Some(sandbox.clone());
+            let node = Node::start(options).unwrap();
+            assert!(node.wait_joined(Duration::from_secs(10)));
+            node
+        });
+        Running { nodes: nodes.collect(), broker }
+    }
+
+    /// A session over a transport.
+    pub fn connect(&self, transport: TransportChoice) -> Pool {
+        let options = PoolOptions { transport, ..PoolOptions::default() };
+        Pool::connect_with(&format!("farpool://{}", self.broker.address()), options).unwrap()
+    }
+}
+
+/// Publishes bytes under a name.
+pub fn publish(pool: &Pool, name: &str, bytes: &[u8]) -> farpool::FarFile {
+    let file = pool.create(name, FileClass::Pinned, CreateOptions::default()).unwrap();
+    file.write_at(0, bytes).unwrap();
+    pool.publish(name, true).unwrap();
+    pool.open(name).unwrap()
+}
+
+/// Words, as they lie in a file and in arguments.
+pub fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+pub fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+/// A shuffled list of nodes of so many bytes, as bytes: of each, where the next one is, and a value.
+pub fn list(nodes: usize, node_bytes: usize) -> Vec<u8> {
+    let mut next: Vec<usize> = (0..nodes).collect();
+    let mut random = 88_172_645_463_325_252u64;
+    // One cycle through all (Sattolo).
+    for index in (1..nodes).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        next.swap(index, (random % index as u64) as usize);
+    }
+    let mut bytes = vec![0; nodes * node_bytes];
+    for (index, next) in next.iter().enumerate() {
+        let at = index * node_bytes;
+        bytes[at..at + 8].copy_from_slice(&((next * node_bytes) as u64).to_le_bytes());
+        bytes[at + 8..at + 16].copy_from_slice(&(index as u64 * 3).to_le_bytes());
+    }
+    bytes
+}
+
+/// Where a walk through a list ends, and its sum.
+pub fn walked(list: &[u8], first: u64, steps: u64) -> [u64; 2] {
+    let word = |at: u64| u64::from_le_bytes(list[at as usize..at as usize + 8].try_into().unwrap());
+    let (mut at, mut sum) = (first, 0u64);
+    for _ in 0..steps {
+        sum = sum.wrapping_add(word(at + 8));
+        at = word(at);
+    }
+    [at, sum]
+}
+
+/// `walk` as the resident function of that name, in WebAssembly text.
+pub const WALK: &str = include_str!("../../../../../examples/functions/walk.wat");
+
+/// A module of WebAssembly text.
+pub fn module(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}

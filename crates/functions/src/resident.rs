@@ -1,0 +1,345 @@
+//! Resident functions: Rust that a node was built with, called by name over windows as shipped ones are.
+//!
+//! The idea: they run in the node itself, on the thread of the connection that calls them, so a call costs no more than
+//! any other question. Whoever builds a node trusts them; whoever calls them does not matter. They see the window through
+//! [`ResidentCall`], which checks every access, and which asks the caller for what is elsewhere.
+
+use crate::abi::Part;
+use farpool_transport::{HandedOver, Lane, Successor, clock};
+use farpool_wire::control::*;
+use farpool_wire::frame::Header;
+use farpool_wire::limits::*;
+use farpool_wire::{Bytes, Code, List, MonoNs, Payload, Refusal, Reply, Request};
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A caller that does not take its reply for this long is cut off.
+const SEND_PATIENCE_MS: u64 = 30_000;
+
+/// A function of the node's.
+pub trait Resident: Send + Sync {
+    /// What it is called by.
+    fn name(&self) -> &str;
+    /// Runs it.
+    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped>;
+}
+
+/// Why a resident function ended without an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// By itself, with a code of its own: 1 or more.
+    GaveUp(u32),
+    /// By this, and its detail.
+    By(Outcome, u64),
+    /// The caller has left.
+    Left,
+}
+
+/// Where a resident function writes.
+#[derive(Debug)]
+pub struct Output {
+    bytes: Vec<u8>,
+    capacity: usize,
+    hop: Option<u64>,
+}
+
+impl Output {
+    /// Appends bytes. Stopped: `OutputFull`.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), Stopped> {
+        if self.bytes.len() + bytes.len() > self.capacity {
+            return Err(Stopped::By(Outcome::OutputFull, self.capacity as u64));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// What was written is a state, to go on with where this byte of the window lies.
+    pub fn hop(&mut self, byte: u64) {
+        self.hop = Some(byte);
+    }
+}
+
+/// Bytes that lie in memory of the node's. Whoever holds them keeps the memory.
+pub type Sealed = Box<dyn AsRef<[u8]>>;
+/// How to get at the bytes of a part; nothing if they are not there any more.
+pub type Reach = Box<dyn Fn() -> Option<Sealed> + Send>;
+
+/// The window of a lane of resident functions.
+pub struct ResidentWindow {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// The most bytes of an output.
+    pub output_bytes: u32,
+    /// What is here, in order.
+    pub parts: Vec<(Part, Reach)>,
+    /// Whether all of it is still what it was.
+    pub is_current: Box<dyn Fn() -> bool + Send>,
+}
+
+/// What a resident function is called with.
+pub struct ResidentCall<'c> {
+    window: &'c ResidentWindow,
+    /// Of the parts, those that this call has come to: memory is held for no longer than that.
+    held: Vec<OnceCell<Option<Sealed>>>,
+    /// The arguments.
+    pub args: &'c [u8],
+    /// The table of columns; empty if there is none.
+    pub columns: &'c [u8],
+    /// What the call left from which this one goes on.
+    pub state: Option<&'c [u8]>,
+    until: MonoNs,
+    deadline_ms: u32,
+    elsewhere: RefCell<Elsewhere<'c>>,
+}
+
+/// Pieces that were asked for.
+struct Elsewhere<'c> {
+    lane: &'c mut Lane,
+    /// What the next reply answers.
+    asked: Header,
+    pieces: BTreeMap<u64, Vec<u8>>,
+}
+
+impl ResidentCall<'_> {
+    /// Bytes of the window.
+    pub fn window_bytes(&self) -> u64 {
+        self.window.bytes
+    }
+
+    /// The part that holds a byte.
+    fn part(&self, at: u64) -> Option<(usize, Part)> {
+        let after = self.window.parts.partition_point(|(part, _)| part.first <= at);
+        let index = after.checked_sub(1)?;
+        let (part, _) = self.window.parts.get(index)?;
+        (at - part.first < part.bytes).then_some((index, *part))
+    }
+
+    /// Whether a byte lies here.
+    pub fn is_here(&self, at: u64) -> bool {
+        self.part(at).is_some()
+    }
+
+    /// The bytes from `at` on that lie together, at most `most`, if they are here.
+    pub fn slice(&self, at: u64, most: usize) -> Option<&[u8]> {
+        let (index, part) = self.part(at)?;
+        let from = (at - part.first) as usize;
+        let reach = || (self.window.parts[index].1)();
+        let bytes: &[u8] = (**self.held.get(index)?.get_or_init(reach).as_ref()?).as_ref();
+        bytes.get(from..bytes.len().min(from.saturating_add(most)))
+    }
+
+    /// Copies bytes of the window, wherever they are. Stopped: `OutOfBounds`, `NotSupplied`, `Left`.
+    pub fn read(&self, mut at: u64, mut into: &mut [u8]) -> Result<(), Stopped> {
+        while !into.is_empty() {
+            if at >= self.window.bytes {
+                return Err(Stopped::By(Outcome::OutOfBounds, at));
+            }
+            let count = match self.slice(at, into.len()) {
+                Some(bytes) if !bytes.is_empty() => {
+                    into[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                }
+                _ => self.read_elsewhere(at, into)?,
+            };
+            at += count as u64;
+            into = &mut into[count..];
+        }
+        Ok(())
+    }
+
+    /// An integer of the window. Stopped: as [`Self::read`].
+    pub fn u64_at(&self, at: u64) -> Result<u64, Stopped> {
+        if let Some(word) = self.slice(at, 8).and_then(|bytes| bytes.first_chunk()) {
+            return Ok(u64::from_le_bytes(*word));
+        }
+        let mut word = [0; 8];
+        self.read(at, &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// To be called now and then by whatever may take long. Stopped: `Deadline`, `Revoked`.
+    pub fn go_on(&self) -> Result<(), Stopped> {
+        if clock::now() > self.until {
+            return Err(Stopped::By(Outcome::Deadline, self.deadline_ms.into()));
+        }
+        if (self.window.is_current)() { Ok(()) } else { Err(Stopped::By(Outcome::Revoked, 0)) }
+    }
+
+    /// Copies what lies in one piece that is elsewhere; how much.
+    fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, Stopped> {
+        let first = at - at % FUNCTION_PIECE_BYTES as u64;
+        let mut elsewhere = self.elsewhere.borrow_mut();
+        if !elsewhere.pieces.contains_key(&first) {
+            let bytes = elsewhere.ask(first)?;
+            elsewhere.pieces.insert(first, bytes);
+        }
+        let piece = elsewhere.pieces.get(&first).map_or(&[][..], |piece| &piece[..]);
+        let from = piece.get((at - first) as usize..).unwrap_or_default();
+        if from.is_empty() {
+            return Err(Stopped::By(Outcome::NotSupplied, first));
+        }
+        // A piece may hold bytes that are here as well; they are the same.
+        let count = from.len().min(into.len());
+        into[..count].copy_from_slice(&from[..count]);
+        Ok(count)
+    }
+}
+
+impl Elsewhere<'_> {
+    /// Asks the caller for a piece.
+    fn ask(&mut self, first: u64) -> Result<Vec<u8>, Stopped> {
+        let away = Called { outcome: Outcome::Away, detail: first, ..called() };
+        answer(self.lane, &self.asked, away).map_err(|_| Stopped::Left)?;
+        match self.lane.next() {
+            Ok(Some((header, Request::Supply(supply)))) if supply.at == first => {
+                self.asked = header;
+                Ok(supply.bytes.into_vec())
+            }
+            _ => Err(Stopped::Left),
+        }
+    }
+}
+
+fn called() -> Called {
+    Called {
+        outcome: Outcome::Done,
+        detail: 0,
+        ran_ns: 0,
+        output_bytes: 0,
+        frames: List::default(),
+        output: Payload::default(),
+    }
+}
+
+/// Answers a call, or what was supplied to one.
+fn answer(lane: &mut Lane, to: &Header, called: Called) -> io::Result<()> {
+    let reply = match to.opcode {
+        farpool_wire::Opcode::Supply => Reply::Supply(called),
+        _ => Reply::CallFunction(called),
+    };
+    lane.reply(to, Ok(reply), clock::now().plus_ms(SEND_PATIENCE_MS))
+}
+
+/// A lane on which resident functions are called. Goes on, on the thread that hands the connection over, until it ends.
+pub struct ResidentLane {
+    /// Those there are.
+    pub functions: Arc<[Arc<dyn Resident>]>,
+    /// Its window.
+    pub window: ResidentWindow,
+}
+
+impl Successor for ResidentLane {
+    fn take(self: Box<Self>, connection: HandedOver) -> io::Result<()> {
+        let mut lane = Lane::over(connection.resume()?);
+        let mut used: Vec<Arc<dyn Resident>> = Vec::new();
+        let mut columns = Vec::new();
+        let mut output = Vec::new();
+        while let Some((header, request)) = lane.next()? {
+            let reply = match request {
+                Request::UseFunction(wanted) => self.find(&wanted).map(|function| {
+                    used.push(function);
+                    Reply::UseFunction(FunctionUsed { number: used.len() as u32 - 1 })
+                }),
+                Request::PutFunction(put) => Err(Refusal::new(Code::NoFunctions, put.form as u64)),
+                Request::PutColumns(put) => {
+                    columns = put.columns.into_vec();
+                    Ok(Reply::PutColumns(Done {}))
+                }
+                Request::NextOutput(next) => Ok(Reply::NextOutput(OutputPiece { output: piece(&output, next.from) })),
+                Request::CallFunction(call) => match used.get(call.number as usize).cloned() {
+                    Some(function) => {
+                        match self.call(&mut lane, header, &*function, call, &columns) {
+                            Some((to, called, bytes)) => {
+                                output = bytes;
+                                answer(&mut lane, &to, called)?;
+                            }
+                            None => return Ok(()),
+                        }
+                        continue;
+                    }
+                    None => Err(Refusal::new(Code::NoSuchFunction, 0)),
+                },
+                other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
+            };
+            lane.reply(&header, reply, clock::now().plus_ms(SEND_PATIENCE_MS))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of an output that travel at once, from one on.
+pub fn piece(output: &[u8], from: u64) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
+    let rest = usize::try_from(from).ok().and_then(|from| output.get(from..)).unwrap_or_default();
+    let piece = rest[..rest.len().min(FUNCTION_OUTPUT_PIECE_BYTES)].to_vec();
+    Payload::new(piece).unwrap_or_default()
+}
+
+impl ResidentLane {
+    fn find(&self, wanted: &UseFunction) -> Result<Arc<dyn Resident>, Refusal> {
+        if wanted.form != FunctionForm::Resident {
+            return Err(Refusal::new(Code::NoFunctions, wanted.form as u64));
+        }
+        let found = self.functions.iter().find(|function| *function.name() == *wanted.entry);
+        found.cloned().ok_or(Refusal::new(Code::NoSuchFunction, 0))
+    }
+
+    /// Runs a function: what to answer to what, and the output. Nothing if the caller has left.
+    fn call(
+        &self,
+        lane: &mut Lane,
+        asked: Header,
+        function: &dyn Resident,
+        call: CallFunction,
+        columns: &[u8],
+    ) -> Option<(Header, Called, Vec<u8>)> {
+        let begun = clock::now();
+        let mut output = Output { bytes: Vec::new(), capacity: self.window.output_bytes as usize, hop: None };
+        let call = ResidentCall {
+            window: &self.window,
+            held: (0..self.window.parts.len()).map(|_| OnceCell::new()).collect(),
+            args: &call.args,
+            columns,
+            state: call.goes_on.then_some(&call.state[..]),
+            until: begun.plus_ms(call.deadline_ms.into()),
+            deadline_ms: call.deadline_ms,
+            elsewhere: RefCell::new(Elsewhere { lane, asked, pieces: BTreeMap::new() }),
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| function.call(&call, &mut output)));
+        let to = call.elsewhere.into_inner().asked;
+        let is_current = (self.window.is_current)();
+        let (outcome, detail) = match result {
+            _ if !is_current => (Outcome::Revoked, 0),
+            Ok(Ok(())) => match output.hop {
+                None => (Outcome::Done, 0),
+                Some(byte) if byte < self.window.bytes && output.bytes.len() <= FUNCTION_STATE_BYTES_MAX => {
+                    (Outcome::Hop, byte)
+                }
+                Some(byte) => (Outcome::Contract, byte),
+            },
+            Ok(Err(Stopped::GaveUp(code))) => (Outcome::GaveUp, code.max(1).into()),
+            Ok(Err(Stopped::By(outcome, detail))) => (outcome, detail),
+            Ok(Err(Stopped::Left)) => return None,
+            Err(_) => (Outcome::Unreachable, 0),
+        };
+        let bytes = if matches!(outcome, Outcome::Done | Outcome::Hop) { output.bytes } else { Vec::new() };
+        let ran_ns = clock::now().0.saturating_sub(begun.0);
+        let output = piece(&bytes, 0);
+        let output_bytes = bytes.len() as u64;
+        Some((to, Called { outcome, detail, ran_ns, output_bytes, output, ..called() }, bytes))
+    }
+}
+
+/// The arguments of a call of nothing but integers of 64 bits.
+pub fn words<const N: usize>(args: &[u8]) -> Option<[u64; N]> {
+    let (chunks, rest) = args.as_chunks::<8>();
+    let words: [[u8; 8]; N] = chunks.try_into().ok()?;
+    rest.is_empty().then(|| words.map(u64::from_le_bytes))
+}
+
+/// The state a function hops with, as the wire has it.
+pub fn state_of(bytes: &[u8]) -> Option<Bytes<FUNCTION_STATE_BYTES_MAX>> {
+    Bytes::new(bytes.to_vec()).ok()
+}

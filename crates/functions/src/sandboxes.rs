@@ -1,0 +1,397 @@
+//! Sandbox processes: started, handed their lanes, watched, and ended.
+//!
+//! The idea: every caller's functions run in a process of its own, which can be killed without anybody else noticing. One
+//! is kept in reserve, so that a new one costs no more than a message. Whoever watches holds a second handle on each
+//! lane: if the process dies while a function runs, its caller is told why, on the very connection that it waits on.
+//! One thread looks at what lanes do, some hundred times in a second while there are any, and not at all otherwise.
+
+use crate::abi::{digest, hex};
+use crate::setup::{LaneSetup, LaneWindow, Start};
+use crate::status::{Doing, LANES_MAX, Status};
+use farpool_transport::{HandedOver, Lane, Successor, clock, waiting};
+use farpool_wire::control::{Called, Outcome};
+use farpool_wire::frame::Header;
+use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// How often lanes are looked at while there are any.
+const LOOK_MS: u64 = 10;
+/// A function that can be interrupted is, by its own process. This long after its deadline that process is killed.
+const GRACE_MS: u64 = 20;
+/// A process without lanes is ended after this long.
+const IDLE_MS: u64 = 10_000;
+/// A caller that does not take the news of a death within this time does not get it.
+const NEWS_MS: u64 = 1_000;
+
+/// How sandbox processes are to be.
+#[derive(Clone, Debug)]
+pub struct SandboxOptions {
+    /// The program: `farpool-sandbox`.
+    pub program: PathBuf,
+    /// The most bytes of a function's heap.
+    pub heap_bytes: u64,
+    /// Ed25519 public keys that native functions may be signed with; without any, none is run.
+    pub keys: Vec<[u8; 32]>,
+    /// A folder where what modules were compiled to is kept, in a folder for each tenant.
+    pub cache: Option<PathBuf>,
+    /// Processes at a time.
+    pub processes_max: usize,
+}
+
+impl SandboxOptions {
+    /// The most bytes of a heap, where nothing is said.
+    pub const HEAP_BYTES: u64 = 256 << 20;
+    /// What the most bytes of a heap may be.
+    pub const HEAP_BYTES_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=512 << 20;
+
+    /// Sandboxes by this program, with defaults.
+    pub fn new(program: PathBuf) -> SandboxOptions {
+        SandboxOptions { program, heap_bytes: Self::HEAP_BYTES, keys: Vec::new(), cache: None, processes_max: 16 }
+    }
+}
+
+/// See the module. Dropping it ends all of them.
+pub struct Sandboxes {
+    shared: Arc<Shared>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    options: SandboxOptions,
+    processes: Mutex<Processes>,
+    /// A byte wakes the watcher.
+    wake: UnixStream,
+}
+
+#[derive(Default)]
+struct Processes {
+    assigned: Vec<Assigned>,
+    spare: Option<Process>,
+    is_over: bool,
+}
+
+/// Whose functions a process runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// A process runs those of one caller only.
+    pub caller: String,
+    /// Compiled code is kept for a tenant, all of whose callers may run what code they like anyway.
+    pub tenant: String,
+}
+
+/// A process, and whose it is.
+#[derive(Clone)]
+struct Assigned {
+    owner: Owner,
+    process: Arc<Process>,
+}
+
+struct Process {
+    control: UnixStream,
+    status: Status,
+    state: Mutex<State>,
+}
+
+struct State {
+    child: Child,
+    /// By their slots; none while one is being handed over.
+    lanes: Vec<Slot>,
+    /// The lane for whose sake it was killed, and the time that this was permitted to run.
+    killed_for: Option<(usize, u32)>,
+    /// A call that was overdue when it was looked at last.
+    overdue: Option<(usize, u64)>,
+    idle_since: MonoNs,
+    is_gone: bool,
+}
+
+enum Slot {
+    Free,
+    Reserved,
+    Open(HandedOver),
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sandboxes {
+    /// Looks whether the program can be started, and keeps one in reserve.
+    pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let spare = Some(Process::spawn(&options)?);
+        let processes = Mutex::new(Processes { spare, ..Processes::default() });
+        let shared = Arc::new(Shared { options, processes, wake });
+        let watched = Arc::clone(&shared);
+        let watcher = std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
+        Ok(Sandboxes { shared, watcher: Some(watcher) })
+    }
+
+    /// The most bytes of a function's heap.
+    pub fn heap_bytes(&self) -> u64 {
+        self.shared.options.heap_bytes
+    }
+
+    /// A lane of this owner over this window, for a connection to be handed over to.
+    ///
+    /// Refused: `LimitReached` if there are too many processes or lanes, `NoSandbox` if none can be started.
+    pub fn lane(&self, owner: &Owner, window: LaneWindow) -> Result<Box<dyn Successor>, Refusal> {
+        let shared = &self.shared;
+        let process = shared.process(owner)?;
+        let slot = process.reserve()?;
+        Ok(Box::new(Reserved { shared: Arc::clone(shared), process, slot, window: Some(window) }))
+    }
+}
+
+impl Drop for Sandboxes {
+    fn drop(&mut self) {
+        locked(&self.shared.processes).is_over = true;
+        self.shared.wake();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+/// A place for a lane whose connection has not come yet.
+struct Reserved {
+    shared: Arc<Shared>,
+    process: Arc<Process>,
+    slot: usize,
+    window: Option<LaneWindow>,
+}
+
+impl Successor for Reserved {
+    fn take(mut self: Box<Self>, connection: HandedOver) -> io::Result<()> {
+        let Some(window) = self.window.take() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let kept = connection.try_clone()?;
+        let setup = LaneSetup { slot: self.slot as u32, connection, window };
+        let process = Arc::clone(&self.process);
+        // Held while it is sent, so that two lanes do not mix.
+        let mut state = locked(&process.state);
+        if state.is_gone {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        process.status.set(self.slot, Doing::Waiting);
+        state.lanes[self.slot] = Slot::Open(kept);
+        setup.send(&process.control)?;
+        drop(state);
+        self.shared.wake();
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut state = locked(&self.process.state);
+        if matches!(state.lanes[self.slot], Slot::Reserved) {
+            state.lanes[self.slot] = Slot::Free;
+        }
+    }
+}
+
+impl Process {
+    /// Starts one that is nobody's yet.
+    fn spawn(options: &SandboxOptions) -> io::Result<Process> {
+        let (control, theirs) = UnixStream::pair()?;
+        let child = Command::new(&options.program)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let lanes = (0..LANES_MAX).map(|_| Slot::Free).collect();
+        let idle_since = clock::now();
+        let state = State { child, lanes, killed_for: None, overdue: None, idle_since, is_gone: false };
+        Ok(Process { control, status: Status::new()?, state: Mutex::new(state) })
+    }
+
+    fn reserve(&self) -> Result<usize, Refusal> {
+        let mut state = locked(&self.state);
+        let free = state.lanes.iter().position(|slot| matches!(slot, Slot::Free));
+        let slot = free.ok_or(Refusal::new(Code::LimitReached, LANES_MAX as u64))?;
+        state.lanes[slot] = Slot::Reserved;
+        Ok(slot)
+    }
+
+    fn kill(&self) {
+        // An error means that it has ended by itself.
+        let _ = locked(&self.state).child.kill();
+    }
+
+    /// Looks at its lanes: frees those that have ended, and kills it if one is overdue. Whether it is to be kept.
+    fn look(&self, now: MonoNs) -> bool {
+        let mut state = locked(&self.state);
+        let mut overdue = None;
+        for slot in 0..LANES_MAX {
+            if !matches!(state.lanes[slot], Slot::Open(_)) {
+                continue;
+            }
+            match self.status.doing(slot) {
+                Doing::Ended => state.lanes[slot] = Slot::Free,
+                Doing::Running { request_id, until_ns, deadline_ms, .. }
+                    if now > MonoNs(until_ns).plus_ms(GRACE_MS) && overdue.is_none() =>
+                {
+                    // Words may have been read while they changed: only what is seen twice counts.
+                    if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
+                        state.killed_for = Some((slot, deadline_ms));
+                        let _ = state.child.kill();
+                    }
+                    overdue = Some((slot, request_id));
+                }
+                _ => {}
+            }
+        }
+        state.overdue = overdue;
+        let is_idle = state.lanes.iter().all(|slot| matches!(slot, Slot::Free));
+        if !is_idle {
+            state.idle_since = now;
+        }
+        !is_idle || now < state.idle_since.plus_ms(IDLE_MS)
+    }
+
+    fn has_lanes(&self) -> bool {
+        locked(&self.state).lanes.iter().any(|slot| !matches!(slot, Slot::Free))
+    }
+
+    /// It has ended: tells those whose functions were running.
+    fn bury(&self) {
+        let mut state = locked(&self.state);
+        let _ = state.child.kill();
+        let signal = state.child.wait().ok().and_then(|status| status.signal()).unwrap_or(0) as u64;
+        state.is_gone = true;
+        let killed_for = state.killed_for;
+        for (slot, lane) in state.lanes.iter_mut().enumerate() {
+            let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
+            let Doing::Running { request_id, opcode, .. } = self.status.doing(slot) else { continue };
+            let (outcome, detail) = match killed_for {
+                Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),
+                _ => (Outcome::Died, signal),
+            };
+            // Whoever does not hear it sees the connection end.
+            let _ = tell(connection, request_id, opcode, outcome, detail);
+        }
+    }
+}
+
+/// Answers in place of a process that is gone.
+fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: u64) -> io::Result<()> {
+    let opcode = Opcode::from_wire(opcode).ok();
+    let called = Called {
+        outcome,
+        detail,
+        ran_ns: 0,
+        output_bytes: 0,
+        frames: List::default(),
+        output: Payload::default(),
+    };
+    let reply = match opcode {
+        Some(Opcode::CallFunction) => Reply::CallFunction(called),
+        Some(Opcode::Supply) => Reply::Supply(called),
+        _ => return Ok(()),
+    };
+    let header = Header { body_crc: None, ..Header::request(reply.opcode(), id, &[]) };
+    Lane::over(connection.resume()?).reply(&header, Ok(reply), clock::now().plus_ms(NEWS_MS))
+}
+
+impl Shared {
+    fn wake(&self) {
+        // Full of bytes, it wakes as well.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// The owner's process: one that is there, or the one in reserve.
+    fn process(&self, owner: &Owner) -> Result<Arc<Process>, Refusal> {
+        let refused = |error: io::Error| {
+            eprintln!("farpool: starting {}: {error}", self.options.program.display());
+            Refusal::new(Code::NoSandbox, 0)
+        };
+        let mut processes = locked(&self.processes);
+        let is_theirs = |one: &&Assigned| one.owner == *owner && !locked(&one.process.state).is_gone;
+        if let Some(one) = processes.assigned.iter().find(is_theirs) {
+            return Ok(Arc::clone(&one.process));
+        }
+        if processes.assigned.len() >= self.options.processes_max {
+            return Err(Refusal::new(Code::LimitReached, self.options.processes_max as u64));
+        }
+        let spare = processes.spare.take().map_or_else(|| Process::spawn(&self.options), Ok).map_err(refused)?;
+        spare.begin(&owner.tenant, &self.options).map_err(refused)?;
+        let process = Arc::new(spare);
+        processes.assigned.push(Assigned { owner: owner.clone(), process: Arc::clone(&process) });
+        drop(processes);
+        self.wake();
+        Ok(process)
+    }
+
+    /// Watches until it is over.
+    fn watch(&self, woken: &UnixStream) {
+        let _ = woken.set_nonblocking(true);
+        loop {
+            let (assigned, has_spare, is_over): (Vec<Arc<Process>>, _, _) = {
+                let processes = locked(&self.processes);
+                let assigned = processes.assigned.iter().map(|one| Arc::clone(&one.process)).collect();
+                (assigned, processes.spare.is_some(), processes.is_over)
+            };
+            if is_over {
+                break;
+            }
+            if !has_spare && let Ok(spare) = Process::spawn(&self.options) {
+                locked(&self.processes).spare = Some(spare);
+            }
+            let mut polled = vec![PollFd::new(woken, PollFlags::IN)];
+            polled.extend(assigned.iter().map(|process| PollFd::new(&process.control, PollFlags::IN)));
+            let pause_ms = if assigned.iter().any(|process| process.has_lanes()) { LOOK_MS } else { IDLE_MS / 4 };
+            let pause = Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
+            // Without processes there is nothing to come back for.
+            let _ = poll(&mut polled, if assigned.is_empty() { None } else { Some(&pause) });
+            let mut bytes = [0; 64];
+            while matches!(rustix::io::read(woken, &mut bytes), Ok(1..)) {}
+            let ended: Vec<bool> = polled[1..].iter().map(|one| !one.revents().is_empty()).collect();
+            drop(polled);
+            let now = clock::now();
+            for (process, has_ended) in assigned.iter().zip(ended) {
+                if has_ended || !process.look(now) {
+                    locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
+                    process.bury();
+                }
+            }
+        }
+        let Processes { assigned, spare, .. } = std::mem::take(&mut *locked(&self.processes));
+        assigned.iter().for_each(|one| one.process.bury());
+        spare.iter().for_each(Process::bury);
+    }
+}
+
+impl Process {
+    /// Tells it how to live.
+    fn begin(&self, tenant: &str, options: &SandboxOptions) -> io::Result<()> {
+        let cache = match &options.cache {
+            Some(folder) => {
+                // One tenant's code is never another's.
+                let folder = folder.join(hex(&digest(tenant.as_bytes())[..8]));
+                std::fs::create_dir_all(&folder)?;
+                Some(std::fs::File::open(folder)?.into())
+            }
+            None => None,
+        };
+        let status = self.status.file().try_clone_to_owned()?;
+        let (heap_bytes, keys, waiting) = (options.heap_bytes, options.keys.clone(), waiting::chosen());
+        Start { heap_bytes, waiting, keys, status, cache }.send(&self.control)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = locked(&self.state).child.wait();
+    }
+}

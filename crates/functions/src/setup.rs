@@ -1,0 +1,315 @@
+//! What a node tells a sandbox process: how it is to live, and which lanes it has. Messages with descriptors beside them,
+//! over a pair of Unix sockets; both ends are of one build, but what comes is read as carefully as anything else.
+
+use crate::abi::Part;
+use farpool_transport::HandedOver;
+use farpool_transport::waiting::Waiting;
+use farpool_wire::codec::{Cursor, Field};
+use farpool_wire::limits::{LANE_PARTS_MAX, WINDOW_BYTES_MAX, WINDOW_PAGE_BYTES};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Keys of native functions that one process is told of.
+pub const KEYS_MAX: usize = 64;
+/// Descriptors that travel with one byte.
+const BESIDE_MAX: usize = 128;
+/// Bytes of a message: a window in the most parts there can be.
+const MESSAGE_BYTES_MAX: usize = 2 << 20;
+
+/// How the process is to live: the first message.
+#[derive(Debug)]
+pub struct Start {
+    /// The most bytes of a function's heap.
+    pub heap_bytes: u64,
+    /// Ed25519 public keys of native functions.
+    pub keys: Vec<[u8; 32]>,
+    /// How it waits for its callers.
+    pub waiting: Waiting,
+    /// Where to tell what lanes do.
+    pub status: OwnedFd,
+    /// A folder for what modules were compiled to.
+    pub cache: Option<OwnedFd>,
+}
+
+/// A range of a region in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which of the files.
+    pub file: u32,
+    /// First byte in it: a multiple of a page.
+    pub offset: u64,
+    /// Where it lies in the window.
+    pub part: Part,
+}
+
+/// A fence word, and what it must show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FenceAt {
+    /// Offset in the file of fence words.
+    pub offset: u64,
+    /// The word of an open region at the epoch of the right.
+    pub word: u64,
+}
+
+/// The memory of a lane.
+#[derive(Debug)]
+pub struct LaneWindow {
+    /// Bytes of the window.
+    pub window_bytes: u64,
+    /// The most bytes of an output.
+    pub output_bytes: u32,
+    /// What of it is here, in order.
+    pub pieces: Vec<Piece>,
+    /// Of each region.
+    pub fences: Vec<FenceAt>,
+    /// The fence words, and how many bytes they are; without a node there are none.
+    pub words: Option<(OwnedFd, u64)>,
+    /// The regions.
+    pub files: Vec<OwnedFd>,
+}
+
+impl LaneWindow {
+    /// Whether it is a window: parts on pages, in order, inside, of files that there are. Else which part is not right.
+    pub fn check(&self) -> Result<(), Option<usize>> {
+        if self.window_bytes == 0 || self.window_bytes > WINDOW_BYTES_MAX || self.pieces.len() > LANE_PARTS_MAX {
+            return Err(None);
+        }
+        let mut end = 0;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let Part { first, bytes } = piece.part;
+            let is_on_pages = first.is_multiple_of(WINDOW_PAGE_BYTES) && piece.offset.is_multiple_of(WINDOW_PAGE_BYTES);
+            let after = first.checked_add(bytes).filter(|after| *after <= self.window_bytes);
+            let is_of_file = (piece.file as usize) < self.files.len() && piece.offset.checked_add(bytes).is_some();
+            match after {
+                Some(after) if is_on_pages && is_of_file && bytes > 0 && first >= end => {
+                    end = after.next_multiple_of(WINDOW_PAGE_BYTES);
+                }
+                _ => return Err(Some(index)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A lane: what it is of, and its place in [`crate::status`].
+#[derive(Debug)]
+pub struct LaneSetup {
+    /// Its place.
+    pub slot: u32,
+    /// Its connection.
+    pub connection: HandedOver,
+    /// Its memory.
+    pub window: LaneWindow,
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a message to a sandbox process is malformed")
+}
+
+fn take<T: Field>(from: &mut Cursor<'_>) -> io::Result<T> {
+    T::take(from).map_err(|_| malformed())
+}
+
+/// A count, at most `max`.
+fn count(from: &mut Cursor<'_>, max: usize) -> io::Result<usize> {
+    let found = take::<u32>(from)? as usize;
+    if found <= max { Ok(found) } else { Err(malformed()) }
+}
+
+impl Start {
+    /// Sends it.
+    pub fn send(&self, to: &UnixStream) -> io::Result<()> {
+        let mut body = Vec::new();
+        self.heap_bytes.put(&mut body);
+        (self.waiting as u8).put(&mut body);
+        (self.keys.len() as u32).put(&mut body);
+        self.keys.iter().for_each(|key| key.put(&mut body));
+        let beside: Vec<_> = std::iter::once(self.status.as_fd()).chain(self.cache.as_ref().map(AsFd::as_fd)).collect();
+        send(to, &body, &beside)
+    }
+
+    /// Receives it; nothing at the end.
+    pub fn receive(from: &UnixStream) -> io::Result<Option<Start>> {
+        let Some((body, beside)) = receive(from)? else { return Ok(None) };
+        let mut cursor = Cursor::new(&body);
+        let heap_bytes = take(&mut cursor)?;
+        let number: u8 = take(&mut cursor)?;
+        let waiting = Waiting::ALL.iter().find(|(_, waiting)| *waiting as u8 == number).ok_or_else(malformed)?.1;
+        let keys = (0..count(&mut cursor, KEYS_MAX)?).map(|_| take(&mut cursor)).collect::<io::Result<_>>()?;
+        let mut beside = beside.into_iter();
+        let status = beside.next().ok_or_else(malformed)?;
+        Ok(Some(Start { heap_bytes, waiting, keys, status, cache: beside.next() }))
+    }
+}
+
+impl LaneSetup {
+    /// Sends it.
+    pub fn send(&self, to: &UnixStream) -> io::Result<()> {
+        let LaneWindow { window_bytes, output_bytes, pieces, fences, words, files } = &self.window;
+        let mut body = Vec::new();
+        self.slot.put(&mut body);
+        self.connection.kind().put(&mut body);
+        window_bytes.put(&mut body);
+        output_bytes.put(&mut body);
+        (pieces.len() as u32).put(&mut body);
+        for piece in pieces {
+            piece.file.put(&mut body);
+            [piece.offset, piece.part.first, piece.part.bytes].iter().for_each(|word| word.put(&mut body));
+        }
+        (fences.len() as u32).put(&mut body);
+        for fence in fences {
+            fence.offset.put(&mut body);
+            fence.word.put(&mut body);
+        }
+        words.as_ref().map_or(0, |(_, bytes)| *bytes).put(&mut body);
+        let mut beside = self.connection.descriptors();
+        (beside.len() as u32).put(&mut body);
+        beside.extend(words.as_ref().map(|(file, _)| file.as_fd()));
+        beside.extend(files.iter().map(AsFd::as_fd));
+        send(to, &body, &beside)
+    }
+
+    /// Receives one; nothing at the end.
+    pub fn receive(from: &UnixStream) -> io::Result<Option<LaneSetup>> {
+        let Some((body, mut beside)) = receive(from)? else { return Ok(None) };
+        let mut cursor = Cursor::new(&body);
+        let slot = take(&mut cursor)?;
+        let kind = take(&mut cursor)?;
+        let window_bytes = take(&mut cursor)?;
+        let output_bytes = take(&mut cursor)?;
+        let mut pieces = Vec::new();
+        for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
+            let (file, offset) = (take(&mut cursor)?, take(&mut cursor)?);
+            pieces.push(Piece { file, offset, part: Part { first: take(&mut cursor)?, bytes: take(&mut cursor)? } });
+        }
+        let mut fences = Vec::new();
+        for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
+            fences.push(FenceAt { offset: take(&mut cursor)?, word: take(&mut cursor)? });
+        }
+        let words_bytes: u64 = take(&mut cursor)?;
+        let of_connection = count(&mut cursor, 2)?;
+        if beside.len() < of_connection + usize::from(words_bytes > 0) {
+            return Err(malformed());
+        }
+        let mut files = beside.split_off(of_connection);
+        let words = (words_bytes > 0).then(|| (files.remove(0), words_bytes));
+        let connection = HandedOver::of(kind, beside).ok_or_else(malformed)?;
+        let window = LaneWindow { window_bytes, output_bytes, pieces, fences, words, files };
+        window.check().map_err(|_| malformed())?;
+        Ok(Some(LaneSetup { slot, connection, window }))
+    }
+}
+
+fn send(mut to: &UnixStream, body: &[u8], beside: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut head = (body.len() as u32).to_le_bytes().to_vec();
+    head.extend_from_slice(&(beside.len() as u32).to_le_bytes());
+    to.write_all(&head)?;
+    to.write_all(body)?;
+    for some in beside.chunks(BESIDE_MAX) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BESIDE_MAX))];
+        let mut message = SendAncillaryBuffer::new(&mut space);
+        if !message.push(SendAncillaryMessage::ScmRights(some)) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        sendmsg(to, &[IoSlice::new(&[0])], &mut message, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+fn receive(mut from: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut head = [0; 8];
+    match from.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let bytes = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+    let wanted = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    if bytes > MESSAGE_BYTES_MAX || wanted > LANE_PARTS_MAX + 3 {
+        return Err(malformed());
+    }
+    let mut body = vec![0; bytes];
+    from.read_exact(&mut body)?;
+    let mut beside = Vec::with_capacity(wanted);
+    while beside.len() < wanted {
+        let before = beside.len();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BESIDE_MAX))];
+        let mut messages = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut messages, RecvFlags::CMSG_CLOEXEC)?;
+        for message in messages.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                beside.extend(rights);
+            }
+        }
+        if beside.len() == before {
+            return Err(malformed());
+        }
+    }
+    Ok(Some((body, beside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> OwnedFd {
+        rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn lane_arrives_as_it_was_sent_with_all_its_files() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (end, _other) = UnixStream::pair().unwrap();
+        let piece = |file| Piece { file, offset: 4096, part: Part { first: u64::from(file) << 16, bytes: 1 << 16 } };
+        let window = LaneWindow {
+            window_bytes: 300 << 16,
+            output_bytes: 9,
+            pieces: (0..300).map(piece).collect(),
+            fences: vec![FenceAt { offset: 64, word: 6 }],
+            words: Some((file(), 128)),
+            files: (0..300).map(|_| file()).collect(),
+        };
+        let setup = LaneSetup { slot: 5, connection: HandedOver::Unix(end.into()), window };
+        let sent = std::thread::spawn(move || setup.send(&near).map(|()| setup));
+        let got = LaneSetup::receive(&far).unwrap().unwrap();
+        let setup = sent.join().unwrap().unwrap();
+        assert_eq!((got.slot, got.connection.kind(), got.window.files.len()), (5, 1, 300));
+        assert_eq!((got.window.window_bytes, got.window.output_bytes), (300 << 16, 9));
+        assert_eq!((&got.window.pieces, &got.window.fences), (&setup.window.pieces, &setup.window.fences));
+        assert_eq!(got.window.words.unwrap().1, 128);
+        assert!(LaneSetup::receive(&far).unwrap().is_none());
+    }
+
+    #[test]
+    fn window_whose_parts_overlap_or_leave_it_is_refused_with_the_part() {
+        let window = |pieces: Vec<Piece>| LaneWindow {
+            window_bytes: 1 << 20,
+            output_bytes: 0,
+            pieces,
+            fences: vec![],
+            words: None,
+            files: vec![file()],
+        };
+        let piece = |file, offset, first, bytes| Piece { file, offset, part: Part { first, bytes } };
+        let good = piece(0, 0, 0, 5000);
+        let cases = [
+            (piece(0, 0, 4096, 1), Some(1)),
+            (piece(1, 0, 8192, 1), Some(1)),
+            (piece(0, 1, 8192, 1), Some(1)),
+            (piece(0, 0, 8192, 1 << 20), Some(1)),
+            (piece(0, 0, 8192, 0), Some(1)),
+            (piece(0, u64::MAX - 4095, 8192, 1 << 13), Some(1)),
+        ];
+        for (bad, part) in cases {
+            assert_eq!(window(vec![good, bad]).check(), Err(part), "{bad:?}");
+        }
+        assert_eq!(window(vec![good, piece(0, 4096, 8192, (1 << 20) - 8192)]).check(), Ok(()));
+        assert_eq!(LaneWindow { window_bytes: 0, ..window(vec![]) }.check(), Err(None));
+    }
+}

@@ -1,0 +1,148 @@
+//! Memory that a node and a sandbox process share: what each lane is doing, so that a deadline can be kept and a death be
+//! told of without a word passing between them.
+//!
+//! The sandbox writes, and may write anything: the node believes it about the sandbox's own calls only.
+#![allow(unsafe_code)]
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Lanes of one process.
+pub const LANES_MAX: usize = 64;
+/// Words of a lane: a cache line.
+const LANE_WORDS: usize = 8;
+const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
+
+/// What a lane is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Nothing: it is not open, or it has ended.
+    Ended,
+    /// It waits for a request.
+    Waiting,
+    /// A function runs for the request of this id and opcode, until this time at the latest.
+    Running {
+        /// The request's id.
+        request_id: u64,
+        /// Its opcode.
+        opcode: u16,
+        /// Nanoseconds of the clock of boot time.
+        until_ns: u64,
+        /// How long it was permitted to run, in milliseconds.
+        deadline_ms: u32,
+    },
+    /// It sends a reply.
+    Replying,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Status {
+    file: OwnedFd,
+    base: *mut u8,
+}
+
+// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; it is used for atomic words
+// alone.
+unsafe impl Send for Status {}
+// SAFETY: as for Send.
+unsafe impl Sync for Status {}
+
+impl Status {
+    /// Fresh memory: all lanes have ended.
+    pub fn new() -> io::Result<Status> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match memfd_create("farpool-lanes", flags | MemfdFlags::NOEXEC_SEAL) {
+            // Kernels before 6.3 do not know the flag.
+            Err(rustix::io::Errno::INVAL) => memfd_create("farpool-lanes", flags)?,
+            other => other?,
+        };
+        ftruncate(&file, BYTES as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Status::of(file)
+    }
+
+    /// The same memory in the other process.
+    pub fn of(file: OwnedFd) -> io::Result<Status> {
+        if fstat(&file)?.st_size != BYTES as i64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing; the file is as long, and can
+        // neither shrink nor grow.
+        let base = unsafe { mmap(std::ptr::null_mut(), BYTES, protection, MapFlags::SHARED, &file, 0)? };
+        Ok(Status { file, base: base.cast() })
+    }
+
+    /// What to send to the other process.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn word(&self, lane: usize, word: usize) -> &AtomicU64 {
+        let at = (lane % LANES_MAX) * LANE_WORDS + word % LANE_WORDS;
+        // SAFETY: the place was just kept inside the mapping, which lives as long as the reference, and is aligned, for
+        // mappings start on pages; both processes use atomic operations alone.
+        unsafe { AtomicU64::from_ptr(self.base.add(at * 8).cast()) }
+    }
+
+    /// Says what a lane does.
+    pub fn set(&self, lane: usize, doing: Doing) {
+        let state = match doing {
+            Doing::Ended => 0,
+            Doing::Waiting => 1,
+            Doing::Replying => 2,
+            Doing::Running { request_id, opcode, until_ns, deadline_ms } => {
+                self.word(lane, 1).store(request_id, Ordering::Relaxed);
+                self.word(lane, 2).store(until_ns, Ordering::Relaxed);
+                self.word(lane, 3).store(u64::from(opcode) << 32 | u64::from(deadline_ms), Ordering::Relaxed);
+                3
+            }
+        };
+        self.word(lane, 0).store(state, Ordering::Release);
+    }
+
+    /// What a lane does. Words of two calls may be mixed: to be looked at again before anything follows from it, or
+    /// once the other process is gone.
+    pub fn doing(&self, lane: usize) -> Doing {
+        match self.word(lane, 0).load(Ordering::Acquire) {
+            0 => Doing::Ended,
+            1 => Doing::Waiting,
+            3 => {
+                let of_call = self.word(lane, 3).load(Ordering::Relaxed);
+                Doing::Running {
+                    request_id: self.word(lane, 1).load(Ordering::Relaxed),
+                    until_ns: self.word(lane, 2).load(Ordering::Relaxed),
+                    opcode: (of_call >> 32) as u16,
+                    deadline_ms: of_call as u32,
+                }
+            }
+            _ => Doing::Replying,
+        }
+    }
+}
+
+impl Drop for Status {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `of` mapped; nothing borrows from it.
+        let _ = unsafe { munmap(self.base.cast(), BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_what_a_lane_does() {
+        let ours = Status::new().unwrap();
+        let theirs = Status::of(ours.file().try_clone_to_owned().unwrap()).unwrap();
+        let running = Doing::Running { request_id: 7, opcode: 100, until_ns: u64::MAX, deadline_ms: 250 };
+        theirs.set(LANES_MAX - 1, running);
+        theirs.set(0, Doing::Waiting);
+        assert_eq!((ours.doing(LANES_MAX - 1), ours.doing(0), ours.doing(1)), (running, Doing::Waiting, Doing::Ended));
+    }
+}

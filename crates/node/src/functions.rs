@@ -1,0 +1,166 @@
+//! Lanes: connections on which clients call functions over windows of sealed regions.
+//!
+//! The idea: the node looks at the right to every part of a window once, and gives whoever runs the functions descriptors
+//! to read with and the fence words to look at. From then on it is not on the path of a call; a region that is taken back
+//! shows in its fence word, before its memory goes.
+
+use crate::dispatch::{Intent, admit};
+use crate::memory::{Inside, Memory};
+use crate::options::FunctionOptions;
+use crate::service::NodeService;
+use farpool_functions::abi::Part;
+use farpool_functions::resident::{Reach, ResidentLane, ResidentWindow, Sealed};
+use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
+use farpool_functions::{Owner, Resident, SandboxOptions, Sandboxes};
+use farpool_region::{RegionError, SharedAccess};
+use farpool_transport::{Mappable, Peer, Successor};
+use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane};
+use farpool_wire::data::Span;
+use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, WINDOW_BYTES_MAX};
+use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex, TENANT_LOCAL};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// The functions that a node runs.
+pub(crate) struct Functions {
+    resident: Arc<[Arc<dyn Resident>]>,
+    sandboxes: Option<Sandboxes>,
+}
+
+impl Functions {
+    /// Those of the options; starts what runs shipped ones.
+    pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
+        let start = |options: SandboxOptions| Sandboxes::start(options);
+        Ok(Functions { resident: options.resident, sandboxes: options.sandboxes.map(start).transpose()? })
+    }
+}
+
+impl Default for Functions {
+    fn default() -> Functions {
+        Functions { resident: FunctionOptions::default().resident, sandboxes: None }
+    }
+}
+
+/// A region of a window, and the right to read it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Right {
+    epoch: Epoch,
+    handle: Handle,
+}
+
+fn bad(part: usize) -> Refusal {
+    Refusal::new(Code::BadWindow, part as u64)
+}
+
+const BAD_WINDOW: Refusal = Refusal { code: Code::BadWindow, detail: u64::MAX };
+
+impl<M: Memory> NodeService<M> {
+    /// Makes a lane of a connection: what it is told, and who goes on.
+    pub(crate) fn lane(&self, peer: &Peer, open: &OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        if open.window_bytes > WINDOW_BYTES_MAX || open.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
+            return Err(BAD_WINDOW);
+        }
+        let rights = self.rights(&open.parts)?;
+        let (heap_bytes, successor) = if open.resident {
+            (0, self.resident_lane(open, rights)?)
+        } else {
+            let Some(sandboxes) = &self.functions.sandboxes else {
+                return Err(Refusal::new(Code::NoFunctions, FunctionForm::Wasm as u64));
+            };
+            let window = self.handed_out(open, &rights)?;
+            (sandboxes.heap_bytes(), sandboxes.lane(&owner(peer), window)?)
+        };
+        // Still the same epochs, so memory and descriptors are those that were asked for.
+        self.rights(&open.parts)?;
+        Ok((LaneOpened { heap_bytes }, successor))
+    }
+
+    /// The regions of a window, each of which may be read, and is sealed.
+    fn rights(&self, parts: &[LanePart]) -> Result<BTreeMap<RegionIndex, Right>, Refusal> {
+        let mut rights = BTreeMap::new();
+        for (index, part) in parts.iter().enumerate() {
+            let right = Right { epoch: part.epoch, handle: part.handle };
+            let fence = self.memory().enter(part.region)?.fence();
+            let of_part = Span { region: part.region, bytes: 0, offset: 0, epoch: part.epoch, handle: part.handle };
+            admit(&of_part, Intent::Read, &fence)?;
+            let is_inside = part.offset.checked_add(part.bytes).is_some_and(|end| end <= fence.region_bytes);
+            if !is_inside || fence.write_handle.is_some() || *rights.entry(part.region).or_insert(right) != right {
+                return Err(bad(index));
+            }
+        }
+        Ok(rights)
+    }
+
+    /// The same as a sandbox process gets it.
+    fn handed_out(&self, open: &OpenLane, rights: &BTreeMap<RegionIndex, Right>) -> Result<LaneWindow, Refusal> {
+        let (mut files, mut fences, mut words) = (Vec::new(), Vec::new(), None);
+        let mut places = BTreeMap::new();
+        for (region, right) in rights {
+            let shared = self.memory().hand_out(*region, SharedAccess::Read).map_err(|error| match error {
+                RegionError::System { .. } => Refusal::new(Code::OutOfMemory, 0),
+                _ => Refusal::new(Code::NotShared, 0),
+            })?;
+            let Mappable::Files { region: file, words: fence_words } = shared.memory else {
+                return Err(Refusal::new(Code::NotShared, 0));
+            };
+            places.insert(*region, files.len() as u32);
+            files.push(file);
+            // The word of an open region: see `farpool_region`.
+            fences.push(FenceAt { offset: shared.attached.word_offset, word: right.epoch.0 << 1 });
+            words.get_or_insert((fence_words, shared.attached.words_bytes));
+        }
+        let piece = |part: &LanePart| Piece {
+            file: places.get(&part.region).copied().unwrap_or(u32::MAX),
+            offset: part.offset,
+            part: Part { first: part.at, bytes: part.bytes },
+        };
+        let pieces = open.parts.iter().map(piece).collect();
+        let OpenLane { window_bytes, output_bytes, .. } = *open;
+        let window = LaneWindow { window_bytes, output_bytes, pieces, fences, words, files };
+        window.check().map_err(|part| part.map_or(BAD_WINDOW, bad))?;
+        Ok(window)
+    }
+
+    fn resident_lane(
+        &self,
+        open: &OpenLane,
+        rights: BTreeMap<RegionIndex, Right>,
+    ) -> Result<Box<dyn Successor>, Refusal> {
+        let mut parts: Vec<(Part, Reach)> = Vec::with_capacity(open.parts.len());
+        let mut end = 0;
+        for (index, part) in open.parts.iter().enumerate() {
+            let after = part.at.checked_add(part.bytes).filter(|after| *after <= open.window_bytes);
+            if part.at < end || part.bytes == 0 {
+                return Err(bad(index));
+            }
+            end = after.ok_or(bad(index))?;
+            let (memory, region, offset, bytes) = (Arc::clone(&self.arena), part.region, part.offset, part.bytes as usize);
+            let reach: Reach = Box::new(move || {
+                memory.sealed(region, offset, bytes).map(|slice| Box::new(slice) as Sealed)
+            });
+            parts.push((Part { first: part.at, bytes: part.bytes }, reach));
+        }
+        let memory = Arc::clone(&self.arena);
+        let is_current = move || {
+            rights.iter().all(|(region, right)| {
+                let fence = memory.enter(*region).map(|entered| entered.fence());
+                fence.is_ok_and(|fence| fence.epoch == right.epoch && !fence.suspended)
+            })
+        };
+        let OpenLane { window_bytes: bytes, output_bytes, .. } = *open;
+        let window = ResidentWindow { bytes, output_bytes, parts, is_current: Box::new(is_current) };
+        Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window }))
+    }
+}
+
+/// Whose a peer's functions are: of who it is, or, on this machine, of the process it says, all of which are one tenant.
+fn owner(peer: &Peer) -> Owner {
+    let caller = match &peer.identity {
+        Some(identity) => identity.to_string(),
+        None if peer.client.0 != 0 => format!("client {:016x}", peer.client.0),
+        None => format!("connection {}", peer.connection),
+    };
+    let tenant = peer.identity.as_ref().map_or(TENANT_LOCAL.to_owned(), ToString::to_string);
+    Owner { caller, tenant }
+}

@@ -1,0 +1,165 @@
+//! Where a shipped function is called: at the node that has its window, or here, over bytes that are fetched first.
+//!
+//! The idea: a function is pure, so both give the same, and only time decides. Shipped, a call takes a round trip, its run,
+//! and its output's way. Fetched, it takes the window's way, unless that is here already, and its run; so what is called
+//! often over one window is worth fetching once, and [`expected_calls`](Call::expected_calls) spreads that. How long a
+//! function runs and how much it leaves is learnt of its hash. What was never called is shipped: a small question to ask.
+//!
+//! A function that follows pointers could instead have each page fetched as it comes to it. [`break_even_accesses`] says
+//! from how many of them on shipping it pays (paper 001, table 2); where the far memory is memory of this machine, no
+//! number of them is enough for latency's sake alone.
+
+use crate::average::Average;
+use crate::estimate::Link;
+
+/// What is known of a call before it is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// Bytes of its window.
+    pub window_bytes: f64,
+    /// Whether they are here.
+    pub is_fetched: bool,
+    /// Calls over the same window among which fetching it is shared.
+    pub expected_calls: f64,
+    /// The way to the node.
+    pub link: Link,
+    /// What was seen of the function.
+    pub seen: SeenCalls,
+}
+
+/// What was seen of a function's calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SeenCalls {
+    at_nodes: Average,
+    here: Average,
+    output: Average,
+    /// Calls that were made in all.
+    pub calls: u64,
+    pub(crate) used: u64,
+}
+
+impl SeenCalls {
+    /// A call: where it ran, for how many nanoseconds, and the bytes it left.
+    pub(crate) fn note(&mut self, is_here: bool, ran_ns: f64, output_bytes: f64) {
+        let of = if is_here { &mut self.here } else { &mut self.at_nodes };
+        of.note(ran_ns.max(1.0));
+        // An empty output is an output.
+        self.output.note(output_bytes.max(1.0));
+        self.calls += 1;
+    }
+
+    /// How long it runs, there or here; it is the same function, so one tells of the other.
+    fn ran_ns(&self, is_here: bool) -> f64 {
+        let (one, other) = if is_here { (self.here, self.at_nodes) } else { (self.at_nodes, self.here) };
+        one.get().or(other.get()).unwrap_or(0.0)
+    }
+
+    /// Bytes that it leaves.
+    fn output_bytes(&self) -> f64 {
+        self.output.get().unwrap_or(0.0)
+    }
+}
+
+/// What a call would take either way, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CallEstimate {
+    /// At the node.
+    pub ship_ns: f64,
+    /// Here.
+    pub fetch_ns: f64,
+    /// Whether the function was seen before.
+    pub is_sure: bool,
+}
+
+impl CallEstimate {
+    /// Whether it is called here.
+    pub fn is_fetch(&self) -> bool {
+        self.fetch_ns < self.ship_ns
+    }
+}
+
+/// A call within this machine: a ring, and a process that wakes.
+const HERE_NS: f64 = 5e3;
+
+impl Call {
+    /// What it would take.
+    pub fn estimate(&self) -> CallEstimate {
+        let Call { window_bytes, is_fetched, expected_calls, link, seen } = *self;
+        let crowd = 1.0 / (1.0 - link.load.clamp(0.0, 0.9));
+        let ship_ns = link.round_trip_ns + seen.ran_ns(false) * crowd + seen.output_bytes() * link.result_ns;
+        let fetch_once = if is_fetched { 0.0 } else { link.round_trip_ns + window_bytes * link.column_ns };
+        let fetch_ns = HERE_NS + fetch_once / expected_calls.max(1.0) + seen.ran_ns(true);
+        CallEstimate { ship_ns, fetch_ns, is_sure: seen.calls > 0 }
+    }
+}
+
+/// From how many dependent accesses on a call beats fetching a page for each (paper 001, section 5.1): the whole of
+/// `overhead_ns / (remote_ns - local_ns)`, rounded up. Nothing if a remote access is no slower: then it never does.
+pub fn break_even_accesses(overhead_ns: f64, remote_ns: f64, local_ns: f64) -> Option<u64> {
+    let gap = remote_ns - local_ns;
+    (gap > 0.0 && overhead_ns.is_finite()).then(|| (overhead_ns.max(0.0) / gap).ceil().max(1.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(rate: f64, round_trip_ns: f64) -> Link {
+        Link {
+            column_ns: 1e9 / rate,
+            result_ns: 1e9 / rate,
+            round_trip_ns,
+            cpu_ns: 0.0,
+            is_memory: false,
+            load: 0.0,
+            is_measured: true,
+        }
+    }
+
+    fn call(window_bytes: f64) -> Call {
+        let seen = SeenCalls::default();
+        Call { window_bytes, is_fetched: false, expected_calls: 1.0, link: link(1e9, 50e3), seen }
+    }
+
+    #[test]
+    fn function_that_was_never_called_is_shipped() {
+        assert!(!call(1e6).estimate().is_fetch());
+        assert!(!call(1e6).estimate().is_sure);
+    }
+
+    #[test]
+    fn function_that_leaves_more_than_its_window_is_fetched() {
+        let mut large = call(1e6);
+        large.seen.note(false, 1e5, 1e7);
+        assert!(large.estimate().is_fetch());
+        let mut small = call(1e6);
+        small.seen.note(false, 1e5, 1e3);
+        assert!(!small.estimate().is_fetch());
+    }
+
+    #[test]
+    fn small_window_that_is_called_often_or_is_here_is_fetched() {
+        let mut often = call(1e6);
+        often.seen.note(false, 1e3, 8.0);
+        assert!(!often.estimate().is_fetch());
+        assert!(Call { expected_calls: 1e3, ..often }.estimate().is_fetch());
+        assert!(Call { is_fetched: true, ..often }.estimate().is_fetch());
+    }
+
+    #[test]
+    fn busy_node_is_left_to_others() {
+        let mut heavy = call(1e6);
+        heavy.seen.note(false, 1e7, 8.0);
+        assert!(!heavy.estimate().is_fetch());
+        assert!(Call { link: Link { load: 0.8, ..heavy.link }, ..heavy }.estimate().is_fetch());
+    }
+
+    #[test]
+    fn break_even_is_that_of_the_paper() {
+        // Table 2: 62, 52, 115 and 8,300 us over a gap of 148 ns between 258 and 110.
+        let of = |us: f64| break_even_accesses(us * 1e3, 258.0, 110.0).unwrap();
+        assert_eq!([of(62.0), of(52.0), of(115.0)], [419, 352, 778]);
+        assert_eq!(of(8_300.0), 56_082);
+        assert_eq!(break_even_accesses(1e3, 100.0, 100.0), None);
+    }
+}
