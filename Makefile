@@ -16,7 +16,7 @@ EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 COMMAND ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-sql reference farview lint sim loss mutants tla fuzz guest-test clean
+.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions reference farview lint sim loss mutants tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 test: ## All checks and tests: what CI runs
-	$(MAKE) COMMAND=everything lint test-rust test-sim test-fuzz test-python
+	$(MAKE) COMMAND=everything lint test-rust test-sim test-fuzz test-python test-functions
 
 everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -64,8 +64,8 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo xtask deps
 	cargo xtask licenses
 	cargo xtask tidy
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/sql integrations
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/sql integrations
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/sql examples integrations
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/sql examples integrations
 
 test-core: build rivals ## Tests of the core alone, without an SQL engine
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -91,6 +91,13 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 
 test-python: $(COMMAND) wheel ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
+
+functions: ## Build the examples of shipped functions, into CACHE
+	CACHE=$(CACHE) examples/functions/build.sh --all
+
+test-functions: $(READY) ## Examples of shipped functions, and what they are made with
+	$(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
+	cargo test --quiet --release --manifest-path sdk/rust/Cargo.toml
 
 test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql

@@ -8,10 +8,11 @@
  *       return farpool_put(call, &total, sizeof total);
  *   }
  *
- * Nothing of a C library is needed, and nothing here allocates. Offsets are bytes of the window. Whatever takes
- * an offset and gives bytes ends the call (as `Unreachable`) where they are not inside: an address of wasm32 has
- * 32 bits, so that a load far behind the window would otherwise come round to the function's own heap, and beside
- * a shared object lies all that its process has. Ask `farpool_has` first to give up with a code instead. */
+ * Nothing of a C library is needed, and nothing here allocates. Offsets are bytes of the window. Whatever
+ * takes an offset and gives bytes ends the call (as `Unreachable`) where they are not inside: an address of
+ * wasm32 has 32 bits, so that a load far behind the window would otherwise come round to the function's own
+ * heap, and beside a shared object lies all that its process has. Ask `farpool_has` first to give up with a
+ * code instead. */
 #ifndef FARPOOL_H
 #define FARPOOL_H
 
@@ -66,7 +67,9 @@ enum farpool_code {
     FARPOOL_NO_COLUMN = 4,     /* no far table, or no such column, or it has another type */
 };
 
-static inline int64_t farpool_give_up(uint32_t code) { return -(int64_t)code; }
+static inline int64_t farpool_give_up(uint32_t code) {
+    return -(int64_t)code;
+}
 
 /* Values wherever they lie: of any alignment, and whatever else the same bytes are read as. */
 typedef uint16_t farpool_u16_there __attribute__((aligned(1), may_alias));
@@ -76,7 +79,9 @@ typedef float farpool_f32_there __attribute__((aligned(1), may_alias));
 typedef double farpool_f64_there __attribute__((aligned(1), may_alias));
 
 /* The memory that an address of the record leads to. */
-static inline uint8_t *farpool_at(uint64_t address) { return (uint8_t *)(uintptr_t)address; }
+static inline uint8_t *farpool_at(uint64_t address) {
+    return (uint8_t *)(uintptr_t)address;
+}
 
 /* The window */
 
@@ -144,7 +149,7 @@ static inline int farpool_is_here(const struct farpool_call *call, uint64_t byte
 
 /* Arguments, state, output */
 
-/* Copies by loads and stores: bulk instructions do not reach the window, and may stand for what is not volatile. */
+/* Copies by loads and stores: bulk instructions do not reach the window. Volatile, or compilers make such. */
 static inline void farpool_copy(void *to, const void *from, uint64_t bytes) {
     uint8_t *target = (uint8_t *)to;
     const uint8_t *source = (const uint8_t *)from;
@@ -184,7 +189,8 @@ static inline int64_t farpool_hop(struct farpool_call *call, uint64_t byte, cons
 
 /* Columns of a far table */
 
-enum farpool_type { /* the byte of spec/table.md */
+/* The byte of a column's type, as in spec/table.md. */
+enum farpool_type {
     FARPOOL_BOOLEAN = 1,
     FARPOOL_INT8 = 2,
     FARPOOL_INT16 = 3,
@@ -341,15 +347,15 @@ static inline int64_t farpool_integer(const struct farpool_values *values, uint6
     const uint8_t *value = farpool_value(values, row);
     switch (values->type) {
     case FARPOOL_INT8: return (int8_t)*value;
-    case FARPOOL_INT16: return (int16_t) * (const farpool_u16_there *)value;
+    case FARPOOL_INT16: return (int16_t)*(const farpool_u16_there *)value;
     case FARPOOL_DATE32:
-    case FARPOOL_INT32: return (int32_t) * (const farpool_u32_there *)value;
+    case FARPOOL_INT32: return (int32_t)*(const farpool_u32_there *)value;
     case FARPOOL_UINT8: return *value;
     case FARPOOL_UINT16: return *(const farpool_u16_there *)value;
     case FARPOOL_UINT32: return *(const farpool_u32_there *)value;
     case FARPOOL_INT64:
     case FARPOOL_UINT64:
-    case FARPOOL_TIMESTAMP: return (int64_t) * (const farpool_u64_there *)value;
+    case FARPOOL_TIMESTAMP: return (int64_t)*(const farpool_u64_there *)value;
     }
     return 0;
 }
@@ -378,8 +384,8 @@ static inline struct farpool_text farpool_text(const struct farpool_values *valu
     return (struct farpool_text){values->text + from, to - from};
 }
 
-/* What compilers may call without being asked to, for modules that no library is linked to. By loads and stores,
- * so that they reach the window; volatile, so that they do not become calls of themselves. */
+/* What compilers may call without being asked to, for modules that no library is linked to. By loads and
+ * stores, so that they reach the window; volatile, so that they do not become calls of themselves. */
 #ifdef __wasm__
 #define FARPOOL_LIBRARY __attribute__((weak, visibility("hidden")))
 

@@ -1,0 +1,29 @@
+/* Adds up those of the values that are greater than a threshold.
+ *
+ * Arguments: u64 first byte in the window, u64 number of values, i64 threshold.
+ * Window:    i64 values, of any alignment.
+ * Output:    i64 sum, u64 how many were greater; a sum that does not fit 64 bits comes round. */
+#include "farpool.h"
+
+FARPOOL_FUNCTION(filter_sum) {
+    struct {
+        uint64_t first;
+        uint64_t count;
+        int64_t threshold;
+    } args;
+    if (!farpool_args(call, &args, sizeof args) || !farpool_has_values(call, args.first, args.count, 8))
+        return farpool_give_up(FARPOOL_BAD_ARGUMENTS);
+    const farpool_u64_there *values =
+        (const farpool_u64_there *)farpool_window(call, args.first, args.count * 8);
+    struct {
+        uint64_t sum;
+        uint64_t count;
+    } found = {0, 0};
+    for (uint64_t i = 0; i < args.count; i++) {
+        /* Without a branch: whether a value passes is not to be foreseen. */
+        uint64_t passes = (int64_t)values[i] > args.threshold;
+        found.sum += values[i] & -passes;
+        found.count += passes;
+    }
+    return farpool_put(call, &found, sizeof found);
+}
