@@ -63,6 +63,11 @@ def returned(value: int, hop: int, output: bytes) -> Returned:
     return Returned(value, hop, output[: max(value, 0)])
 
 
+def entry(name: str) -> str:
+    """What the function of a file is called: `knn` in `knn.simd`, `degrees` in `rust/degrees`."""
+    return Path(name).name.split(".")[0]
+
+
 class Native:
     """Shared objects `NAME.so` of a folder. Never to be asked for what traps: it would end this process."""
 
@@ -71,7 +76,7 @@ class Native:
 
     def call(self, name: str, call: Call) -> Returned:
         if name not in self.loaded:
-            self.loaded[name] = getattr(ctypes.CDLL(str(self.folder / f"{name}.so")), name.split(".")[0])
+            self.loaded[name] = getattr(ctypes.CDLL(str(self.folder / f"{name}.so")), entry(name))
             self.loaded[name].restype, self.loaded[name].argtypes = ctypes.c_int64, [ctypes.c_void_p]
         # Odd addresses where nothing else is promised, and an output that holds whatever was there before.
         pieces = [np.frombuffer(b"\0" + piece, np.uint8).copy() for piece in (call.args, call.state or b"")]
@@ -97,6 +102,7 @@ class Wasm:
     """Modules `NAME.wasm` of a folder."""
 
     def __init__(self, folder: Path, node: str):
+        """`node`: the program of Node.js."""
         script = Path(__file__).with_name("run_module.mjs")
         self.folder = folder
         self.process = subprocess.Popen([node, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -120,7 +126,7 @@ class Wasm:
         request = json.dumps(
             {
                 "module": str(self.folder / f"{name}.wasm"),
-                "entry": name.split(".")[0],
+                "entry": entry(name),
                 "record": RECORD_AT,
                 "hop": RECORD_AT + HOP_AT,
                 "output": OUTPUT_AT,

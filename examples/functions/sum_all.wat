@@ -1,0 +1,23 @@
+;; Adds up the whole window, as i64 values one behind the other; what is left of it at the end does not count.
+;;
+;; Arguments: none.
+;; Output:    i64 sum; what does not fit 64 bits comes round.
+;;
+;; By hand, to show that nothing else is needed: wat2wasm sum_all.wat. Offsets are those of the call record.
+(module
+  (memory (export "memory") 0)
+  (func (export "sum_all") (param $call i32) (result i64)
+    (local $at i64) (local $left i64) (local $sum i64)
+    (local.set $at (i64.load offset=8 (local.get $call)))      ;; the window
+    (local.set $left (i64.load offset=16 (local.get $call)))   ;; its bytes
+    (if (i64.lt_u (i64.load offset=48 (local.get $call)) (i64.const 8)) ;; the output's capacity
+      (then (return (i64.const -2))))                          ;; gives up with a code
+    (block $done
+      (loop $next
+        (br_if $done (i64.lt_u (local.get $left) (i64.const 8)))
+        (local.set $sum (i64.add (local.get $sum) (i64.load (i32.wrap_i64 (local.get $at)))))
+        (local.set $at (i64.add (local.get $at) (i64.const 8)))
+        (local.set $left (i64.sub (local.get $left) (i64.const 8)))
+        (br $next)))
+    (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
+    (i64.const 8)))                                            ;; bytes of the output
