@@ -12,6 +12,8 @@ TESTED = FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sq
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
+# Built for wasm32 by a compiler of their own, so no members of the workspace.
+FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
 COMMAND ?= build
 
@@ -64,6 +66,9 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	cargo xtask deps
 	cargo xtask licenses
 	cargo xtask tidy
+	for manifest in $(FUNCTION_CRATES); do \
+	  cargo fmt --all --check --manifest-path $$manifest && \
+	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
 	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/sql examples integrations
 	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/sql examples integrations
 
@@ -95,9 +100,9 @@ test-python: $(COMMAND) wheel ## The wheel against real brokers and nodes, DuckD
 functions: ## Build the examples of shipped functions, into CACHE
 	CACHE=$(CACHE) examples/functions/build.sh --all
 
-test-functions: $(READY) ## Examples of shipped functions, and what they are made with
+test-functions: $(READY) ## Examples of shipped functions (FARPOOL_FUNCTIONS=DIR: Wasm modules of `make functions`, too)
 	$(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
-	cargo test --quiet --release --manifest-path sdk/rust/Cargo.toml
+	for manifest in $(FUNCTION_CRATES); do cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 
 test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
@@ -117,4 +122,4 @@ tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
-	rm -rf $(CACHE)/target $(CACHE)/venv-* $(CACHE)/tpch-* $(CACHE)/sql-reference
+	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/tpch-* $(CACHE)/sql-reference
