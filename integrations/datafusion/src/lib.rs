@@ -16,6 +16,8 @@
 //! time, narrowed by what joins found out meanwhile (`narrowing`). What does not fit into the memory that a session may
 //! take goes to temporary files in far memory (`spill`), hash joins included (`far_hash_join`).
 //!
+//! Plans of others come and go as Substrait (`substrait`), and live the same life.
+//!
 //! Never here: a socket, or an operator over columns; what runs beside the data is `farpool`'s.
 #![forbid(unsafe_code)]
 
@@ -34,6 +36,7 @@ mod source;
 mod spill;
 mod statistics;
 mod steps;
+mod substrait;
 mod translate;
 
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
@@ -46,6 +49,9 @@ pub use rules::ShipToScans;
 pub use session::{Plans, Session, builder, builder_for, runtime};
 pub use source::{FarSource, GroupsEach};
 pub use spill::{FarTempFiles, Spilled};
+pub use substrait::{
+    PLAN_BYTES_MAX, PLAN_COLUMNS_MAX, PLAN_EXPANSION_MAX, PLAN_NESTING_MAX, PLAN_RELATIONS_MAX,
+};
 
 use datafusion::common::DataFusionError;
 

@@ -7,6 +7,7 @@ use crate::keys::ShipJoinKeys;
 use crate::memory::SessionPool;
 use crate::options::Options;
 use crate::rules::ShipToScans;
+use crate::substrait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -86,6 +87,23 @@ impl Session {
             }
             other => self.context.execute_logical_plan(other).await,
         }
+    }
+
+    /// A plan that any producer wrote as Substrait, over the tables of this session: [`Session::execute`] runs it.
+    ///
+    /// Errors name what is not a plan, not known here or beyond a limit: [`PLAN_BYTES_MAX`](crate::PLAN_BYTES_MAX) and
+    /// those beside it. Needs a runtime of tokio.
+    pub async fn substrait(&self, bytes: impl Into<Vec<u8>>) -> Result<LogicalPlan> {
+        substrait::read(self.context.state(), bytes.into()).await
+    }
+
+    /// The optimized plan of a query as Substrait, the same bytes each time. Far tables have the names that the query
+    /// gives them.
+    pub async fn to_substrait(&self, sql: &str) -> Result<Vec<u8>> {
+        let state = self.context.state();
+        let plan = state.create_logical_plan(sql).await?;
+        let plan = state.optimize(&plan)?;
+        substrait::write(state, plan).await
     }
 
     /// Puts rows as a far table of this name, as they come.

@@ -1,11 +1,12 @@
 //! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine along.
 //!
-//! One file for each thing it does: `output` writes rows, `progress` shows how far scans are, `told` says what they did,
+//! One file for each thing it does: `output` writes rows, `plan` reads and writes plans as Substrait, `progress` shows how far scans are, `told` says what they did,
 //! `shell` reads statements from a terminal, `worker` runs parts of others' queries; this one reads the arguments and runs
 //! statements.
 #![forbid(unsafe_code)]
 
 mod output;
+mod plan;
 mod progress;
 mod shell;
 mod told;
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:  farpool sql -c \"SELECT count(*) FROM lineitem\"\n           \
     farpool sql --parquet new=new.parquet -c \"SELECT * FROM new JOIN parts USING (part)\" --format csv\n           \
+    farpool sql --substrait plan.bin --format arrow -o rows.arrow\n           \
     farpool sql            a shell; SET farpool.placement = 'ship'; EXPLAIN ANALYZE SELECT ..; \\q")]
 struct Args {
     #[command(subcommand)]
@@ -49,6 +51,12 @@ struct Args {
     /// A file of statements to run; - is the standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
+    /// A query's plan to run, as any producer wrote it in Substrait's protobuf; - is the standard input
+    #[arg(long, value_name = "PLAN.bin", conflicts_with_all = ["command", "file", "to_substrait"])]
+    substrait: Option<PathBuf>,
+    /// Write the plan of the one query that is given as Substrait, and do not run it; - is the standard output
+    #[arg(long, value_name = "PLAN.bin", conflicts_with_all = ["explain", "output"])]
+    to_substrait: Option<PathBuf>,
     /// A local Parquet file or folder as a table of this name; may be given several times
     #[arg(long, value_name = "NAME=PATH", value_parser = named)]
     parquet: Vec<(String, String)>,
@@ -184,6 +192,15 @@ fn run(args: Args) -> Result<(), Failure> {
                 context.register_parquet(name.as_str(), path, ParquetReadOptions::default()).await;
             registered.map_err(|error| Failure::Usage(format!("--parquet {name}={path}: {error}")))?;
         }
+        if let Some(from) = &runner.args.substrait {
+            let bytes = plan::read(from)?;
+            return runner.plan(bytes).await;
+        }
+        if let Some(to) = &runner.args.to_substrait {
+            let query = runner.args.query()?;
+            let bytes = runner.session.to_substrait(&query).await.map_err(failed)?;
+            return plan::write(to, &bytes);
+        }
         match (&runner.args.file, runner.args.command.is_empty()) {
             (Some(file), _) => {
                 let text = read(file)?;
@@ -206,6 +223,20 @@ fn run(args: Args) -> Result<(), Failure> {
     threads.shutdown_background();
     outcome?;
     runner.out.finish()
+}
+
+impl Args {
+    /// The query that is given, where there has to be one.
+    fn query(&self) -> Result<String, Failure> {
+        match (&self.command[..], &self.file) {
+            ([query], _) => Ok(query.clone()),
+            ([], Some(file)) => read(file),
+            ([], None) if !std::io::stdin().is_terminal() => read("-".as_ref()),
+            (queries, _) => {
+                Err(Failure::Usage(format!("--to-substrait: one query is wanted, not {}", queries.len())))
+            }
+        }
+    }
 }
 
 fn read(file: &std::path::Path) -> Result<String, Failure> {
@@ -263,6 +294,16 @@ impl Runner {
             self.tell(&done)?;
         }
         Ok(())
+    }
+
+    /// Runs a plan that came as Substrait.
+    async fn plan(&mut self, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.ask_workers().await;
+        let begun = Instant::now();
+        let plan = self.session.substrait(bytes).await.map_err(failed)?;
+        let rows = self.session.execute(plan).await.map_err(failed)?;
+        let done = self.rows_of(rows, begun).await?;
+        self.tell(&done)
     }
 
     /// Finds out who takes part in the next statement, and says who does not, once.

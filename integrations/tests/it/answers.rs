@@ -9,6 +9,7 @@ use crate::{PLACEMENTS, canonical};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::prelude::DataFrame;
 use farpool_datafusion::{FarTempFiles, Options, Session};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,13 +20,13 @@ use tokio::runtime::Runtime;
 const TOLERANCE: f64 = 1e-9;
 
 /// Rows, and how exact their columns are.
-struct Answer {
-    rows: Vec<Vec<String>>,
-    columns: Vec<Exactness>,
+pub struct Answer {
+    pub rows: Vec<Vec<String>>,
+    pub columns: Vec<Exactness>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Exactness {
+pub enum Exactness {
     Float,
     /// Whole numbers have no digits behind the point.
     Decimal {
@@ -35,7 +36,7 @@ enum Exactness {
 }
 
 impl Answer {
-    fn of(schema: &Schema, batches: &[RecordBatch]) -> Result<Answer, String> {
+    pub fn of(schema: &Schema, batches: &[RecordBatch]) -> Result<Answer, String> {
         let exactness = |of: &DataType| match of {
             DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale) => {
                 Exactness::Decimal { scale: *scale }
@@ -49,7 +50,7 @@ impl Answer {
     }
 
     /// The first place where it is not what is wanted.
-    fn difference(&self, wanted: &Answer) -> Option<String> {
+    pub fn difference(&self, wanted: &Answer) -> Option<String> {
         let shape = |of: &Answer| (of.rows.len(), of.columns.len());
         if shape(self) != shape(wanted) {
             return Some(format!("{:?} rows and columns, not {:?}", shape(self), shape(wanted)));
@@ -103,7 +104,10 @@ fn wanted(path: &Path) -> Answer {
 }
 
 async fn answer(session: &Session, sql: &str) -> Result<Answer, String> {
-    let frame = session.context().sql(sql).await.map_err(|error| error.to_string())?;
+    answer_of(session.context().sql(sql).await.map_err(|error| error.to_string())?).await
+}
+
+pub async fn answer_of(frame: DataFrame) -> Result<Answer, String> {
     let schema = frame.schema().as_arrow().clone();
     let batches = frame.collect().await.map_err(|error| error.to_string())?;
     Answer::of(&schema, &batches)
@@ -131,12 +135,21 @@ impl Queries {
 
     /// Runs all of them. Returns what is not as it has to be.
     pub async fn compare(&self, session: &Session, how: &str) -> Vec<String> {
+        self.compare_each(how, async |_, sql| answer(session, sql).await).await
+    }
+
+    /// The same of the answers that something gives, to a query's name and text.
+    pub async fn compare_each(
+        &self,
+        how: &str,
+        mut ask: impl AsyncFnMut(&str, &str) -> Result<Answer, String>,
+    ) -> Vec<String> {
         let mut faults = Vec::new();
         for query in &self.queries {
             let name = stem(query);
             let sql = std::fs::read_to_string(query).expect("a query");
             let wanted = wanted(&self.folder.join("answers").join(format!("{name}.parquet")));
-            let fault = match answer(session, &sql).await {
+            let fault = match ask(&name, &sql).await {
                 Ok(found) => found.difference(&wanted),
                 Err(error) => Some(error),
             };

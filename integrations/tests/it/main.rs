@@ -7,6 +7,7 @@ mod joins;
 mod losses;
 mod plans;
 mod pools;
+mod substrait;
 mod suite;
 
 /// Ways to run a scan.

@@ -41,14 +41,14 @@ pub fn sales() -> RecordBatch {
     .expect("a batch")
 }
 
-struct Bench {
-    pool: Pool,
-    far: Session,
+pub struct Bench {
+    pub pool: Pool,
+    pub far: Session,
     /// The same rows, of which DataFusion does all by itself.
     near: Session,
 }
 
-fn bench() -> Bench {
+pub fn bench() -> Bench {
     let mut options = EmbeddedOptions::new(256 << 20);
     options.node_count = 2;
     let pool = Pool::embedded(options).expect("an embedded pool");
@@ -106,12 +106,12 @@ pub fn lines(batches: &[RecordBatch]) -> Vec<String> {
     lines
 }
 
-async fn place(session: &Session, placement: &str) {
+pub async fn place(session: &Session, placement: &str) {
     let set = session.context().sql(&format!("SET farpool.placement = '{placement}'")).await;
     set.expect("a placement").collect().await.expect("set");
 }
 
-fn texts(scan: &Value, what: &str) -> Vec<String> {
+pub fn texts(scan: &Value, what: &str) -> Vec<String> {
     let list = scan[what].as_array().expect("a list");
     list.iter().map(|text| text.as_str().expect("text").to_owned()).collect()
 }
