@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 BIN := $(CARGO_TARGET_DIR)/release/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
-TESTED = FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
+TESTED = FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
@@ -18,13 +18,16 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help build sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions reference farview lint sim loss mutants tla fuzz guest-test clean
+.PHONY: help build sandbox sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions modules reference farview lint sim loss mutants tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
+
+sandbox: build ## Build farpool-sandbox, in which nodes run the functions that clients ship
+	cargo build $(CARGO_FLAGS) --package farpool-sandbox
 
 sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a whole SQL engine along
 	cargo build $(CARGO_FLAGS) --package farpool-sql
@@ -75,7 +78,7 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 test-core: build rivals ## Tests of the core alone, without an SQL engine
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
-test-rust: everything reference ## Unit, property, conformance and end-to-end tests, SQL included
+test-rust: everything reference modules ## Unit, property, conformance and end-to-end tests, SQL included
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
 test-sim: everything ## A hundred simulated worlds
@@ -97,11 +100,14 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 test-python: $(COMMAND) wheel ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
+modules: # The examples in C as modules, for those who test them.
+	CACHE=$(CACHE) examples/functions/build.sh
+
 functions: ## Build the examples of shipped functions, into CACHE
 	CACHE=$(CACHE) examples/functions/build.sh --all
 
-test-functions: $(READY) ## Examples of shipped functions (FARPOOL_FUNCTIONS=DIR: Wasm modules of `make functions`, too)
-	$(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
+test-functions: $(READY) modules ## Examples of shipped functions: native, and as modules where there is Node.js
+	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
 	for manifest in $(FUNCTION_CRATES); do cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 
 test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)

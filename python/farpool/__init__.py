@@ -16,6 +16,7 @@ pool. `Pool.put_table` makes a far table of Arrow, Parquet or CSV, and `Pool.sca
 """
 
 from farpool._farpool import (
+    Called,
     ClosedError,
     Error,
     ExhaustedError,
@@ -24,6 +25,8 @@ from farpool._farpool import (
     File,
     FileInfo,
     ForkError,
+    Function,
+    FunctionError,
     GroupBy,
     InvalidError,
     LeaseError,
@@ -47,6 +50,7 @@ from farpool._farpool import (
 )
 
 __all__ = [
+    "Called",
     "ClosedError",
     "Error",
     "ExhaustedError",
@@ -55,6 +59,8 @@ __all__ = [
     "File",
     "FileInfo",
     "ForkError",
+    "Function",
+    "FunctionError",
     "GroupBy",
     "InvalidError",
     "LeaseError",

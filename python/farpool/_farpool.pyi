@@ -13,7 +13,7 @@ import decimal
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, NotRequired, Protocol, Self, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Protocol, Self, TypeAlias, TypedDict, overload
 
 import pyarrow
 import pyarrow.dataset
@@ -80,6 +80,9 @@ class UnreachableError(Error):
 class TamperedError(Error):
     """A node answered with other bytes than were written to a sealed file, and no other copy is left. Write
     the file anew; nothing is leased from that node any more."""
+
+class FunctionError(Error):
+    """A shipped function did not end well; the text says how, and where in it."""
 
 class RefusedError(Error):
     """The address is beyond this machine and `plaintext` was not asked for; or a peer refused what its other
@@ -329,6 +332,56 @@ class Pool:
 
     def drop_table(self, name: str) -> None:
         """Drops a far table. Raises NotFoundError."""
+
+    @overload
+    def run(
+        self,
+        function: Function | str,
+        on: Table,
+        args: bytes = b"",
+        *,
+        columns: Sequence[str] | None = None,
+        place: Literal["auto", "ship", "fetch"] = "auto",
+        deadline: str = "10s",
+        output_size: Size | None = None,
+        fresh: bool = False,
+    ) -> builtins.list[Called]: ...
+    @overload
+    def run(
+        self,
+        function: Function | str,
+        on: File | str,
+        args: bytes = b"",
+        *,
+        place: Literal["auto", "ship", "fetch"] = "auto",
+        deadline: str = "10s",
+        output_size: Size | None = None,
+        fresh: bool = False,
+    ) -> Called:
+        """Runs a function where the bytes of a published file, or the columns of a far table, lie.
+
+        `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". On a table it runs once at
+        every node that has row groups of it, and finds `columns`, in this order. `place` is "ship" (where the bytes
+        lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes less, as was seen).
+
+        Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
+        LostError, NotFoundError, InvalidError, UnreachableError.
+        """
+
+    def put_function(self, name: str, function: Function, *, replace: bool = False) -> None:
+        """Keeps a function in the pool under a name, for everybody.
+
+        Raises ExistsError unless it may replace another, InvalidError (a resident one), ExhaustedError.
+        """
+
+    def function(self, name: str) -> Function:
+        """A function that the pool keeps. Raises NotFoundError, LostError, InvalidError."""
+
+    def functions(self) -> builtins.list[str]:
+        """The names of the functions that the pool keeps."""
+
+    def drop_function(self, name: str) -> None:
+        """Forgets a function. Raises NotFoundError."""
 
     def reserve(self, nbytes: Size) -> None:
         """Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError."""
@@ -603,6 +656,48 @@ class Stream:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Raises InvalidError the second time."""
+
+class Function:
+    """A function to be run beside far memory."""
+
+    @staticmethod
+    def wasm(module: bytes, entry: str) -> Function:
+        """A WebAssembly module, and which of its exports to call."""
+
+    @staticmethod
+    def resident(name: str) -> Function:
+        """A function that nodes were built with: `walk`, `checksum` and `find` are everywhere."""
+
+    @staticmethod
+    def native(object: bytes, entry: str, key: bytes, signature: bytes) -> Function:
+        """A shared object, its symbol, and the Ed25519 public key and signature that vouch for it."""
+
+    @property
+    def form(self) -> Literal["resident", "wasm", "native"]: ...
+    @property
+    def entry(self) -> str: ...
+    @property
+    def digest(self) -> bytes: ...
+
+class Called:
+    """What a call of a function gave."""
+
+    @property
+    def output(self) -> bytes: ...
+    def numpy(self, dtype: object) -> Any:
+        """The output as a NumPy array of this type."""
+
+    def arrow(self) -> Any:
+        """The output, which must be an Arrow IPC stream, as a `pyarrow.Table`."""
+
+    @property
+    def ran(self) -> float: ...
+    @property
+    def hops(self) -> int: ...
+    @property
+    def supplied(self) -> int: ...
+    @property
+    def node(self) -> str | None: ...
 
 class File:
     """A far file. Offsets need no alignment; operations on different ranges may run at once."""

@@ -20,7 +20,7 @@ impl PyFile {
         PyFile { file, is_closed: AtomicBool::new(false), forks: forks() }
     }
 
-    fn usable(&self, py: Python<'_>) -> PyResult<&FarFile> {
+    pub(crate) fn usable(&self, py: Python<'_>) -> PyResult<&FarFile> {
         if self.forks != forks() {
             return Err(errors::forked(py));
         }

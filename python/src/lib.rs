@@ -12,6 +12,7 @@ mod certificates;
 mod errors;
 mod expression;
 mod file;
+mod function;
 mod literal;
 mod pool;
 mod scan;
@@ -44,6 +45,8 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::PyPool>()?;
     module.add("TableInfo", table::table_info_type(py)?)?;
     module.add_class::<file::PyFile>()?;
+    module.add_class::<function::PyFunction>()?;
+    module.add_class::<function::PyCalled>()?;
     module.add_class::<table::PyTable>()?;
     module.add_class::<expression::PyExpr>()?;
     module.add_class::<scan::PyScan>()?;

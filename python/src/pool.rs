@@ -1,6 +1,7 @@
 //! `farpool.Pool`, `connect` and `embedded`.
 
 use crate::file::PyFile;
+use crate::function::{self, Asked, PyFunction};
 use crate::scan::PyScan;
 use crate::table::PyTable;
 use crate::{arrow, certificates, errors, forks, units};
@@ -433,6 +434,62 @@ impl PyPool {
             list.append(info.call1((table.name, table.bytes, table.is_lost))?)?;
         }
         Ok(list)
+    }
+
+    /// Runs a function where the bytes of a published file, or the columns of a far table, lie.
+    ///
+    /// `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". `on` is a File, the name of
+    /// one, or a Table: then it runs once at every node that has row groups of it, and finds `columns`, in this order.
+    /// `place` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
+    /// less, as was seen).
+    ///
+    /// Returns a `Called`, or of a table a list of them.
+    ///
+    /// Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
+    /// LostError, NotFoundError, InvalidError, UnreachableError.
+    #[pyo3(name = "run", signature = (
+        function, on, args=b"".to_vec(), *, columns=None, place="auto", deadline="10s", output_size=None, fresh=false
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn run_function<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        on: &Bound<'py, PyAny>,
+        args: Vec<u8>,
+        columns: Option<Vec<String>>,
+        place: &str,
+        deadline: &str,
+        output_size: Option<&Bound<'py, PyAny>>,
+        fresh: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let asked = Asked { columns, place, deadline, output_size, fresh };
+        // Whether it may be used, before anything else is said of the arguments.
+        self.run(py, |_| Ok(()))?;
+        function::run(py, &self.pool, function, on, &args, asked)
+    }
+
+    /// Keeps a function in the pool under a name, for everybody. Raises ExistsError unless it may `replace` another,
+    /// InvalidError (a resident one), ExhaustedError.
+    #[pyo3(signature = (name, function, *, replace=false))]
+    fn put_function(&self, py: Python<'_>, name: &str, function: &PyFunction, replace: bool) -> PyResult<()> {
+        self.run(py, |pool| pool.put_function(name, &function.0, replace))
+    }
+
+    /// A function that the pool keeps. Raises NotFoundError, LostError, InvalidError.
+    fn function(&self, py: Python<'_>, name: &str) -> PyResult<PyFunction> {
+        self.run(py, |pool| pool.function(name)).map(PyFunction)
+    }
+
+    /// The names of the functions that the pool keeps.
+    fn functions(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let found = self.run(py, Pool::functions)?;
+        Ok(found.into_iter().map(|info| info.name).collect())
+    }
+
+    /// Forgets a function. Raises NotFoundError.
+    fn drop_function(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |pool| pool.drop_function(name))
     }
 
     /// Drops a far table. Raises NotFoundError.

@@ -48,7 +48,7 @@ impl PyTable {
         PyTable { table, forks: forks() }
     }
 
-    fn usable(&self, py: Python<'_>) -> PyResult<&FarTable> {
+    pub(crate) fn usable(&self, py: Python<'_>) -> PyResult<&FarTable> {
         if self.forks != forks() { Err(errors::forked(py)) } else { Ok(&self.table) }
     }
 

@@ -76,9 +76,11 @@ pub(crate) struct PushArgs {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:  farpool fn run walk --on list --arg u64:0 --arg u64:1000 --arg u64:0 --show u64\n           \
+#[command(
+    after_help = "Examples:  farpool fn run walk --on list --arg u64:0 --arg u64:1000 --arg u64:0 --show u64\n           \
     farpool fn run json_path.wasm --table events --columns body --arg text:user.id --show text\n           \
-    farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex")]
+    farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex"
+)]
 pub(crate) struct RunArgs {
     /// A function that the pool keeps, a file (.wasm, .wat, .so), or resident:NAME of one that nodes have
     function: String,
@@ -194,7 +196,8 @@ impl CodeArgs {
             Some("wat") => Ok(Function::wasm(build::text_to_module(file, &bytes)?, &entry)?),
             Some("so") => {
                 let Some(key) = &self.sign else {
-                    let message = "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
+                    let message =
+                        "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
                     return Err(Failure::Usage(message.to_owned()));
                 };
                 sign(bytes, &entry, &read_key(key)?)
@@ -286,7 +289,8 @@ fn find(args: &RunArgs, pool: &Pool) -> Result<Function, Failure> {
         return Ok(Function::resident(name)?);
     }
     let file = Path::new(&args.function);
-    let is_file = file.extension().is_some_and(|ending| ["wasm", "wat", "so"].iter().any(|known| ending == *known));
+    let is_file =
+        file.extension().is_some_and(|ending| ["wasm", "wat", "so"].iter().any(|known| ending == *known));
     if is_file { args.code.load(file) } else { Ok(pool.function(&args.function)?) }
 }
 
@@ -300,7 +304,11 @@ fn call(args: &RunArgs) -> Outcome {
         Where::Ship => Place::Ship,
         Where::Fetch => Place::Fetch,
     };
-    let call = CallOptions { place, deadline: Duration::from_millis(args.deadline.into()), ..CallOptions::default() };
+    let call = CallOptions {
+        place,
+        deadline: Duration::from_millis(args.deadline.into()),
+        ..CallOptions::default()
+    };
     let arguments: Vec<u8> = args.arguments.iter().flat_map(|argument| argument.0.iter().copied()).collect();
     let (caller, is_table) = match (&args.table, &args.on) {
         (Some(table), _) => {

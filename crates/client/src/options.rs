@@ -104,6 +104,9 @@ pub struct PoolOptions {
     /// their own. 1 to 16. Default 1: one takes what a core can copy, so more pay only where a single connection does
     /// not fill the way to a node.
     pub bulk_links: usize,
+    /// The program that runs functions on this machine. Default: `farpool-sandbox`, as the environment's
+    /// `FARPOOL_SANDBOX` names it, beside this program, or on the path.
+    pub sandbox: Option<PathBuf>,
     /// How fast lost copies are made anew, and nodes being emptied are left, in bytes per second; at least
     /// 1 MiB. Default 256 MiB.
     pub repair_bytes_per_second: u64,
@@ -125,6 +128,7 @@ impl Default for PoolOptions {
             local_folder: std::env::temp_dir(),
             write_behind_bytes: 64 << 20,
             bulk_links: 1,
+            sandbox: None,
             repair_bytes_per_second: 256 << 20,
         }
     }

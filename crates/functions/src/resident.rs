@@ -248,7 +248,9 @@ impl Successor for ResidentLane {
                     columns = put.columns.into_vec();
                     Ok(Reply::PutColumns(Done {}))
                 }
-                Request::NextOutput(next) => Ok(Reply::NextOutput(OutputPiece { output: piece(&output, next.from) })),
+                Request::NextOutput(next) => {
+                    Ok(Reply::NextOutput(OutputPiece { output: piece(&output, next.from) }))
+                }
                 Request::CallFunction(call) => match used.get(call.number as usize).cloned() {
                     Some(function) => {
                         match self.call(&mut lane, header, &*function, call, &columns) {

@@ -55,7 +55,13 @@ impl SandboxOptions {
 
     /// Sandboxes by this program, with defaults.
     pub fn new(program: PathBuf) -> SandboxOptions {
-        SandboxOptions { program, heap_bytes: Self::HEAP_BYTES, keys: Vec::new(), cache: None, processes_max: 16 }
+        SandboxOptions {
+            program,
+            heap_bytes: Self::HEAP_BYTES,
+            keys: Vec::new(),
+            cache: None,
+            processes_max: 16,
+        }
     }
 }
 
@@ -132,7 +138,8 @@ impl Sandboxes {
         let processes = Mutex::new(Processes { spare, ..Processes::default() });
         let shared = Arc::new(Shared { options, processes, wake });
         let watched = Arc::clone(&shared);
-        let watcher = std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
+        let watcher =
+            std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
         Ok(Sandboxes { shared, watcher: Some(watcher) })
     }
 
@@ -323,7 +330,8 @@ impl Shared {
         if processes.assigned.len() >= self.options.processes_max {
             return Err(Refusal::new(Code::LimitReached, self.options.processes_max as u64));
         }
-        let spare = processes.spare.take().map_or_else(|| Process::spawn(&self.options), Ok).map_err(refused)?;
+        let spare =
+            processes.spare.take().map_or_else(|| Process::spawn(&self.options), Ok).map_err(refused)?;
         spare.begin(&owner.tenant, &self.options).map_err(refused)?;
         let process = Arc::new(spare);
         processes.assigned.push(Assigned { owner: owner.clone(), process: Arc::clone(&process) });
@@ -349,8 +357,10 @@ impl Shared {
             }
             let mut polled = vec![PollFd::new(woken, PollFlags::IN)];
             polled.extend(assigned.iter().map(|process| PollFd::new(&process.control, PollFlags::IN)));
-            let pause_ms = if assigned.iter().any(|process| process.has_lanes()) { LOOK_MS } else { IDLE_MS / 4 };
-            let pause = Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
+            let pause_ms =
+                if assigned.iter().any(|process| process.has_lanes()) { LOOK_MS } else { IDLE_MS / 4 };
+            let pause =
+                Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
             // Without processes there is nothing to come back for.
             let _ = poll(&mut polled, if assigned.is_empty() { None } else { Some(&pause) });
             let mut bytes = [0; 64];

@@ -7,8 +7,8 @@ use farpool_transport::waiting::Waiting;
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::limits::{LANE_PARTS_MAX, WINDOW_BYTES_MAX, WINDOW_PAGE_BYTES};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -77,15 +77,20 @@ pub struct LaneWindow {
 impl LaneWindow {
     /// Whether it is a window: parts on pages, in order, inside, of files that there are. Else which part is not right.
     pub fn check(&self) -> Result<(), Option<usize>> {
-        if self.window_bytes == 0 || self.window_bytes > WINDOW_BYTES_MAX || self.pieces.len() > LANE_PARTS_MAX {
+        if self.window_bytes == 0
+            || self.window_bytes > WINDOW_BYTES_MAX
+            || self.pieces.len() > LANE_PARTS_MAX
+        {
             return Err(None);
         }
         let mut end = 0;
         for (index, piece) in self.pieces.iter().enumerate() {
             let Part { first, bytes } = piece.part;
-            let is_on_pages = first.is_multiple_of(WINDOW_PAGE_BYTES) && piece.offset.is_multiple_of(WINDOW_PAGE_BYTES);
+            let is_on_pages =
+                first.is_multiple_of(WINDOW_PAGE_BYTES) && piece.offset.is_multiple_of(WINDOW_PAGE_BYTES);
             let after = first.checked_add(bytes).filter(|after| *after <= self.window_bytes);
-            let is_of_file = (piece.file as usize) < self.files.len() && piece.offset.checked_add(bytes).is_some();
+            let is_of_file =
+                (piece.file as usize) < self.files.len() && piece.offset.checked_add(bytes).is_some();
             match after {
                 Some(after) if is_on_pages && is_of_file && bytes > 0 && first >= end => {
                     end = after.next_multiple_of(WINDOW_PAGE_BYTES);
@@ -130,7 +135,8 @@ impl Start {
         (self.waiting as u8).put(&mut body);
         (self.keys.len() as u32).put(&mut body);
         self.keys.iter().for_each(|key| key.put(&mut body));
-        let beside: Vec<_> = std::iter::once(self.status.as_fd()).chain(self.cache.as_ref().map(AsFd::as_fd)).collect();
+        let beside: Vec<_> =
+            std::iter::once(self.status.as_fd()).chain(self.cache.as_ref().map(AsFd::as_fd)).collect();
         send(to, &body, &beside)
     }
 
@@ -140,8 +146,10 @@ impl Start {
         let mut cursor = Cursor::new(&body);
         let heap_bytes = take(&mut cursor)?;
         let number: u8 = take(&mut cursor)?;
-        let waiting = Waiting::ALL.iter().find(|(_, waiting)| *waiting as u8 == number).ok_or_else(malformed)?.1;
-        let keys = (0..count(&mut cursor, KEYS_MAX)?).map(|_| take(&mut cursor)).collect::<io::Result<_>>()?;
+        let waiting =
+            Waiting::ALL.iter().find(|(_, waiting)| *waiting as u8 == number).ok_or_else(malformed)?.1;
+        let keys =
+            (0..count(&mut cursor, KEYS_MAX)?).map(|_| take(&mut cursor)).collect::<io::Result<_>>()?;
         let mut beside = beside.into_iter();
         let status = beside.next().ok_or_else(malformed)?;
         Ok(Some(Start { heap_bytes, waiting, keys, status, cache: beside.next() }))
@@ -186,7 +194,11 @@ impl LaneSetup {
         let mut pieces = Vec::new();
         for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
             let (file, offset) = (take(&mut cursor)?, take(&mut cursor)?);
-            pieces.push(Piece { file, offset, part: Part { first: take(&mut cursor)?, bytes: take(&mut cursor)? } });
+            pieces.push(Piece {
+                file,
+                offset,
+                part: Part { first: take(&mut cursor)?, bytes: take(&mut cursor)? },
+            });
         }
         let mut fences = Vec::new();
         for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
@@ -266,7 +278,8 @@ mod tests {
     fn lane_arrives_as_it_was_sent_with_all_its_files() {
         let (near, far) = UnixStream::pair().unwrap();
         let (end, _other) = UnixStream::pair().unwrap();
-        let piece = |file| Piece { file, offset: 4096, part: Part { first: u64::from(file) << 16, bytes: 1 << 16 } };
+        let piece =
+            |file| Piece { file, offset: 4096, part: Part { first: u64::from(file) << 16, bytes: 1 << 16 } };
         let window = LaneWindow {
             window_bytes: 300 << 16,
             output_bytes: 9,

@@ -143,6 +143,9 @@ mod tests {
         let running = Doing::Running { request_id: 7, opcode: 100, until_ns: u64::MAX, deadline_ms: 250 };
         theirs.set(LANES_MAX - 1, running);
         theirs.set(0, Doing::Waiting);
-        assert_eq!((ours.doing(LANES_MAX - 1), ours.doing(0), ours.doing(1)), (running, Doing::Waiting, Doing::Ended));
+        assert_eq!(
+            (ours.doing(LANES_MAX - 1), ours.doing(0), ours.doing(1)),
+            (running, Doing::Waiting, Doing::Ended)
+        );
     }
 }

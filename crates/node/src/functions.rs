@@ -57,7 +57,11 @@ const BAD_WINDOW: Refusal = Refusal { code: Code::BadWindow, detail: u64::MAX };
 
 impl<M: Memory> NodeService<M> {
     /// Makes a lane of a connection: what it is told, and who goes on.
-    pub(crate) fn lane(&self, peer: &Peer, open: &OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    pub(crate) fn lane(
+        &self,
+        peer: &Peer,
+        open: &OpenLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         if open.window_bytes > WINDOW_BYTES_MAX || open.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
             return Err(BAD_WINDOW);
         }
@@ -82,10 +86,14 @@ impl<M: Memory> NodeService<M> {
         for (index, part) in parts.iter().enumerate() {
             let right = Right { epoch: part.epoch, handle: part.handle };
             let fence = self.memory().enter(part.region)?.fence();
-            let of_part = Span { region: part.region, bytes: 0, offset: 0, epoch: part.epoch, handle: part.handle };
+            let of_part =
+                Span { region: part.region, bytes: 0, offset: 0, epoch: part.epoch, handle: part.handle };
             admit(&of_part, Intent::Read, &fence)?;
             let is_inside = part.offset.checked_add(part.bytes).is_some_and(|end| end <= fence.region_bytes);
-            if !is_inside || fence.write_handle.is_some() || *rights.entry(part.region).or_insert(right) != right {
+            if !is_inside
+                || fence.write_handle.is_some()
+                || *rights.entry(part.region).or_insert(right) != right
+            {
                 return Err(bad(index));
             }
         }
@@ -93,14 +101,19 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// The same as a sandbox process gets it.
-    fn handed_out(&self, open: &OpenLane, rights: &BTreeMap<RegionIndex, Right>) -> Result<LaneWindow, Refusal> {
+    fn handed_out(
+        &self,
+        open: &OpenLane,
+        rights: &BTreeMap<RegionIndex, Right>,
+    ) -> Result<LaneWindow, Refusal> {
         let (mut files, mut fences, mut words) = (Vec::new(), Vec::new(), None);
         let mut places = BTreeMap::new();
         for (region, right) in rights {
-            let shared = self.memory().hand_out(*region, SharedAccess::Read).map_err(|error| match error {
-                RegionError::System { .. } => Refusal::new(Code::OutOfMemory, 0),
-                _ => Refusal::new(Code::NotShared, 0),
-            })?;
+            let shared =
+                self.memory().hand_out(*region, SharedAccess::Read).map_err(|error| match error {
+                    RegionError::System { .. } => Refusal::new(Code::OutOfMemory, 0),
+                    _ => Refusal::new(Code::NotShared, 0),
+                })?;
             let Mappable::Files { region: file, words: fence_words } = shared.memory else {
                 return Err(Refusal::new(Code::NotShared, 0));
             };
@@ -135,10 +148,10 @@ impl<M: Memory> NodeService<M> {
                 return Err(bad(index));
             }
             end = after.ok_or(bad(index))?;
-            let (memory, region, offset, bytes) = (Arc::clone(&self.arena), part.region, part.offset, part.bytes as usize);
-            let reach: Reach = Box::new(move || {
-                memory.sealed(region, offset, bytes).map(|slice| Box::new(slice) as Sealed)
-            });
+            let (memory, region, offset, bytes) =
+                (Arc::clone(&self.arena), part.region, part.offset, part.bytes as usize);
+            let reach: Reach =
+                Box::new(move || memory.sealed(region, offset, bytes).map(|slice| Box::new(slice) as Sealed));
             parts.push((Part { first: part.at, bytes: part.bytes }, reach));
         }
         let memory = Arc::clone(&self.arena);

@@ -60,7 +60,10 @@ impl Default for FunctionOptions {
 impl std::fmt::Debug for FunctionOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let resident: Vec<&str> = self.resident.iter().map(|function| function.name()).collect();
-        f.debug_struct("FunctionOptions").field("resident", &resident).field("sandboxes", &self.sandboxes).finish()
+        f.debug_struct("FunctionOptions")
+            .field("resident", &resident)
+            .field("sandboxes", &self.sandboxes)
+            .finish()
     }
 }
 

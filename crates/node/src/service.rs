@@ -14,7 +14,9 @@ use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_M
 use farpool_transport::{Bell, Host, Identity, Passage, Peer, RefusedAt, Service, Shared, Successor, Turn};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
-use farpool_wire::{Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant};
+use farpool_wire::{
+    Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant,
+};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -573,11 +575,7 @@ impl<M: Memory> Service for NodeService<M> {
         }
     }
 
-    fn open_lane(
-        &self,
-        peer: &Peer,
-        open: OpenLane,
-    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         if !has_sessions(peer) {
             return Err(Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64));
         }

@@ -50,7 +50,9 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is in use by another process; choose another port, or 0 for a free one")
             }
             StartError::Listen(address, error) => write!(f, "cannot serve on {address}: {error}"),
-            StartError::Functions(error) => write!(f, "cannot start the program that runs functions: {error}"),
+            StartError::Functions(error) => {
+                write!(f, "cannot start the program that runs functions: {error}")
+            }
             StartError::System(error) => write!(f, "{error}"),
         }
     }

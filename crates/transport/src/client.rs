@@ -109,7 +109,7 @@ impl<S: Stream> FrameLink<S> {
             begun: None,
             ahead: Vec::new(),
             ahead_taken: 0,
-                }
+        }
     }
 
     /// The stream, for what only one transport can do.

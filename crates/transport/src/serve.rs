@@ -94,11 +94,7 @@ pub trait Service: Send + Sync + 'static {
     /// Hands out a region to a local peer.
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
     /// Makes a connection one on which functions are called: what it is told, and who goes on with it from then on.
-    fn open_lane(
-        &self,
-        _peer: &Peer,
-        _open: OpenLane,
-    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }
     /// A connection has ended; its number is not seen again.

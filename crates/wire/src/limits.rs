@@ -65,8 +65,9 @@ pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Ranges of regions that one window is made of.
 pub const LANE_PARTS_MAX: usize = 16_384;
-/// Bytes of a window: what 32-bit addresses reach above a function's own memory.
-pub const WINDOW_BYTES_MAX: u64 = 3 << 30;
+/// Bytes of a window: what 32-bit addresses reach above a function's own memory, but for the last, so that an address
+/// just behind the window is not 0.
+pub const WINDOW_BYTES_MAX: u64 = (3 << 30) - (64 << 10);
 /// Window parts begin and end on pages.
 pub const WINDOW_PAGE_BYTES: u64 = 4_096;
 /// Bytes of a function: a module, or a shared object.

@@ -126,12 +126,18 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(args: &FunctionArgs, way: Waiting, transport: TransportChoice, more: &[String]) -> Result<Stage, Failure> {
+    fn new(
+        args: &FunctionArgs,
+        way: Waiting,
+        transport: TransportChoice,
+        more: &[String],
+    ) -> Result<Stage, Failure> {
         waiting::choose(way);
         let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let address = format!("farpool://{}", address.rsplit(' ').next().unwrap_or_default());
         let memory = (2 * args.size + (256 << 20)).to_string();
-        let mut node = vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
+        let mut node =
+            vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
         node.extend(more.iter().map(String::as_str));
         let (node, _) = start(&node)?;
         let pool = Pool::connect_with(&address, PoolOptions { transport, ..PoolOptions::default() })?;
@@ -178,7 +184,11 @@ fn timed<T>(kind: &mut Kind, run: impl FnOnce() -> Result<T, Failure>) -> Result
 }
 
 fn check(got: &[u8], wanted: &[u8], what: &str) -> Outcome {
-    if got == wanted { Ok(()) } else { Err(Failure::Failed(format!("{what} gave {got:02x?}, not {wanted:02x?}"))) }
+    if got == wanted {
+        Ok(())
+    } else {
+        Err(Failure::Failed(format!("{what} gave {got:02x?}, not {wanted:02x?}")))
+    }
 }
 
 /// A native function, signed by a key of this run, which nodes are told of.
@@ -209,7 +219,11 @@ pub(crate) fn run(args: &FunctionArgs) -> Outcome {
         writeln!(out)?;
         point.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
-    writeln!(out, "\nthread migration: {:.1} us one way, {:.1} us there and back", migration[0], migration[1])?;
+    writeln!(
+        out,
+        "\nthread migration: {:.1} us one way, {:.1} us there and back",
+        migration[0], migration[1]
+    )?;
     Ok(())
 }
 
@@ -279,7 +293,10 @@ impl Point {
                 ]
             })
             .collect();
-        lines.extend(table::lines(&["call", "us", "p99", "beyond empty", "pays from accesses", "calls"], &rows));
+        lines.extend(table::lines(
+            &["call", "us", "p99", "beyond empty", "pays from accesses", "calls"],
+            &rows,
+        ));
         for (name, ns) in &self.access_ns {
             lines.push(format!("{name}: {ns:.1} ns for each dependent access"));
         }
@@ -311,7 +328,9 @@ fn measure(
     }
     let firsts = (args.calls / 10).max(10) as usize;
     let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
-        (0..firsts).map(|number| Ok(Function::wasm(module(functions, (from + number) as u64)?, "walk")?)).collect()
+        (0..firsts)
+            .map(|number| Ok(Function::wasm(module(functions, (from + number) as u64)?, "walk")?))
+            .collect()
     };
     let (ones, eights, cached) = (made(1, 0)?, made(8, firsts)?, made(1, 2 * firsts)?);
     // What a life of the node before this one has compiled.
@@ -382,7 +401,8 @@ fn measure(
         }
         if let Some(native) = native {
             if let Some(first) = native_first.take() {
-                let called = timed(&mut kinds[9], || Ok(caller.call(&first.function, &step, shipped(false))?))?;
+                let called =
+                    timed(&mut kinds[9], || Ok(caller.call(&first.function, &step, shipped(false))?))?;
                 check(&called.output, &one, "native")?;
             }
             calls(&mut kinds[10], &native.function, false)?;

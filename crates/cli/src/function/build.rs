@@ -64,10 +64,12 @@ fn compiler() -> Result<String, Failure> {
     if let Ok(named) = std::env::var("CLANG") {
         return Ok(named);
     }
-    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|done| done.status.success());
+    let is_there =
+        |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|done| done.status.success());
     let found = CLANGS.into_iter().find(is_there);
     found.map(str::to_owned).ok_or_else(|| {
-        let message = "no clang is there to compile C to WebAssembly: install clang and lld, or name one in CLANG";
+        let message =
+            "no clang is there to compile C to WebAssembly: install clang and lld, or name one in CLANG";
         Failure::Failed(message.to_owned())
     })
 }

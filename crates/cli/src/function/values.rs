@@ -39,7 +39,11 @@ pub(crate) fn argument(text: &str) -> Result<Argument, String> {
 /// Bytes of hexadecimal digits.
 pub(crate) fn digits(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| (pair.len() == 2).then(|| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())?).collect()
+    pairs
+        .map(|pair| {
+            (pair.len() == 2).then(|| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())?
+        })
+        .collect()
 }
 
 /// How outputs are shown.
@@ -108,9 +112,10 @@ impl Shown {
                 let plain = |line: &str| line.chars().filter(|letter| !letter.is_control()).collect();
                 text.lines().map(plain).collect()
             }
-            Shown::Hex | Shown::Raw => {
-                output.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x} ")).collect()).collect()
-            }
+            Shown::Hex | Shown::Raw => output
+                .chunks(16)
+                .map(|line| line.iter().map(|byte| format!("{byte:02x} ")).collect())
+                .collect(),
             _ => self.numbers(output).unwrap_or_default().iter().map(Value::to_string).collect(),
         }
     }

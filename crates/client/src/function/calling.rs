@@ -202,7 +202,9 @@ impl FarFile {
         }
         if options.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
             let bytes = options.output_bytes;
-            return invalid(format!("an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"));
+            return invalid(format!(
+                "an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
+            ));
         }
         let places = Places::of(self, range.clone()).map_err(during)?;
         Ok(Caller {
@@ -244,7 +246,8 @@ impl Caller {
     pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
         let deadline_ms = options.deadline_ms()?;
         if args.len() > FUNCTION_ARGS_BYTES_MAX {
-            let message = format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
+            let message =
+                format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         self.session.check_open()?;
@@ -256,7 +259,12 @@ impl Caller {
     /// what each gave, in the order of the nodes' first row groups. With [`Place::Fetch`], once, here, with all.
     ///
     /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
-    pub fn call_each(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Vec<Called>, Error> {
+    pub fn call_each(
+        &self,
+        function: &Function,
+        args: &[u8],
+        options: CallOptions,
+    ) -> Result<Vec<Called>, Error> {
         let deadline_ms = options.deadline_ms()?;
         let Some(columns) = &self.columns else {
             let message = "a function is called at each node over the columns of a far table";
@@ -314,8 +322,17 @@ impl Caller {
         let places = Arc::clone(&locked(&self.places));
         let fresh = options.fresh;
         let (place, output_bytes) = self.choose(function, options.place, lists, &places);
-        let mut call =
-            Call { function, args, fresh, deadline_ms, lists, output_bytes, state: None, supplied: 0, ran_ns: 0 };
+        let mut call = Call {
+            function,
+            args,
+            fresh,
+            deadline_ms,
+            lists,
+            output_bytes,
+            state: None,
+            supplied: 0,
+            ran_ns: 0,
+        };
         let mut station = self.first_station(&places, place)?;
         let mut hops = 0;
         loop {
@@ -333,7 +350,9 @@ impl Caller {
                 }
                 Outcome::Hop if hops < HOPS_MAX => {
                     let next = places.node_of(called.detail).cloned();
-                    let Some(next) = next else { return Err(Ended::of(function, &called).error(function, &station.at())) };
+                    let Some(next) = next else {
+                        return Err(Ended::of(function, &called).error(function, &station.at()));
+                    };
                     // Here everything is at hand.
                     if !matches!(station, Station::Here) {
                         station = Station::Node(next);
@@ -375,7 +394,12 @@ impl Caller {
     }
 
     /// One stretch of a call at one station, on a lane of its own. A connection that has died meanwhile is replaced.
-    fn call_at(&self, places: &Places, station: &Station, call: &mut Call<'_>) -> Result<(WireCalled, Vec<u8>), Error> {
+    fn call_at(
+        &self,
+        places: &Places,
+        station: &Station,
+        call: &mut Call<'_>,
+    ) -> Result<(WireCalled, Vec<u8>), Error> {
         let key = (station.key(), Side::of(call.function), call.output_bytes);
         let mut idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
         loop {
@@ -411,7 +435,13 @@ impl Caller {
         }
     }
 
-    fn open(&self, places: &Places, station: &Station, side: Side, output_bytes: u32) -> Result<OpenLane, Error> {
+    fn open(
+        &self,
+        places: &Places,
+        station: &Station,
+        side: Side,
+        output_bytes: u32,
+    ) -> Result<OpenLane, Error> {
         match (station, side) {
             (Station::Node(node), _) => OpenLane::open(&self.session, node, places, side, output_bytes),
             (Station::Here, Side::Resident) => {
@@ -426,7 +456,8 @@ impl Caller {
                         self.fetched.get_or_init(|| fetched)
                     }
                 };
-                self.session.here.lane(self.window_bytes(), output_bytes, fetched)
+                let options = &self.session.options;
+                self.session.here.lane(options, self.window_bytes(), output_bytes, fetched)
             }
         }
     }
@@ -494,12 +525,21 @@ impl Caller {
     }
 
     /// All of the output, the first of which came with the answer.
-    fn take_output(&self, lane: &mut OpenLane, called: &WireCalled, deadline: MonoNs) -> Result<Vec<u8>, LinkError> {
+    fn take_output(
+        &self,
+        lane: &mut OpenLane,
+        called: &WireCalled,
+        deadline: MonoNs,
+    ) -> Result<Vec<u8>, LinkError> {
         let wanted = called.output_bytes;
         let mut output = called.output.clone().into_vec();
         if wanted > self.output_bytes.into() || output.len() as u64 > wanted {
             let (found, max) = (wanted, self.output_bytes.into());
-            return Err(LinkError::Protocol(farpool_wire::WireError::TooMany { what: "bytes of output", found, max }));
+            return Err(LinkError::Protocol(farpool_wire::WireError::TooMany {
+                what: "bytes of output",
+                found,
+                max,
+            }));
         }
         while (output.len() as u64) < wanted {
             let next = Request::NextOutput(NextOutput { from: output.len() as u64 });

@@ -61,7 +61,9 @@ impl Caller {
             () if !may_fetch => (Place::Ship, "no sandbox program is here"),
             () if !is_sure => (Place::Ship, "to see what it takes"),
             () if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
-            () if fetch_ns < ship_ns => (Place::Fetch, "fetching takes less, over as many calls as there were"),
+            () if fetch_ns < ship_ns => {
+                (Place::Fetch, "fetching takes less, over as many calls as there were")
+            }
             () => (Place::Ship, "shipping takes less"),
         };
         CallPlan { ship, fetch, choice, is_sure, why }
@@ -81,12 +83,19 @@ impl Caller {
     }
 
     fn can_run_here(&self) -> bool {
-        let program = sandbox_program();
+        let program = self.session.options.sandbox.clone().unwrap_or_else(sandbox_program);
         program.components().count() == 1 || program.is_file()
     }
 
     /// Learns from a call at one station: what it ran, and what it took in all.
-    pub(super) fn note(&self, function: &Function, node: Option<&NodeLinks>, ran_ns: u64, took_ns: u64, output: u64) {
+    pub(super) fn note(
+        &self,
+        function: &Function,
+        node: Option<&NodeLinks>,
+        ran_ns: u64,
+        took_ns: u64,
+        output: u64,
+    ) {
         let mut learned = locked(&self.session.learned);
         learned.note_call(key(function), node.is_none(), ran_ns, output);
         if let Some(node) = node
@@ -98,7 +107,13 @@ impl Caller {
 
     /// Where a call that is left to the pool goes, and the most bytes of output that are worth sending: what is more than
     /// the window is cheaper made here.
-    pub(super) fn choose(&self, function: &Function, place: Place, lists: Lists, places: &Places) -> (Place, u32) {
+    pub(super) fn choose(
+        &self,
+        function: &Function,
+        place: Place,
+        lists: Lists,
+        places: &Places,
+    ) -> (Place, u32) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if place != Place::Auto {
             return (place, self.output_bytes);

@@ -62,7 +62,8 @@ impl Columns {
         let mut position = 0;
         for group in self.groups() {
             if is_listed(group) {
-                let chunk = |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
+                let chunk =
+                    |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
                 let chunks: Vec<Chunk> = self.indexes.iter().filter_map(chunk).collect();
                 put_row_group(group.rows.into(), position, &chunks, &mut bytes);
             }

@@ -46,21 +46,31 @@ impl fmt::Display for Ended {
             Outcome::Away => write!(f, "waits for byte {detail}"),
             Outcome::OutOfBounds => write!(f, "out of bounds: nothing is at address {detail:#x}"),
             Outcome::ReadOnly => write!(f, "stored to byte {detail} of its window, which it can only read"),
-            Outcome::OutputFull => write!(f, "wrote more than the {detail} bytes of output that were asked for"),
+            Outcome::OutputFull => {
+                write!(f, "wrote more than the {detail} bytes of output that were asked for")
+            }
             Outcome::Unreachable => f.write_str("ran into an instruction that must not be reached"),
             Outcome::Arithmetic => f.write_str("divided by zero, or made a number that does not fit"),
             Outcome::BadCall => f.write_str("called through a pointer that leads to no such function"),
             Outcome::StackOverflow => f.write_str("stack overflow"),
             Outcome::Deadline => write!(f, "stopped after {detail} ms, its deadline"),
-            Outcome::MemoryFull => write!(f, "wanted more than the {detail} bytes of heap that are permitted"),
+            Outcome::MemoryFull => {
+                write!(f, "wanted more than the {detail} bytes of heap that are permitted")
+            }
             Outcome::Revoked => f.write_str("memory of its window was taken back while it ran"),
             Outcome::Cancelled => f.write_str("cancelled"),
             Outcome::Died if detail == 0 => f.write_str("its sandbox process ended"),
             Outcome::Died => write!(f, "its sandbox process ended by signal {detail}{}", signal(detail)),
             Outcome::Contract => {
-                write!(f, "returned {}, or left in its record, what the contract does not permit", detail as i64)
+                write!(
+                    f,
+                    "returned {}, or left in its record, what the contract does not permit",
+                    detail as i64
+                )
             }
-            Outcome::NotSupplied => write!(f, "bytes from {detail} on, which lie elsewhere, were not to be had"),
+            Outcome::NotSupplied => {
+                write!(f, "bytes from {detail} on, which lie elsewhere, were not to be had")
+            }
         }?;
         self.frames.iter().try_for_each(|(name, offset)| write!(f, "\n  in {name}, at {offset:#x}"))
     }

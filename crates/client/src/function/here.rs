@@ -3,6 +3,7 @@
 use super::lanes::OpenLane;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
+use crate::options::PoolOptions;
 use crate::session::Session;
 use farpool_functions::abi::Part;
 use farpool_functions::setup::{LaneWindow, Piece};
@@ -35,11 +36,11 @@ pub fn sandbox_program() -> PathBuf {
 }
 
 impl Here {
-    fn sandboxes(&self) -> Result<&Sandboxes, Error> {
+    fn sandboxes(&self, options: &PoolOptions) -> Result<&Sandboxes, Error> {
         if let Some(sandboxes) = self.0.get() {
             return Ok(sandboxes);
         }
-        let program = sandbox_program();
+        let program = options.sandbox.clone().unwrap_or_else(sandbox_program);
         let started = Sandboxes::start(SandboxOptions::new(program.clone())).map_err(|error| {
             let message = format!(
                 "functions cannot run here: {} cannot be started: {error} (build it with `make sandbox`, or name it in \
@@ -52,7 +53,13 @@ impl Here {
     }
 
     /// A lane over bytes that lie in a file of this machine's memory.
-    pub(super) fn lane(&self, bytes: u64, output_bytes: u32, fetched: &Fetched) -> Result<OpenLane, Error> {
+    pub(super) fn lane(
+        &self,
+        options: &PoolOptions,
+        bytes: u64,
+        output_bytes: u32,
+        fetched: &Fetched,
+    ) -> Result<OpenLane, Error> {
         let refused = |error: std::io::Error| Error::new(ErrorKind::Refused, format!("a lane here: {error}"));
         let file = fetched.file.as_fd().try_clone_to_owned().map_err(refused)?;
         let window = LaneWindow {
@@ -64,8 +71,9 @@ impl Here {
             files: vec![file],
         };
         let owner = Owner { caller: "here".to_owned(), tenant: "here".to_owned() };
-        let successor = self.sandboxes()?.lane(&owner, window);
-        let successor = successor.map_err(|refusal| Error::of_refusal("the sandbox of this machine", refusal))?;
+        let successor = self.sandboxes(options)?.lane(&owner, window);
+        let successor =
+            successor.map_err(|refusal| Error::of_refusal("the sandbox of this machine", refusal))?;
         let (link, handed) = local_lane().map_err(refused)?;
         successor.take(handed).map_err(refused)?;
         Ok(OpenLane::over(link))

@@ -90,7 +90,8 @@ impl Places {
     /// What of the window a node has.
     fn parts(&self, node: &NodeLinks) -> Result<List<LanePart, LANE_PARTS_MAX>, Error> {
         let mut parts = Vec::new();
-        for stretch in self.stretches.iter().filter(|stretch| stretch.region.node.info.node == node.info.node) {
+        for stretch in self.stretches.iter().filter(|stretch| stretch.region.node.info.node == node.info.node)
+        {
             stretch.region.check_usable()?;
             parts.push(LanePart {
                 region: stretch.region.region,
@@ -154,7 +155,9 @@ impl OpenLane {
         let reply = link.call(&Request::OpenLane(open), deadline);
         match reply.map_err(|error| node.link_error(&error))? {
             Reply::OpenLane(_) => Ok(OpenLane::over(link)),
-            other => Err(Error::new(ErrorKind::Refused, format!("the answer to OpenLane is {:?}", other.opcode()))),
+            other => {
+                Err(Error::new(ErrorKind::Refused, format!("the answer to OpenLane is {:?}", other.opcode())))
+            }
         }
     }
 
@@ -184,7 +187,8 @@ impl OpenLane {
         let put = PutFunction {
             form: function.form,
             entry: function.entry.clone(),
-            signature: List::new(function.signature.iter().cloned().collect()).map_err(LinkError::Protocol)?,
+            signature: List::new(function.signature.iter().cloned().collect())
+                .map_err(LinkError::Protocol)?,
             bytes: Bytes::new(function.bytes.to_vec()).map_err(LinkError::Protocol)?,
         };
         match self.link.call(&Request::PutFunction(put), deadline)? {

@@ -31,11 +31,11 @@ mod stored;
 pub use calling::{CallOptions, Called, Caller, CallerOptions, Place};
 pub use choosing::CallPlan;
 pub use ended::Ended;
+pub use farpool_functions::{SandboxOptions, abi};
+pub use farpool_wire::control::{FunctionForm, Outcome};
 pub(crate) use here::Here;
 pub use here::sandbox_program;
 pub use stored::FunctionInfo;
-pub use farpool_functions::{SandboxOptions, abi};
-pub use farpool_wire::control::{FunctionForm, Outcome};
 
 use crate::error::{Error, ErrorKind};
 use farpool_functions::abi::digest;
@@ -74,7 +74,12 @@ impl Function {
     /// [`abi::signed_text`].
     ///
     /// Errors: as [`Function::wasm`].
-    pub fn native(object: Vec<u8>, entry: &str, key: [u8; 32], signature: [u8; 64]) -> Result<Function, Error> {
+    pub fn native(
+        object: Vec<u8>,
+        entry: &str,
+        key: [u8; 32],
+        signature: [u8; 64],
+    ) -> Result<Function, Error> {
         Function::new(FunctionForm::Native, object, entry, Some(FunctionSignature { key, signature }))
     }
 
@@ -85,11 +90,13 @@ impl Function {
         signature: Option<FunctionSignature>,
     ) -> Result<Function, Error> {
         if bytes.len() > FUNCTION_BYTES_MAX {
-            let message = format!("a function of {} bytes; up to {FUNCTION_BYTES_MAX} are permitted", bytes.len());
+            let message =
+                format!("a function of {} bytes; up to {FUNCTION_BYTES_MAX} are permitted", bytes.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let entry = Name::new(entry)
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("a function's entry {entry:?}: {error}")))?;
+        let entry = Name::new(entry).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("a function's entry {entry:?}: {error}"))
+        })?;
         let digest = if form == FunctionForm::Resident { [0; 32] } else { digest(&bytes) };
         Ok(Function { form, entry, digest, bytes: bytes.into(), signature })
     }

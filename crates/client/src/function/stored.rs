@@ -71,7 +71,8 @@ impl Pool {
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
         let file_name = file_name(name).map_err(during)?;
-        let bytes = encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
+        let bytes =
+            encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
         let options = CreateOptions { size_hint: bytes.len() as u64, ..CreateOptions::default() };
         let file = self.create(&file_name, FileClass::Pinned, options).map_err(during)?;
         let put = file.write_at(0, &bytes).and_then(|()| self.publish(&file_name, replace));
@@ -89,7 +90,8 @@ impl Pool {
         let get = || {
             let file = self.open(&file_name(name)?)?;
             let length = file.length();
-            let no_function = |why: String| Error::new(ErrorKind::Invalid, format!("it is no function: {why}"));
+            let no_function =
+                |why: String| Error::new(ErrorKind::Invalid, format!("it is no function: {why}"));
             if length > FUNCTION_BYTES_MAX as u64 + HEAD_BYTES_MAX {
                 return Err(no_function(format!("{length} bytes")));
             }
@@ -111,7 +113,8 @@ impl Pool {
 
     /// Forgets a function.
     pub fn drop_function(&self, name: &str) -> Result<(), Error> {
-        self.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping function {name:?}")))
+        self.delete(&file_name(name)?)
+            .map_err(|error| error.during(format_args!("dropping function {name:?}")))
     }
 }
 
@@ -125,7 +128,10 @@ mod tests {
         for function in [native, Function::wasm(b"\0asm".to_vec(), "walk").unwrap()] {
             let bytes = encode(&function).unwrap();
             let back = decode(&bytes).unwrap();
-            assert_eq!((back.form, &back.entry, &back.bytes), (function.form, &function.entry, &function.bytes));
+            assert_eq!(
+                (back.form, &back.entry, &back.bytes),
+                (function.form, &function.entry, &function.bytes)
+            );
             assert_eq!((back.digest, back.signature), (function.digest, function.signature));
             for cut in 0..bytes.len() - function.bytes.len() {
                 assert!(decode(&bytes[..cut]).is_err(), "{cut}");

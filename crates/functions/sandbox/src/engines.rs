@@ -107,8 +107,7 @@ impl Engines {
         cache: Option<&OwnedFd>,
     ) -> Result<Compiled, FunctionFault> {
         let interruption = module::check(bytes, heap_bytes)?;
-        let module =
-            Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
+        let module = Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
         let hash = digest(bytes);
         if let Some(cache) = cache
             && let Ok(artefact) = module.serialize()
@@ -119,7 +118,12 @@ impl Engines {
         self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)
     }
 
-    fn keep(&self, hash: &[u8; 32], module: Module, interruption: Interruption) -> wasmtime::Result<Compiled> {
+    fn keep(
+        &self,
+        hash: &[u8; 32],
+        module: Module,
+        interruption: Interruption,
+    ) -> wasmtime::Result<Compiled> {
         let instances = Linker::new(self.of(interruption)).instantiate_pre(&module)?;
         let compiled = Compiled { instances, interruption };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,13 +168,16 @@ impl Engines {
             let peek = instance.get_typed_func::<i32, i64>(&mut store, "peek")?;
             let here = peek.call(&mut store, WINDOW_AT as i32)? as u64;
             let traps = |result: wasmtime::Result<i64>| {
-                result.err().and_then(|error| error.downcast_ref::<Trap>().copied()) == Some(Trap::MemoryOutOfBounds)
+                result.err().and_then(|error| error.downcast_ref::<Trap>().copied())
+                    == Some(Trap::MemoryOutOfBounds)
             };
             let behind = traps(peek.call(&mut store, (WINDOW_AT + 4096) as i32));
             let between = traps(peek.call(&mut store, (CALL_AT - 4096) as i32));
             let last = traps(peek.call(&mut store, -1));
             if here != load || !behind || !between || !last {
-                return Err(wasmtime::Error::msg("windows do not work with this compiler: see crates/functions/sandbox/src/space.rs"));
+                return Err(wasmtime::Error::msg(
+                    "windows do not work with this compiler: see crates/functions/sandbox/src/space.rs",
+                ));
             }
         }
         Ok(())

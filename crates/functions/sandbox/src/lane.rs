@@ -1,12 +1,12 @@
 //! A lane: requests in, functions run, replies out, on a thread of its own.
 
+use crate::Process;
 use crate::engines::{Compiled, check_entry};
 use crate::faults::{self, Noted, Running};
 use crate::fences::Fences;
 use crate::native::{Entry, check_signature};
 use crate::space::{GROWTH_REFUSED, Layout, Space};
 use crate::watched::{CannotInterrupt, Interrupted, Watched, needs_the_end};
-use crate::Process;
 use farpool_functions::abi::*;
 use farpool_functions::setup::LaneSetup;
 use farpool_functions::status::Doing;
@@ -199,7 +199,9 @@ impl Serving<'_> {
     }
 
     fn next_output(&self, from: u64) -> Result<OutputPiece, Refusal> {
-        let Some((space, bytes)) = &self.output else { return Ok(OutputPiece { output: Payload::default() }) };
+        let Some((space, bytes)) = &self.output else {
+            return Ok(OutputPiece { output: Payload::default() });
+        };
         let output = output_piece(space, usize::try_from(from).unwrap_or(usize::MAX), *bytes);
         match self.watched.is_current() {
             true => Ok(OutputPiece { output }),
@@ -289,7 +291,9 @@ impl Serving<'_> {
                     Some(ready) => ready,
                     None => match self.warm(&compiled, &entry) {
                         Ok(ready) => ready,
-                        Err(_) => return Some((header, called(Outcome::MemoryFull, self.process.heap_bytes))),
+                        Err(_) => {
+                            return Some((header, called(Outcome::MemoryFull, self.process.heap_bytes)));
+                        }
                     },
                 };
                 let cannot = needs_the_end(compiled.interruption);
@@ -298,7 +302,8 @@ impl Serving<'_> {
                     ready.store.set_epoch_deadline(1);
                 }
                 let Warm { mut store, entry, space } = ready;
-                let result = self.run(lane, header, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
+                let result =
+                    self.run(lane, header, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
                 // After a fault its heap may be anything.
                 let is_whole = result.as_ref().is_some_and(|(_, called)| {
                     matches!(called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
@@ -418,11 +423,18 @@ impl Serving<'_> {
         let error = match result {
             Ok(value) => {
                 let hop = space.word(CALL_AT + HOP_AT as u64);
-                return match (noted.not_supplied.get(), returned(value, hop, window.output_bytes.into(), window.window_bytes)) {
+                return match (
+                    noted.not_supplied.get(),
+                    returned(value, hop, window.output_bytes.into(), window.window_bytes),
+                ) {
                     (Some(first), _) => called(Outcome::NotSupplied, first),
-                    (None, Returned::Output(bytes)) => Called { output_bytes: bytes, ..called(Outcome::Done, 0) },
+                    (None, Returned::Output(bytes)) => {
+                        Called { output_bytes: bytes, ..called(Outcome::Done, 0) }
+                    }
                     (None, Returned::GaveUp(code)) => called(Outcome::GaveUp, code),
-                    (None, Returned::Hop(bytes, byte)) => Called { output_bytes: bytes, ..called(Outcome::Hop, byte) },
+                    (None, Returned::Hop(bytes, byte)) => {
+                        Called { output_bytes: bytes, ..called(Outcome::Hop, byte) }
+                    }
                     (None, Returned::Broken(value)) => called(Outcome::Contract, value as u64),
                 };
             }
@@ -441,7 +453,8 @@ impl Serving<'_> {
                 function: frame.func_index(),
                 offset: frame.module_offset().unwrap_or(0) as u32,
             };
-            ended.frames = List::new(trace.frames().iter().take(FUNCTION_FRAMES_MAX).map(frame).collect()).unwrap_or_default();
+            ended.frames = List::new(trace.frames().iter().take(FUNCTION_FRAMES_MAX).map(frame).collect())
+                .unwrap_or_default();
         }
         ended
     }
@@ -453,7 +466,9 @@ impl Serving<'_> {
                 if let Some(first) = noted.not_supplied.get() {
                     return called(Outcome::NotSupplied, first);
                 }
-                let Some((address, is_store)) = noted.fault.get() else { return called(Outcome::OutOfBounds, 0) };
+                let Some((address, is_store)) = noted.fault.get() else {
+                    return called(Outcome::OutOfBounds, 0);
+                };
                 let at = space.address_of(address).unwrap_or(0);
                 let output_end = OUTPUT_AT + u64::from(window.output_bytes);
                 match space.window_byte(address) {
@@ -469,7 +484,9 @@ impl Serving<'_> {
             Trap::IntegerOverflow | Trap::IntegerDivisionByZero | Trap::BadConversionToInteger => {
                 called(Outcome::Arithmetic, 0)
             }
-            Trap::IndirectCallToNull | Trap::BadSignature | Trap::TableOutOfBounds => called(Outcome::BadCall, 0),
+            Trap::IndirectCallToNull | Trap::BadSignature | Trap::TableOutOfBounds => {
+                called(Outcome::BadCall, 0)
+            }
             _ => called(Outcome::OutOfBounds, 0),
         }
     }

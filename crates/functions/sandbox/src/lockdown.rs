@@ -4,13 +4,14 @@
 //! A system call that is not listed ends the process: its caller is told of signal 31 (`SIGSYS`).
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 use rustix::thread::set_no_new_privs;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -62,7 +63,9 @@ fn restrict_files(cache: Option<&OwnedFd>) -> Result<bool, Box<dyn Error>> {
         .scope(Scope::from_all(abi))?
         .create()?;
     let ruleset = match cache {
-        Some(cache) => ruleset.add_rule(PathBeneath::new(cache, AccessFs::from_all(ABI::V1) & !AccessFs::Execute))?,
+        Some(cache) => {
+            ruleset.add_rule(PathBeneath::new(cache, AccessFs::from_all(ABI::V1) & !AccessFs::Execute))?
+        }
         None => ruleset,
     };
     let status = ruleset.restrict_self()?;
@@ -135,14 +138,21 @@ fn filter(opens: bool) -> Result<BpfProgram, Box<dyn Error>> {
     ];
     rules.extend(listed.map(|call| (call, Vec::new())));
     if opens {
-        let files = [libc::SYS_openat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat, libc::SYS_readlinkat];
+        let files = [
+            libc::SYS_openat,
+            libc::SYS_renameat,
+            libc::SYS_renameat2,
+            libc::SYS_unlinkat,
+            libc::SYS_readlinkat,
+        ];
         rules.extend(files.map(|call| (call, Vec::new())));
         #[cfg(target_arch = "x86_64")]
         rules.extend([libc::SYS_readlink, libc::SYS_access].map(|call| (call, Vec::new())));
     }
     // Threads, not processes.
     let thread = libc::CLONE_THREAD as u64;
-    let is_thread = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), thread)?;
+    let is_thread =
+        SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
     // Names of threads and of memory, and what the CPU can do.
     let harmless = [libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64, PR_GET_AUXV].map(|option| {

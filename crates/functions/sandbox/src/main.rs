@@ -53,14 +53,18 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     if control.peer_addr().is_err() {
-        return Err("this program is started by a farpool node, which talks to it; it does nothing by itself".into());
+        return Err(
+            "this program is started by a farpool node, which talks to it; it does nothing by itself".into(),
+        );
     }
     lockdown::follow_parent()?;
     // While nobody waits yet: what takes time, and what the lockdown would not permit.
     let engines = Engines::new()?;
     faults::install()?;
     farpool_transport::waiting::spin_budget_ns();
-    let Some(Start { heap_bytes, waiting, keys, status, cache }) = Start::receive(&control)? else { return Ok(()) };
+    let Some(Start { heap_bytes, waiting, keys, status, cache }) = Start::receive(&control)? else {
+        return Ok(());
+    };
     farpool_transport::waiting::choose(waiting);
     let status = Status::of(status)?;
     let opens_files = lockdown::lock_down(cache.as_ref(), heap_bytes)?;

@@ -30,7 +30,8 @@ pub fn check(bytes: &[u8], heap_bytes: u64) -> Result<Interruption, FunctionFaul
             Payload::ImportSection(imports) if imports.count() > 0 => return Err(FunctionFault::Imports),
             Payload::StartSection { .. } => return Err(FunctionFault::Starts),
             Payload::MemorySection(section) => {
-                memories = section.into_iter().collect::<Result<_, _>>().map_err(|_| FunctionFault::Invalid)?;
+                memories =
+                    section.into_iter().collect::<Result<_, _>>().map_err(|_| FunctionFault::Invalid)?;
             }
             Payload::ExportSection(section) => {
                 for export in section {

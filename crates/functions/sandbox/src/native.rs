@@ -38,7 +38,11 @@ struct Loaded {
 pub struct Objects(Mutex<BTreeMap<[u8; 32], Loaded>>);
 
 /// Whether one of these keys vouches for these bytes.
-pub fn check_signature(bytes: &[u8], by: Option<&FunctionSignature>, keys: &[[u8; 32]]) -> Result<(), Refusal> {
+pub fn check_signature(
+    bytes: &[u8],
+    by: Option<&FunctionSignature>,
+    keys: &[[u8; 32]],
+) -> Result<(), Refusal> {
     let not_trusted = Refusal::new(Code::NotTrusted, keys.len() as u64);
     let by = by.filter(|by| keys.contains(&by.key)).ok_or(not_trusted)?;
     let key = aws_lc_rs::signature::UnparsedPublicKey::new(&aws_lc_rs::signature::ED25519, by.key);
@@ -53,7 +57,8 @@ impl Objects {
         if loaded.contains_key(&hash) {
             return Ok(hash);
         }
-        let file = memfd_create("farpool-function", MemfdFlags::CLOEXEC).map_err(|_| FunctionFault::NotLoaded)?;
+        let file =
+            memfd_create("farpool-function", MemfdFlags::CLOEXEC).map_err(|_| FunctionFault::NotLoaded)?;
         let mut written = 0;
         while written < bytes.len() {
             match rustix::io::write(&file, &bytes[written..]) {
@@ -61,7 +66,8 @@ impl Objects {
                 _ => return Err(FunctionFault::NotLoaded),
             }
         }
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| FunctionFault::NotLoaded)?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            .map_err(|_| FunctionFault::NotLoaded)?;
         // SAFETY: the path is a C string. Constructors of the object run here: whoever signed it vouches for them.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {

@@ -10,7 +10,9 @@
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_PAGE_BYTES};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Range;
@@ -91,8 +93,10 @@ impl Space {
     pub fn new(layout: Arc<Layout>) -> io::Result<Space> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), RESERVED_BYTES, ProtFlags::empty(), flags)? };
-        let space = Space { base: base.cast(), heap: AtomicUsize::new(0), layout, mapped: RefCell::default() };
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), RESERVED_BYTES, ProtFlags::empty(), flags)? };
+        let space =
+            Space { base: base.cast(), heap: AtomicUsize::new(0), layout, mapped: RefCell::default() };
         let both = ProtFlags::READ | ProtFlags::WRITE;
         anonymous(space.at(CALL_AT), CALL_BYTES, both)?;
         let output_bytes = (space.layout.window.output_bytes as usize).next_multiple_of(PAGE);
@@ -217,7 +221,14 @@ impl Space {
             let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
             // SAFETY: the page lies in the window, and nothing of Rust's is there.
             unsafe {
-                mmap(self.at(WINDOW_AT + page).cast(), PAGE, ProtFlags::READ, flags, &self.layout.supplied, page)?
+                mmap(
+                    self.at(WINDOW_AT + page).cast(),
+                    PAGE,
+                    ProtFlags::READ,
+                    flags,
+                    &self.layout.supplied,
+                    page,
+                )?
             };
         }
         self.mapped.borrow_mut().push(first);
@@ -297,8 +308,9 @@ unsafe impl wasmtime::LinearMemory for Heap {
         self.bytes
     }
 
+    /// All that is reserved: growing never moves anything, and `grow_to` says how far it goes.
     fn byte_capacity(&self) -> usize {
-        self.bytes
+        4 << 30
     }
 
     fn grow_to(&mut self, bytes: usize) -> wasmtime::Result<()> {

@@ -110,7 +110,10 @@ impl Lanes {
 
     /// It has ended.
     pub fn close(&self, lane: &Arc<Watched>) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| !Arc::ptr_eq(other, lane));
+        self.open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(other, _)| !Arc::ptr_eq(other, lane));
     }
 
     /// Looks at all of them, for ever.
@@ -125,13 +128,15 @@ impl Lanes {
                 if !lane.fences.are_up() && !lane.layout.is_void() {
                     lane.layout.forget();
                 }
-                let Doing::Running { request_id, opcode, until_ns, deadline_ms } = status.doing(lane.slot) else {
+                let Doing::Running { request_id, opcode, until_ns, deadline_ms } = status.doing(lane.slot)
+                else {
                     continue;
                 };
                 if lane.looks_left() {
                     lane.has_left.store(true, Ordering::Relaxed);
                     if cannot_interrupt.load(Ordering::Relaxed) && until_ns > 0 {
-                        status.set(lane.slot, Doing::Running { request_id, opcode, until_ns: 0, deadline_ms });
+                        status
+                            .set(lane.slot, Doing::Running { request_id, opcode, until_ns: 0, deadline_ms });
                     }
                 }
             }

@@ -4,6 +4,9 @@ use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place};
 
+const SHIP: CallOptions =
+    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(10) };
+
 fn walk() -> Function {
     Function::wasm(module(WALK), "walk").unwrap()
 }
@@ -20,13 +23,13 @@ fn function_gives_the_same_resident_shipped_and_fetched_over_both_transports() {
         let wanted = walked(&list, 64, 5_000);
         for function in [Function::resident("walk").unwrap(), walk()] {
             for fresh in [false, true, false] {
-                let options = CallOptions { fresh, ..Default::default() };
+                let options = CallOptions { fresh, ..SHIP };
                 let called = caller.call(&function, &args, options).unwrap();
                 assert_eq!(words_of(&called.output), wanted, "{function:?} over {transport:?}");
                 assert_eq!(called.node.as_deref(), Some("n0"));
             }
         }
-        let here = caller.call(&walk(), &args, CallOptions { place: Place::Fetch, ..Default::default() }).unwrap();
+        let here = caller.call(&walk(), &args, CallOptions { place: Place::Fetch, ..SHIP }).unwrap();
         assert_eq!((words_of(&here.output), here.node), (wanted.to_vec(), None));
     }
 }
@@ -40,10 +43,53 @@ fn function_over_bytes_of_two_nodes_loads_from_afar_or_hops_and_gives_the_same()
     assert_eq!(caller.nodes().len(), 2, "the file lies on both");
     let wanted = walked(&list, 0, 300);
     for function in [Function::resident("walk").unwrap(), walk()] {
-        let call = |hops: u64| caller.call(&function, &bytes_of(&[0, 300, hops]), Default::default()).unwrap();
+        let call = |hops: u64| caller.call(&function, &bytes_of(&[0, 300, hops]), SHIP).unwrap();
         let (loads, hops) = (call(0), call(1));
         assert_eq!((words_of(&loads.output), words_of(&hops.output)), (wanted.to_vec(), wanted.to_vec()));
         assert!(loads.supplied > 0 && loads.hops == 0, "{loads:?}");
         assert!(hops.hops > 50 && hops.supplied == 0, "{hops:?}");
     }
+}
+
+#[test]
+fn output_of_many_pieces_arrives_whole_and_one_that_is_larger_than_the_window_is_made_here() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "bytes", &[7; 100_000]).caller(Default::default()).unwrap();
+    // Numbers from 0 on, as many bytes as the argument says.
+    let text = r#"(module (memory (export "memory") 1) (func (export "count") (param $call i32) (result i64)
+        (local $at i32) (local $end i32) (local $number i64)
+        (local.set $at (i32.wrap_i64 (i64.load offset=40 (local.get $call))))
+        (local.set $end (i32.add (local.get $at) (i32.load (i32.wrap_i64 (i64.load offset=24 (local.get $call))))))
+        (block $done (loop $next
+          (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+          (i64.store (local.get $at) (local.get $number))
+          (local.set $number (i64.add (local.get $number) (i64.const 1)))
+          (local.set $at (i32.add (local.get $at) (i32.const 8)))
+          (br $next)))
+        (i64.load (i32.wrap_i64 (i64.load offset=24 (local.get $call))))))"#;
+    let count = Function::wasm(module(text), "count").unwrap();
+    let wanted = bytes_of(&(0..400_000).collect::<Vec<_>>());
+    for (place, node) in [(Place::Ship, Some("n0")), (Place::Fetch, None), (Place::Auto, None)] {
+        let called = caller.call(&count, &bytes_of(&[3_200_000]), CallOptions { place, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{place:?}");
+        assert_eq!(called.node.as_deref(), node, "{place:?}");
+    }
+    assert_eq!(caller.explain(&count).choice, Place::Fetch);
+}
+
+#[test]
+fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_dropped() {
+    let running = Running::start(1, sandbox());
+    let (one, other) = (running.connect(Tcp), running.connect(Shm));
+    one.put_function("walk", &walk(), false).unwrap();
+    assert!(one.put_function("walk", &walk(), false).is_err());
+    let names: Vec<_> = other.functions().unwrap().into_iter().map(|info| info.name).collect();
+    assert_eq!(names, ["walk"]);
+    let list = list(1_000, 64);
+    let caller = publish(&other, "list", &list).caller(Default::default()).unwrap();
+    let called = caller.call(&other.function("walk").unwrap(), &bytes_of(&[0, 10, 0]), SHIP).unwrap();
+    assert_eq!(words_of(&called.output), walked(&list, 0, 10));
+    other.drop_function("walk").unwrap();
+    assert_eq!(one.function("walk").unwrap_err().kind(), farpool::ErrorKind::NotFound);
 }

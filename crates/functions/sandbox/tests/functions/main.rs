@@ -1,4 +1,7 @@
 //! Functions through real nodes and sandbox processes. Names are claims: area, situation, what is expected.
 
 mod calls;
+mod examples;
+mod hostile;
 mod pool;
+mod tables;

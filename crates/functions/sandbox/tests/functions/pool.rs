@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Nodes end before their broker.
 pub struct Running {
-    pub nodes: Vec<Node>,
+    _nodes: Vec<Node>,
     broker: Broker,
 }
 
@@ -34,12 +34,13 @@ impl Running {
             assert!(node.wait_joined(Duration::from_secs(10)));
             node
         });
-        Running { nodes: nodes.collect(), broker }
+        Running { _nodes: nodes.collect(), broker }
     }
 
     /// A session over a transport.
     pub fn connect(&self, transport: TransportChoice) -> Pool {
-        let options = PoolOptions { transport, ..PoolOptions::default() };
+        let sandbox = Some(sandbox().program);
+        let options = PoolOptions { transport, sandbox, ..PoolOptions::default() };
         Pool::connect_with(&format!("farpool://{}", self.broker.address()), options).unwrap()
     }
 }

@@ -1,0 +1,101 @@
+//! The examples in C, as the modules that `examples/functions/build.sh` has built: in a real sandbox, beside plain Rust.
+
+use crate::pool::*;
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
+use farpool::TransportChoice::{Shm, Tcp};
+use farpool::function::{CallOptions, Function, Place};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const SHIP: CallOptions =
+    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(30) };
+
+/// A module of the folder that `FARPOOL_FUNCTIONS` names.
+fn example(name: &str, entry: &str) -> Function {
+    let folder = std::env::var_os("FARPOOL_FUNCTIONS").map(PathBuf::from);
+    let folder = folder.expect("FARPOOL_FUNCTIONS names the folder of modules: `make test` builds them");
+    let file = folder.join(format!("{name}.wasm"));
+    let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    Function::wasm(bytes, entry).unwrap()
+}
+
+#[test]
+fn walk_in_c_gives_what_the_resident_one_gives_over_two_nodes() {
+    let running = Running::start(2, sandbox());
+    let pool = running.connect(Tcp);
+    let list = list(100_000, 64);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    assert_eq!(caller.nodes().len(), 2);
+    let wanted = walked(&list, 0, 200);
+    for hops in [0, 1] {
+        let called = caller.call(&example("walk", "walk"), &bytes_of(&[0, 200, hops]), SHIP).unwrap();
+        assert_eq!(words_of(&called.output), wanted);
+        assert_eq!(called.hops > 0, hops == 1, "{called:?}");
+    }
+}
+
+#[test]
+fn sums_in_c_are_those_of_rust_at_a_node_and_here() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Shm);
+    let numbers: Vec<u64> =
+        (0..200_000u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let caller = publish(&pool, "numbers", &bytes_of(&numbers)).caller(Default::default()).unwrap();
+    let threshold = 1i64 << 60;
+    let passing: Vec<i64> = numbers.iter().map(|n| *n as i64).filter(|n| *n > threshold).collect();
+    let sum = passing.iter().fold(0i64, |sum, n| sum.wrapping_add(*n)) as u64;
+    for place in [Place::Ship, Place::Fetch] {
+        let options = CallOptions { place, ..SHIP };
+        let all =
+            caller.call(&example("sum", "sum"), &bytes_of(&[0, numbers.len() as u64]), options).unwrap();
+        assert_eq!(words_of(&all.output)[0], numbers.iter().fold(0u64, |sum, n| sum.wrapping_add(*n)));
+        let args = bytes_of(&[0, numbers.len() as u64, threshold as u64]);
+        let some = caller.call(&example("filter_sum", "filter_sum"), &args, options).unwrap();
+        assert_eq!(words_of(&some.output), [sum, passing.len() as u64]);
+    }
+}
+
+#[test]
+fn nearest_neighbours_are_the_same_with_vectors_and_without() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let mut random = 1u32;
+    let mut next = || {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) as f32 / (1 << 24) as f32
+    };
+    let (dimensions, count) = (24u32, 3_000u64);
+    let vectors: Vec<f32> = (0..count * u64::from(dimensions)).map(|_| next()).collect();
+    let bytes: Vec<u8> = vectors.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let caller = publish(&pool, "vectors", &bytes).caller(Default::default()).unwrap();
+    // Nearest to itself is the vector of this number.
+    let mut args = bytes_of(&[0, count]);
+    args.extend(dimensions.to_le_bytes());
+    args.extend(5u32.to_le_bytes());
+    args.extend(&bytes[1_234 * 96..1_235 * 96]);
+    let plain = caller.call(&example("knn", "knn"), &args, SHIP).unwrap().output;
+    let vectored = caller.call(&example("knn.simd", "knn"), &args, SHIP).unwrap().output;
+    assert_eq!(plain, vectored);
+    assert_eq!((plain.len(), &plain[..8], &plain[8..12]), (80, &1_234u64.to_le_bytes()[..], &[0; 4][..]));
+}
+
+#[test]
+fn json_path_finds_values_of_a_text_column_of_a_far_table() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let schema = Arc::new(Schema::new(vec![Field::new("body", DataType::Utf8, true)]));
+    let document = |row: usize| match row % 3 {
+        0 => Some(format!("{{\"user\": {{\"id\": \"u{row}\"}}}}")),
+        1 => Some("{\"user\": {}}".to_owned()),
+        _ => None,
+    };
+    let column: ArrayRef = Arc::new((0..3_000).map(document).collect::<StringArray>());
+    pool.put_table("events", Arc::clone(&schema), [RecordBatch::try_new(schema, vec![column]).unwrap()])
+        .unwrap();
+    let caller = pool.table("events").unwrap().caller(&["body"], Default::default()).unwrap();
+    let called = caller.call_each(&example("json_path", "json_path"), b"user.id", SHIP).unwrap();
+    let text = String::from_utf8_lossy(&called[0].output).into_owned();
+    assert!((0..3_000).step_by(3).all(|row| text.contains(&format!("u{row}"))), "{} bytes", text.len());
+    assert!(!text.contains("u1,") && !text.contains("\"u1\""));
+}

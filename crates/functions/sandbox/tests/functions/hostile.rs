@@ -1,0 +1,319 @@
+//! Functions that mean harm, or were made badly: each ends with its name, and nobody else notices.
+
+use crate::pool::*;
+use farpool::TransportChoice::{Shm, Tcp};
+use farpool::function::{CallOptions, Caller, CallerOptions, Function, Outcome, Place};
+use farpool::{Error, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Calls that go wrong, in turn, in one run: `FARPOOL_HOSTILE_ROUNDS`.
+const ROUNDS: usize = 200;
+
+/// A module whose entry is this body.
+fn body(text: &str) -> String {
+    format!(
+        "(module (memory (export \"memory\") 1) (func (export \"f\") (param $call i32) (result i64) {text}))"
+    )
+}
+
+/// The address of the window, plus some bytes.
+fn window(byte: i64) -> String {
+    format!("(i32.wrap_i64 (i64.add (i64.load offset=8 (local.get $call)) (i64.const {byte})))")
+}
+
+/// What ends a call, and how; the window is of 100,000 bytes, the output of 8,192.
+fn cases() -> Vec<(&'static str, String, Outcome)> {
+    use Outcome::*;
+    let output = "(i32.wrap_i64 (i64.load offset=40 (local.get $call)))";
+    let looped = "(loop $on (br $on)) (i64.const 0)";
+    vec![
+        ("load behind the window", body(&format!("(i64.load {})", window(1 << 20))), OutOfBounds),
+        ("load before the window", body(&format!("(i64.load {})", window(-4096))), OutOfBounds),
+        ("load behind the last page", body(&format!("(i64.load {})", window(102_400))), OutOfBounds),
+        ("load at the last address", body("(i64.load (i32.const -1))"), OutOfBounds),
+        ("load with an offset over 4 GiB", body("(i64.load offset=0xfffffff0 (i32.const -1))"), OutOfBounds),
+        ("load behind its heap", body("(i64.load (i32.const 65536))"), OutOfBounds),
+        (
+            "store behind its heap",
+            body("(i64.store (i32.const 0x20000000) (i64.const 1)) (i64.const 0)"),
+            OutOfBounds,
+        ),
+        (
+            "store to the window",
+            body(&format!("(i64.store {} (i64.const 1)) (i64.const 0)", window(64))),
+            ReadOnly,
+        ),
+        (
+            "bulk copy to the window",
+            body(&format!("(memory.copy {} (i32.const 0) (i32.const 64)) (i64.const 0)", window(0))),
+            OutOfBounds,
+        ),
+        (
+            "bulk copy from the window",
+            body(&format!("(memory.copy (i32.const 0) {} (i32.const 64)) (i64.const 0)", window(0))),
+            OutOfBounds,
+        ),
+        (
+            "bulk fill of the window",
+            body(&format!("(memory.fill {} (i32.const 0) (i32.const 64)) (i64.const 0)", window(0))),
+            OutOfBounds,
+        ),
+        (
+            "output bomb",
+            body(&format!(
+                "(local $at i32) (local.set $at {output}) (loop $on (i64.store (local.get $at) (i64.const 1))
+                 (local.set $at (i32.add (local.get $at) (i32.const 8))) (br $on)) (i64.const 0)"
+            )),
+            OutputFull,
+        ),
+        ("more output than there is room for", body("(i64.const 8193)"), Contract),
+        ("a number that means nothing", body("(i64.const -3000000000)"), Contract),
+        (
+            "hop to nowhere",
+            body("(i64.store offset=104 (local.get $call) (i64.const 0x7fffffffffff)) (i64.const 0)"),
+            Contract,
+        ),
+        ("a code of its own", body("(i64.const -7)"), GaveUp),
+        ("endless loop", body(looped), Deadline),
+        (
+            "endless loop of calls",
+            "(module (memory (export \"memory\") 1) (func $g (loop $on (call $h) (br $on)))
+            (func $h) (func (export \"f\") (param i32) (result i64) (call $g) (i64.const 0)))"
+                .to_owned(),
+            Deadline,
+        ),
+        (
+            "endless loop with vectors",
+            body(&format!("(drop (i8x16.splat (i32.const 1))) {looped}")),
+            Deadline,
+        ),
+        (
+            "memory bomb",
+            body("(loop $on (br_if $on (i32.ne (memory.grow (i32.const 16)) (i32.const -1)))) (unreachable)"),
+            MemoryFull,
+        ),
+        (
+            "stack overflow",
+            "(module (memory (export \"memory\") 1) (func $f (export \"f\") (param i32) (result i64)
+            (i64.add (call $f (local.get 0)) (i64.const 1))))"
+                .to_owned(),
+            StackOverflow,
+        ),
+        ("unreachable", body("(unreachable)"), Unreachable),
+        ("division by zero", body("(i64.div_u (i64.const 1) (i64.load (i32.const 0)))"), Arithmetic),
+        (
+            "overflow of a division",
+            body(
+                "(i64.div_s (i64.const 0x8000000000000000) (i64.sub (i64.load (i32.const 0)) (i64.const 1)))",
+            ),
+            Arithmetic,
+        ),
+        ("float that is no number", body("(i64.trunc_f64_s (f64.const nan))"), Arithmetic),
+        (
+            "call of nothing",
+            "(module (memory (export \"memory\") 1) (type $t (func (result i64))) (table 4 funcref)
+            (func (export \"f\") (param i32) (result i64) (call_indirect (type $t) (i32.const 1))))"
+                .to_owned(),
+            BadCall,
+        ),
+        (
+            "call of another type",
+            "(module (memory (export \"memory\") 1) (type $t (func (result i64))) (table 1 funcref)
+            (elem (i32.const 0) $g) (func $g) (func (export \"f\") (param i32) (result i64)
+            (call_indirect (type $t) (i32.const 0))))"
+                .to_owned(),
+            BadCall,
+        ),
+        (
+            "call behind the table",
+            "(module (memory (export \"memory\") 1) (type $t (func (result i64))) (table 1 funcref)
+            (func (export \"f\") (param i32) (result i64) (call_indirect (type $t) (i32.const 9))))"
+                .to_owned(),
+            BadCall,
+        ),
+    ]
+}
+
+/// Modules that are no functions, and what is said of them.
+fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
+    let with = |more: &str| format!("(module (memory (export \"memory\") 1) {more})");
+    let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
+    vec![
+        (
+            "an import",
+            with(&format!("{entry}")).replacen("(memory", "(import \"wasi\" \"exit\" (func)) (memory", 1),
+            "imports",
+        ),
+        ("a start function", with(&format!("(func $s) (start $s) {entry}")), "start function"),
+        ("no memory", format!("(module {entry})"), "one memory"),
+        ("a memory of its own", format!("(module (memory 1) {entry})"), "one memory"),
+        ("a maximum", format!("(module (memory (export \"memory\") 1 2) {entry})"), "maximum"),
+        ("too much memory", format!("(module (memory (export \"memory\") 20000) {entry})"), "more memory"),
+        ("64-bit memory", format!("(module (memory (export \"memory\") i64 1) {entry})"), "not valid"),
+        ("two memories", format!("(module (memory (export \"memory\") 1) (memory 1) {entry})"), "not valid"),
+        (
+            "no entry",
+            with("(func (export \"g\") (param i32) (result i64) (i64.const 0))"),
+            "export the entry",
+        ),
+        (
+            "another type",
+            with("(func (export \"f\") (param i64) (result i64) (i64.const 0))"),
+            "another type",
+        ),
+        (
+            "a tail call",
+            with("(func $f (export \"f\") (param i32) (result i64) (return_call $f (local.get 0)))"),
+            "not valid",
+        ),
+    ]
+}
+
+fn outcome(result: Result<farpool::function::Called, Error>) -> Outcome {
+    let error = result.expect_err("it does not end well");
+    error.how_it_ended().unwrap_or_else(|| panic!("{error}")).outcome
+}
+
+fn options(ms: u64) -> CallOptions {
+    CallOptions { place: Place::Ship, fresh: false, deadline: Duration::from_millis(ms) }
+}
+
+fn caller(pool: &farpool::Pool) -> Caller {
+    let file = publish(pool, "bytes", &[7; 100_000]);
+    file.caller(CallerOptions { output_bytes: 8_192, ..CallerOptions::default() }).unwrap()
+}
+
+/// Says that something is over when it ends.
+struct Ends<'o>(&'o AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn hostile_function_ends_with_its_name_over_and_over_and_others_are_served_meanwhile() {
+    let rounds =
+        std::env::var("FARPOOL_HOSTILE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS);
+    let running = Running::start(1, sandbox());
+    let (victim, hostile) = (running.connect(Tcp), running.connect(Shm));
+    let calls = caller(&hostile);
+    let over = AtomicBool::new(false);
+    let served = AtomicU64::new(0);
+    let list = list(2_000, 64);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let file = publish(&victim, "list", &list);
+            let caller = file.caller(CallerOptions::default()).unwrap();
+            let walk = Function::wasm(module(WALK), "walk").unwrap();
+            let wanted = walked(&list, 0, 100);
+            let mut bytes = vec![0; 4096];
+            while !over.load(Ordering::Relaxed) {
+                let called = caller.call(&walk, &bytes_of(&[0, 100, 0]), options(10_000)).unwrap();
+                assert_eq!(words_of(&called.output), wanted);
+                file.read_at(8192, &mut bytes).unwrap();
+                assert_eq!(bytes, list[8192..12_288]);
+                served.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // Also if one of them does not end as it must.
+        let _ends = Ends(&over);
+        let cases: Vec<_> = cases()
+            .into_iter()
+            .map(|(name, text, wanted)| (name, Function::wasm(module(&text), "f").unwrap(), wanted))
+            .collect();
+        for round in 0..rounds {
+            for (name, function, wanted) in &cases {
+                // Whatever takes its deadline would take most of the time.
+                if *wanted == Outcome::Deadline && round % 20 != 0 {
+                    continue;
+                }
+                let ms = if *wanted == Outcome::Deadline { 20 } else { 5_000 };
+                assert_eq!(outcome(calls.call(function, &[], options(ms))), *wanted, "{name}, round {round}");
+            }
+        }
+    });
+    assert!(served.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn module_that_is_no_function_is_refused_with_what_is_wrong() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let calls = caller(&pool);
+    let mut bad: Vec<(&str, Vec<u8>, &str)> =
+        bad_modules().into_iter().map(|(name, text, why)| (name, module(&text), why)).collect();
+    bad.push(("no module", b"hello".to_vec(), "not valid"));
+    bad.push(("half a module", module(WALK)[..100].to_vec(), "not valid"));
+    bad.push(("nothing", Vec::new(), "not valid"));
+    for (name, bytes, why) in bad {
+        let error = calls.call(&Function::wasm(bytes, "f").unwrap(), &[], options(1_000)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{name}: {error}");
+        assert!(error.to_string().contains(why), "{name}: {error}");
+    }
+    let native = Function::native(b"\x7fELF".to_vec(), "f", [1; 32], [2; 64]).unwrap();
+    let error = calls.call(&native, &[], options(1_000)).unwrap_err();
+    assert!(error.to_string().contains("native functions are not run there"), "{error}");
+}
+
+#[test]
+fn fault_says_where_in_the_module_it_was() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let text = r#"(module (memory (export "memory") 1)
+        (func $inner (param i32) (result i64) (i64.load (local.get 0)))
+        (func (export "f") (param i32) (result i64) (i64.add (call $inner (i32.const 0x20000000)) (i64.const 1))))"#;
+    let function = Function::wasm(module(text), "f").unwrap();
+    let error = caller(&pool).call(&function, &[], options(1_000)).unwrap_err();
+    let ended = error.how_it_ended().unwrap();
+    assert_eq!((ended.outcome, ended.detail), (Outcome::OutOfBounds, 0x2000_0000));
+    let names: Vec<&str> = ended.frames.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["inner", "function 1"]);
+    assert!(ended.frames.iter().all(|(_, offset)| *offset > 0));
+}
+
+#[test]
+fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let calls = caller(&pool);
+    // Sums the window for ever.
+    let text = body(&format!(
+        "(local $sum i64) (loop $on (local.set $sum (i64.add (local.get $sum) (i64.load {}))) (br $on)) (i64.const 0)",
+        window(8)
+    ));
+    let function = Function::wasm(module(&text), "f").unwrap();
+    let error = std::thread::scope(|threads| {
+        let call = threads.spawn(|| calls.call(&function, &[], options(60_000)).unwrap_err());
+        pool.delete("bytes").unwrap();
+        call.join().unwrap()
+    });
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    // All of it can be leased again.
+    let status = || pool.status().unwrap().nodes[0].counts.clone();
+    let give_up = std::time::Instant::now() + Duration::from_secs(10);
+    while status().named > 0 || status().cleaning > 0 {
+        assert!(std::time::Instant::now() < give_up, "{:?}", status());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn caller_that_leaves_ends_its_function_and_the_node_goes_on() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let endless = Function::wasm(module(&body("(loop $on (br $on)) (i64.const 0)")), "f").unwrap();
+    {
+        let options = farpool::PoolOptions { request_timeout_ms: 50, ..Default::default() };
+        let hasty = farpool::Pool::connect_with(pool.url(), options).unwrap();
+        let calls = caller(&hasty);
+        // It gives up long before the function would.
+        let slow = CallOptions { deadline: Duration::from_millis(1), ..self::options(1) };
+        let _ = calls.call(&endless, &[], slow);
+    }
+    let calls = caller(&pool);
+    let one = Function::wasm(module(&body("(i64.const 0)")), "f").unwrap();
+    assert_eq!(calls.call(&one, &[], options(5_000)).unwrap().output, b"");
+}

@@ -1,0 +1,191 @@
+//! `farpool.Function`, `farpool.Called`, and `Pool.run`.
+
+use crate::file::PyFile;
+use crate::table::PyTable;
+use crate::{errors, units};
+use farpool::Pool;
+use farpool::function::{CallOptions, Called, CallerOptions, Function, Place};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::time::Duration;
+
+/// A function to be run beside far memory.
+#[pyclass(name = "Function", module = "farpool", frozen)]
+pub(crate) struct PyFunction(pub(crate) Function);
+
+#[pymethods]
+impl PyFunction {
+    /// A WebAssembly module, and which of its exports to call.
+    #[staticmethod]
+    fn wasm(py: Python<'_>, module: Vec<u8>, entry: &str) -> PyResult<PyFunction> {
+        Function::wasm(module, entry).map(PyFunction).map_err(|error| errors::of(py, &error))
+    }
+
+    /// A function that nodes were built with: `walk`, `checksum` and `find` are everywhere.
+    #[staticmethod]
+    fn resident(py: Python<'_>, name: &str) -> PyResult<PyFunction> {
+        Function::resident(name).map(PyFunction).map_err(|error| errors::of(py, &error))
+    }
+
+    /// A shared object, which of its symbols to call, and the Ed25519 public key and signature that vouch for it.
+    #[staticmethod]
+    fn native(
+        py: Python<'_>,
+        object: Vec<u8>,
+        entry: &str,
+        key: [u8; 32],
+        signature: [u8; 64],
+    ) -> PyResult<PyFunction> {
+        let function = Function::native(object, entry, key, signature);
+        function.map(PyFunction).map_err(|error| errors::of(py, &error))
+    }
+
+    /// `resident`, `wasm` or `native`.
+    #[getter]
+    fn form(&self) -> &'static str {
+        self.0.form().word()
+    }
+
+    /// What it is called by where it runs.
+    #[getter]
+    fn entry(&self) -> &str {
+        self.0.entry()
+    }
+
+    /// SHA-256 of its bytes.
+    #[getter]
+    fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.digest())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<farpool.Function {} {:?}>", self.0.form().word(), self.0.entry())
+    }
+}
+
+/// What a call of a function gave.
+#[pyclass(name = "Called", module = "farpool", frozen)]
+pub(crate) struct PyCalled(Called);
+
+#[pymethods]
+impl PyCalled {
+    /// The bytes of the output.
+    #[getter]
+    fn output<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.output)
+    }
+
+    /// The output as a NumPy array of this type, without its own copy of what `output` would be.
+    fn numpy<'py>(&self, py: Python<'py>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("numpy")?.call_method1("frombuffer", (self.output(py), dtype))
+    }
+
+    /// The output, which must be an Arrow IPC stream, as a `pyarrow.Table`.
+    fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("pyarrow.ipc")?.call_method1("open_stream", (self.output(py),))?.call_method0("read_all")
+    }
+
+    /// Seconds that the function itself ran.
+    #[getter]
+    fn ran(&self) -> f64 {
+        self.0.ran.as_secs_f64()
+    }
+
+    /// How often it went on at another node.
+    #[getter]
+    fn hops(&self) -> u32 {
+        self.0.hops
+    }
+
+    /// Pieces of 64 KiB that it loaded from elsewhere.
+    #[getter]
+    fn supplied(&self) -> u32 {
+        self.0.supplied
+    }
+
+    /// The node where it ended; None for this machine.
+    #[getter]
+    fn node(&self) -> Option<&str> {
+        self.0.node.as_deref()
+    }
+
+    fn __repr__(&self) -> String {
+        let at = self.0.node.as_deref().unwrap_or("this machine");
+        format!("<farpool.Called: {} bytes from {at}, ran {:?}>", self.0.output.len(), self.0.ran)
+    }
+}
+
+/// How a call is to be, as Python says it.
+pub(crate) struct Asked<'a> {
+    pub(crate) columns: Option<Vec<String>>,
+    pub(crate) place: &'a str,
+    pub(crate) deadline: &'a str,
+    pub(crate) output_size: Option<&'a Bound<'a, PyAny>>,
+    pub(crate) fresh: bool,
+}
+
+/// The function that was named, or given.
+fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Function> {
+    if let Ok(function) = function.cast::<PyFunction>() {
+        return Ok(function.get().0.clone());
+    }
+    let name: String = function
+        .extract()
+        .map_err(|_| errors::invalid(py, "function is neither a farpool.Function nor the name of one"))?;
+    let found = match name.strip_prefix("resident:") {
+        Some(resident) => Function::resident(resident),
+        None => py.detach(|| pool.function(&name)),
+    };
+    found.map_err(|error| errors::of(py, &error))
+}
+
+/// `Pool.run`: one `Called` for a file, a list of them for a table.
+pub(crate) fn run<'py>(
+    py: Python<'py>,
+    pool: &Pool,
+    function: &Bound<'py, PyAny>,
+    on: &Bound<'py, PyAny>,
+    args: &[u8],
+    asked: Asked<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let function = find(py, pool, function)?;
+    let place = match asked.place {
+        "auto" => Place::Auto,
+        "ship" => Place::Ship,
+        "fetch" => Place::Fetch,
+        other => {
+            return Err(errors::invalid(py, format!("place {other:?}; auto, ship or fetch are permitted")));
+        }
+    };
+    let deadline = Duration::from_millis(units::millis(py, "deadline", asked.deadline)?);
+    let call = CallOptions { place, fresh: asked.fresh, deadline };
+    let mut options = CallerOptions::default();
+    if let Some(size) = asked.output_size {
+        options.output_bytes = u32::try_from(units::bytes("output_size", size)?).unwrap_or(u32::MAX);
+    }
+    let of = |error: farpool::Error| errors::of(py, &error);
+    if let Ok(table) = on.cast::<PyTable>() {
+        let table = table.get().usable(py)?;
+        let names = asked.columns.unwrap_or_default();
+        let columns: Vec<&str> = names.iter().map(String::as_str).collect();
+        let caller = table.caller(&columns, options).map_err(of)?;
+        let called = py.detach(|| caller.call_each(&function, args, call)).map_err(of)?;
+        let called: Vec<PyCalled> = called.into_iter().map(PyCalled).collect();
+        return Ok(called.into_pyobject(py)?.into_any());
+    }
+    if asked.columns.is_some() {
+        return Err(errors::invalid(py, "columns are those of a far table; a far file has none"));
+    }
+    let caller = match on.cast::<PyFile>() {
+        Ok(file) => file.get().usable(py)?.caller(options),
+        Err(_) => {
+            let name: String = on.extract().map_err(|_| {
+                errors::invalid(py, "functions run on a farpool.Table, a farpool.File or a file's name")
+            })?;
+            py.detach(|| pool.open(&name)?.caller(options))
+        }
+    };
+    let caller = caller.map_err(of)?;
+    let called = py.detach(|| caller.call(&function, args, call)).map_err(of)?;
+    Ok(Bound::new(py, PyCalled(called))?.into_any())
+}

@@ -1,0 +1,86 @@
+"""Functions shipped to real nodes, from Python."""
+
+from collections.abc import Iterator
+
+import numpy
+import pytest
+
+import farpool
+from farpool.demo.cluster import Cluster
+
+COUNT = 10_000
+
+
+def words(*values: int) -> bytes:
+    return numpy.array(values, dtype="<u8").tobytes()
+
+
+@pytest.fixture
+def pool(shared_cluster: Cluster) -> Iterator[farpool.Pool]:
+    with farpool.connect(shared_cluster.url) as pool:
+        yield pool
+
+
+@pytest.fixture
+def nodes(pool: farpool.Pool) -> Iterator[numpy.ndarray]:
+    """A published list of nodes of 64 bytes, each of which leads to the next but two."""
+    nodes = numpy.zeros((COUNT, 8), dtype="<u8")
+    nodes[:, 0] = (numpy.arange(COUNT) + 3) % COUNT * 64
+    nodes[:, 1] = numpy.arange(COUNT) * 5
+    pool.create("list", file_class="pinned").write_at(0, nodes.tobytes())
+    pool.publish("list")
+    yield nodes
+    pool.delete("list")
+
+
+def walked(nodes: numpy.ndarray, first: int, steps: int) -> list[int]:
+    at, total = first, 0
+    for _ in range(steps):
+        total += int(nodes[at // 64, 1])
+        at = int(nodes[at // 64, 0])
+    return [at, total]
+
+
+def test_function_resident_at_nodes_gives_what_python_computes(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
+    for on in ("list", pool.open("list")):
+        called = pool.run("resident:walk", on, words(64, 500, 0))
+        assert called.numpy("<u8").tolist() == walked(nodes, 64, 500)
+        assert called.node is not None and called.hops == 0
+
+
+def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
+    with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
+        pool.run("resident:walk", "list", b"too short")
+    with pytest.raises(farpool.FunctionError, match=r"out of bounds"):
+        pool.run("resident:walk", "list", words(1 << 40, 1, 0))
+    with pytest.raises(farpool.RefusedError, match="no such function is known there"):
+        pool.run("resident:nothing", "list")
+
+
+def test_bad_arguments_are_named(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
+    for wrong, match in [
+        ({"place": "moon"}, "auto, ship or fetch"),
+        ({"deadline": "2h"}, "2h"),
+        ({"output_size": "1GiB"}, "251658240"),
+        ({"columns": ["a"]}, "a far file has none"),
+    ]:
+        with pytest.raises(farpool.InvalidError, match=match):
+            pool.run("resident:walk", "list", words(0, 1, 0), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(farpool.NotFoundError):
+        pool.run("never put", "list")
+    with pytest.raises(farpool.InvalidError, match="published"):
+        pool.create("private", file_class="pinned").write_at(0, b"1")
+        pool.run("resident:walk", "private", words(0, 1, 0))
+
+
+def test_function_kept_by_the_pool_is_listed_until_it_is_dropped(pool: farpool.Pool) -> None:
+    function = farpool.Function.wasm(b"\0asm\1\0\0\0", "nothing")
+    pool.put_function("empty", function)
+    with pytest.raises(farpool.ExistsError):
+        pool.put_function("empty", function)
+    pool.put_function("empty", function, replace=True)
+    assert pool.functions() == ["empty"]
+    back = pool.function("empty")
+    assert (back.form, back.entry, back.digest) == ("wasm", "nothing", function.digest)
+    pool.drop_function("empty")
+    assert pool.functions() == []
