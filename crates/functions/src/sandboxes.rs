@@ -130,12 +130,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sandboxes {
-    /// Looks whether the program can be started, and keeps one in reserve.
+    /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        let spare = Some(Process::spawn(&options)?);
-        let processes = Mutex::new(Processes { spare, ..Processes::default() });
+        let processes = Mutex::new(Processes::default());
         let shared = Arc::new(Shared { options, processes, wake });
         let watched = Arc::clone(&shared);
         let watcher =
@@ -330,10 +329,18 @@ impl Shared {
         if processes.assigned.len() >= self.options.processes_max {
             return Err(Refusal::new(Code::LimitReached, self.options.processes_max as u64));
         }
-        let spare =
-            processes.spare.take().map_or_else(|| Process::spawn(&self.options), Ok).map_err(refused)?;
-        spare.begin(&owner.tenant, &self.options).map_err(refused)?;
-        let process = Arc::new(spare);
+        // The one in reserve may have ended meanwhile.
+        let reserve = processes.spare.take();
+        let begun = reserve.filter(|reserve| reserve.begin(&owner.tenant, &self.options).is_ok());
+        let process = match begun {
+            Some(process) => process,
+            None => {
+                let process = Process::spawn(&self.options).map_err(refused)?;
+                process.begin(&owner.tenant, &self.options).map_err(refused)?;
+                process
+            }
+        };
+        let process = Arc::new(process);
         processes.assigned.push(Assigned { owner: owner.clone(), process: Arc::clone(&process) });
         drop(processes);
         self.wake();
@@ -352,7 +359,10 @@ impl Shared {
             if is_over {
                 break;
             }
-            if !has_spare && let Ok(spare) = Process::spawn(&self.options) {
+            if !has_spare
+                && !assigned.is_empty()
+                && let Ok(spare) = Process::spawn(&self.options)
+            {
                 locked(&self.processes).spare = Some(spare);
             }
             let mut polled = vec![PollFd::new(woken, PollFlags::IN)];

@@ -1,6 +1,7 @@
 //! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
 //!
-//! The idea: one table, selections that keep from 1 to 100 % of it and groupings into 16 to a million groups, each in all
+//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and groupings of a
+//! selection as in table 3 of paper 001 ("Move your code, not your data"), each in all
 //! modes in turns. Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run
 //! of a query is the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of the best of the others, in the
 //! first run and in those behind it.
@@ -19,7 +20,7 @@ use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use clap::ValueEnum;
-use farpool::operators::{Agg, Plan, col};
+use farpool::operators::{Agg, Plan, col, lit};
 use farpool::table::{Mode, Report};
 use farpool::{FarTable, Pool, TransportChoice};
 use std::io::Write;
@@ -91,6 +92,9 @@ const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g100000
 const GROUPS: [u64; 5] = [16, 256, 4_096, 65_536, 1_000_000];
 /// Of a hundred rows, those that a selection keeps.
 const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
+/// Table 3 of paper 001: of a hundred rows those that are kept, and groups.
+const PAPER: [(u64, u64); 7] =
+    [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
 const ROW_BYTES: u64 = 64;
 const BATCH_ROWS: u64 = 65_536;
 const TABLE: &str = "bench-place";
@@ -116,20 +120,26 @@ struct Expected {
 enum Kind {
     Select(u64),
     Group(usize),
+    /// Of a selection, by the remainder of a number.
+    Both(u64, u64),
 }
 
 struct Query {
     name: String,
     kind: Kind,
     expected: Expected,
+    /// Groups that were seen, of a grouping of a selection.
+    seen: Vec<bool>,
 }
 
 impl Query {
     fn all() -> Vec<Query> {
-        let query = |name, kind| Query { name, kind, expected: Expected::default() };
+        let query = |name, kind| Query { name, kind, expected: Expected::default(), seen: Vec::new() };
         let select = KEPT.map(|kept| query(format!("select-{kept}%"), Kind::Select(kept)));
         let groups = [0, 1, 2, 3, 4].map(|at| query(format!("groups-{}", GROUPS[at]), Kind::Group(at)));
-        select.into_iter().chain(groups).collect()
+        let both =
+            PAPER.map(|(kept, groups)| query(format!("paper-{kept}%-{groups}"), Kind::Both(kept, groups)));
+        select.into_iter().chain(groups).chain(both).collect()
     }
 
     fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
@@ -139,6 +149,11 @@ impl Query {
             Kind::Group(at) => {
                 let key = COLUMNS[2 + at];
                 query.group_by([(key.to_owned(), col(key))], [("sum".to_owned(), Agg::Sum(col("b")))])
+            }
+            Kind::Both(kept, groups) => {
+                let key = col("c") % lit(groups as i64);
+                let kept = query.filter(col("a").lt(kept as i64));
+                kept.group_by([("key".to_owned(), key)], [("sum".to_owned(), Agg::Sum(col("b")))])
             }
         };
         query.plan().map_err(|error| Failure::Failed(error.to_string()))
@@ -209,13 +224,23 @@ impl Iterator for Maker<'_> {
         for number in self.next..self.next + count {
             let row = row(number);
             columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-            for Query { kind, expected, .. } in self.queries.iter_mut() {
+            for Query { kind, expected, seen, .. } in self.queries.iter_mut() {
                 match *kind {
                     Kind::Select(kept) if row[0] < kept as i64 => {
                         expected.rows += 1;
                         expected.sum += i128::from(row[0]) + i128::from(row[1]);
                     }
                     Kind::Select(_) => {}
+                    Kind::Both(kept, groups) if row[0] < kept as i64 => {
+                        let key = number % groups;
+                        seen.resize(groups as usize, false);
+                        expected.sum += i128::from(row[1]);
+                        if !std::mem::replace(&mut seen[key as usize], true) {
+                            expected.rows += 1;
+                            expected.sum += i128::from(key);
+                        }
+                    }
+                    Kind::Both(..) => {}
                     Kind::Group(at) => {
                         expected.sum += i128::from(row[1]);
                         if !self.seen[at][row[2 + at] as usize] {

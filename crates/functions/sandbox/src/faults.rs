@@ -81,15 +81,32 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives this thread a stack for the handler. It is never given back: a lane's thread ends soon before its process does,
-/// or is one of few.
-pub fn prepare_thread() -> io::Result<()> {
-    let stack: &'static mut [u8] = Box::leak(vec![0; STACK_BYTES].into_boxed_slice());
-    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
-    // SAFETY: the stack is memory that lives for ever and that nobody else uses.
-    match unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+/// A stack of this thread's for the handler, until it is dropped, on this thread.
+pub struct HandlerStack(*mut [u8]);
+
+impl HandlerStack {
+    /// Takes the place of what Wasmtime would make, which is too small.
+    pub fn new() -> io::Result<HandlerStack> {
+        let memory = Box::into_raw(vec![0u8; STACK_BYTES].into_boxed_slice());
+        let stack = libc::stack_t { ss_sp: memory.cast(), ss_flags: 0, ss_size: STACK_BYTES };
+        // SAFETY: the stack is memory that lives until `drop`, which takes it back first, and that nobody else uses.
+        match unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) } {
+            0 => Ok(HandlerStack(memory)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for HandlerStack {
+    fn drop(&mut self) {
+        let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        // SAFETY: no handler runs while this thread is here; once the kernel has forgotten the stack, nobody knows the
+        // memory, which `new` took out of a box.
+        unsafe {
+            if libc::sigaltstack(&none, std::ptr::null_mut()) == 0 {
+                drop(Box::from_raw(self.0));
+            }
+        }
     }
 }
 

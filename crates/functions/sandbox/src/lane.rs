@@ -2,7 +2,7 @@
 
 use crate::Process;
 use crate::engines::{Compiled, check_entry};
-use crate::faults::{self, Noted, Running};
+use crate::faults::{self, HandlerStack, Noted, Running};
 use crate::fences::Fences;
 use crate::native::{Entry, check_signature};
 use crate::space::{GROWTH_REFUSED, Layout, Space};
@@ -25,6 +25,10 @@ use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktra
 
 /// A caller that does not take its reply for this long is cut off.
 const SEND_PATIENCE_MS: u64 = 30_000;
+/// Modules that a lane keeps ready: each has its window mapped.
+const WARM_MAX: usize = 8;
+/// Functions that a lane has numbers for.
+const FUNCTIONS_MAX: usize = 4_096;
 /// Where tables that last as long as the lane begin, behind the record.
 const TABLES_AT: u64 = CALL_AT + 256;
 
@@ -39,6 +43,17 @@ struct Warm {
     store: Store<()>,
     entry: TypedFunc<i32, i64>,
     space: Arc<Space>,
+    /// The call that used it last.
+    used: u64,
+}
+
+impl Warm {
+    /// What is left of it.
+    fn into_space(self) -> Arc<Space> {
+        // The module goes first: it is in the space.
+        drop(self.store);
+        self.space
+    }
 }
 
 /// What is at hand while a lane lasts.
@@ -47,6 +62,8 @@ struct Serving<'p> {
     watched: Arc<Watched>,
     cannot_interrupt: CannotInterrupt,
     functions: Vec<Function>,
+    /// Calls so far.
+    calls: u64,
     /// Spaces that no module is in.
     spare: Vec<Arc<Space>>,
     /// Of native functions.
@@ -68,7 +85,7 @@ pub fn serve(process: &Process, setup: LaneSetup) -> io::Result<()> {
 }
 
 fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
-    faults::prepare_thread()?;
+    let _stack = HandlerStack::new()?;
     let LaneSetup { slot, connection, mut window } = setup;
     let fences = Fences::new(window.words.as_ref(), std::mem::take(&mut window.fences))?;
     let socket = connection.descriptors().first().ok_or(io::ErrorKind::InvalidData)?.try_clone_to_owned()?;
@@ -83,6 +100,7 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
         watched: Arc::clone(&watched),
         cannot_interrupt: process.lanes.open(Arc::clone(&watched)),
         functions: Vec::new(),
+        calls: 0,
         spare: Vec::new(),
         space: None,
         parts: encode_parts(&parts),
@@ -130,13 +148,14 @@ impl Serving<'_> {
         let slot = self.watched.slot;
         while let Some((header, request)) = lane.next()? {
             let answer = match request {
-                Request::CallFunction(call) => {
+                Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
                     let Some((to, called)) = self.call(lane, header, call) else { return Ok(()) };
                     status.set(slot, Doing::Replying);
                     send_called(lane, &to, called)?;
                     status.set(slot, Doing::Waiting);
                     continue;
                 }
+                Request::CallFunction(_) => Err(Refusal::new(Code::NoSuchFunction, 0)),
                 Request::UseFunction(wanted) => self.use_function(&wanted).map(Reply::UseFunction),
                 Request::PutFunction(put) => self.put_function(&put).map(Reply::PutFunction),
                 Request::PutColumns(put) => {
@@ -151,15 +170,18 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn numbered(&mut self, function: Function) -> FunctionUsed {
+    fn numbered(&mut self, function: Function) -> Result<FunctionUsed, Refusal> {
+        if self.functions.len() >= FUNCTIONS_MAX {
+            return Err(Refusal::new(Code::LimitReached, FUNCTIONS_MAX as u64));
+        }
         self.functions.push(function);
-        FunctionUsed { number: self.functions.len() as u32 - 1 }
+        Ok(FunctionUsed { number: self.functions.len() as u32 - 1 })
     }
 
     fn module(&mut self, compiled: Compiled, entry: &str) -> Result<FunctionUsed, Refusal> {
         check_entry(&compiled, entry).map_err(bad)?;
         let entry = compiled.instances.module().get_export_index(entry).ok_or(bad(FunctionFault::NoEntry))?;
-        Ok(self.numbered(Function::Module { compiled, entry, warm: None }))
+        self.numbered(Function::Module { compiled, entry, warm: None })
     }
 
     fn use_function(&mut self, wanted: &UseFunction) -> Result<FunctionUsed, Refusal> {
@@ -171,7 +193,7 @@ impl Serving<'_> {
             }
             FunctionForm::Native => {
                 let entry = self.process.objects.entry(&wanted.digest, &wanted.entry).ok_or(unknown)?;
-                Ok(self.numbered(Function::Native(entry.map_err(bad)?)))
+                self.numbered(Function::Native(entry.map_err(bad)?))
             }
             FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, wanted.form as u64)),
         }
@@ -192,7 +214,7 @@ impl Serving<'_> {
                 check_signature(&put.bytes, put.signature.first(), &process.keys)?;
                 let hash = process.objects.load(&put.bytes).map_err(bad)?;
                 let entry = process.objects.entry(&hash, &put.entry).ok_or(bad(FunctionFault::NotLoaded))?;
-                Ok(self.numbered(Function::Native(entry.map_err(bad)?)))
+                self.numbered(Function::Native(entry.map_err(bad)?))
             }
             FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, put.form as u64)),
         }
@@ -220,6 +242,27 @@ impl Serving<'_> {
         }
     }
 
+    /// Makes a module ready in the place of what was, or of the one that was used least lately if there are many.
+    fn warm_anew(
+        &mut self,
+        former: Option<Warm>,
+        compiled: &Compiled,
+        entry: &ModuleExport,
+    ) -> wasmtime::Result<Warm> {
+        self.spare.extend(former.map(Warm::into_space));
+        let warm = |function: &Function| match function {
+            Function::Module { warm: Some(warm), .. } => Some(warm.used),
+            _ => None,
+        };
+        if self.spare.is_empty() && self.functions.iter().filter_map(warm).count() >= WARM_MAX {
+            let least = self.functions.iter_mut().filter(|function| warm(function).is_some());
+            if let Some(Function::Module { warm: ready, .. }) = least.min_by_key(|function| warm(function)) {
+                self.spare.extend(ready.take().map(Warm::into_space));
+            }
+        }
+        self.warm(compiled, entry)
+    }
+
     /// Makes a module ready.
     fn warm(&mut self, compiled: &Compiled, entry: &ModuleExport) -> wasmtime::Result<Warm> {
         let space = self.spare_space()?;
@@ -237,7 +280,7 @@ impl Serving<'_> {
         let function = instance.get_module_export(&mut store, entry).and_then(|export| export.into_func());
         let function = function.ok_or_else(|| wasmtime::Error::msg("the entry is not there"))?;
         let entry = function.typed(&store)?;
-        Ok(Warm { store, entry, space })
+        Ok(Warm { store, entry, space, used: 0 })
     }
 
     /// Writes the record and what it leads to. Nothing if that does not fit.
@@ -264,15 +307,11 @@ impl Serving<'_> {
         Some(())
     }
 
-    /// Runs a function: what to answer to what. Nothing if the caller has left.
+    /// Runs a function that there is: what to answer to what. Nothing if the caller has left.
     fn call(&mut self, lane: &mut Lane, header: Header, call: CallFunction) -> Option<(Header, Called)> {
         self.output = None;
         let index = call.number as usize;
-        let Some(function) = self.functions.get_mut(index) else {
-            return send(lane, &header, Err(Refusal::new(Code::NoSuchFunction, 0)))
-                .ok()
-                .map(|()| (header, called(Outcome::Contract, 0)));
-        };
+        let function = self.functions.get_mut(index)?;
         match function {
             Function::Native(entry) => {
                 let entry = *entry;
@@ -287,9 +326,9 @@ impl Serving<'_> {
             }
             Function::Module { compiled, entry, warm } => {
                 let (compiled, entry) = (compiled.clone(), *entry);
-                let mut ready = match warm.take().filter(|_| !call.fresh) {
-                    Some(ready) => ready,
-                    None => match self.warm(&compiled, &entry) {
+                let mut ready = match warm.take() {
+                    Some(ready) if !call.fresh => ready,
+                    other => match self.warm_anew(other, &compiled, &entry) {
                         Ok(ready) => ready,
                         Err(_) => {
                             return Some((header, called(Outcome::MemoryFull, self.process.heap_bytes)));
@@ -301,7 +340,9 @@ impl Serving<'_> {
                 if !cannot {
                     ready.store.set_epoch_deadline(1);
                 }
-                let Warm { mut store, entry, space } = ready;
+                self.calls += 1;
+                let used = self.calls;
+                let Warm { mut store, entry, space, .. } = ready;
                 let result =
                     self.run(lane, header, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
                 // After a fault its heap may be anything.
@@ -312,7 +353,7 @@ impl Serving<'_> {
                     drop(store);
                     self.spare.push(space);
                 } else if let Some(Function::Module { warm, .. }) = self.functions.get_mut(index) {
-                    *warm = Some(Warm { store, entry, space });
+                    *warm = Some(Warm { store, entry, space, used });
                 }
                 result
             }
