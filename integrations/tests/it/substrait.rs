@@ -6,7 +6,7 @@
 use crate::PLACEMENTS;
 use crate::answers::{Answer, Exactness, Queries, answer_of};
 use crate::plans::{Bench, bench, lines, place, texts};
-use crate::pools::{Cluster, FARPOOL_SQL, command, embedded, files, put, session_in, soon, stem};
+use crate::pools::{Cluster, FARPOOL_SQL, Process, command, embedded, files, put, session_in, soon, stem};
 use arrow::ipc::reader::StreamReader;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::collect;
@@ -473,7 +473,7 @@ fn bytes_that_were_changed_are_read_or_refused() {
 #[test]
 fn the_command_writes_a_plan_and_runs_one() {
     let cluster = Cluster::start("256MiB");
-    let batch = crate::plans::sales().slice(0, 100_000);
+    let batch = crate::plans::sales();
     cluster.pool.put_table("sales", batch.schema(), [batch.clone()]).expect("put");
     let run = |args: &[&str], input: &[u8]| {
         let mut child = command(FARPOOL_SQL)
@@ -532,6 +532,15 @@ fn the_command_writes_a_plan_and_runs_one() {
     let beside = texts(&told["scans"][0], "beside_the_data");
     assert!(beside.iter().any(|step| step.contains("group by")), "{told}");
     assert_eq!(told["scans"][0]["actual"]["placement"], "ship", "{told}");
+    let worker =
+        || Process::start(FARPOOL_SQL, &["worker", "--listen", "127.0.0.1:0", "--pool", cluster.pool.url()]);
+    let workers = [worker(), worker()];
+    let divided = ["--workers", &workers[0].ready, "--workers", &workers[1].ready, "--explain", "--json"];
+    let plan = run(&["-c", "SELECT count(*) AS n FROM sales WHERE item >= 0", "--to-substrait", "-"], b"").1;
+    let (code, found, told) = run(&[&["--substrait", "-", "--format", "csv"], &divided[..]].concat(), &plan);
+    assert_eq!((code, &found[..]), (Some(0), &b"n\n470000\n"[..]), "{told}");
+    let told: Value = serde_json::from_str(&told).expect("one object");
+    assert_eq!(told["tasks"].as_array().expect("a list").len(), 2, "{told}");
     for (args, input, said) in [
         (&["--substrait", "-"][..], &b"no plan"[..], "not a plan in protobuf"),
         (&["--substrait", "nowhere.bin"], b"", "--substrait nowhere.bin"),

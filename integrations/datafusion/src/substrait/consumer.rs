@@ -198,7 +198,7 @@ fn parts_of(plan: &LogicalPlan) -> Result<Vec<u64>> {
             projection.expr.iter().map(count).collect::<Result<_>>()?
         }
         // Columns go through, or are made anew and stay whole.
-        (_, [below @ ..]) => {
+        (_, below) => {
             let through: Vec<u64> = below.iter().flatten().copied().collect();
             if through.len() == columns { through } else { vec![1; columns] }
         }
