@@ -78,7 +78,7 @@ pub(crate) struct PushArgs {
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:  farpool fn run walk --on list --arg u64:0 --arg u64:1000 --arg u64:0 --show u64\n           \
-    farpool fn run json_path.wasm --table events --columns body --arg text:user.id --show text\n           \
+    farpool fn run json_path.wasm --table events --columns body --arg u64:0 --arg text:user.id --show hex\n           \
     farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex"
 )]
 pub(crate) struct RunArgs {

@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// How often lanes are looked at while there are any.
@@ -74,6 +74,8 @@ pub struct Sandboxes {
 struct Shared {
     options: SandboxOptions,
     processes: Mutex<Processes>,
+    /// Somebody waits, and it has been tried.
+    made: Condvar,
     /// A byte wakes the watcher.
     wake: UnixStream,
 }
@@ -82,6 +84,10 @@ struct Shared {
 struct Processes {
     assigned: Vec<Assigned>,
     spare: Option<Process>,
+    /// Somebody waits for one.
+    is_wanted: bool,
+    /// Why none could be started when it was tried last.
+    failed: Option<String>,
     is_over: bool,
 }
 
@@ -135,7 +141,7 @@ impl Sandboxes {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let processes = Mutex::new(Processes::default());
-        let shared = Arc::new(Shared { options, processes, wake });
+        let shared = Arc::new(Shared { options, processes, made: Condvar::new(), wake });
         let watched = Arc::clone(&shared);
         let watcher =
             std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
@@ -161,6 +167,7 @@ impl Sandboxes {
 impl Drop for Sandboxes {
     fn drop(&mut self) {
         locked(&self.shared.processes).is_over = true;
+        self.shared.made.notify_all();
         self.shared.wake();
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
@@ -317,10 +324,6 @@ impl Shared {
 
     /// The owner's process: one that is there, or the one in reserve.
     fn process(&self, owner: &Owner) -> Result<Arc<Process>, Refusal> {
-        let refused = |error: io::Error| {
-            eprintln!("farpool: starting {}: {error}", self.options.program.display());
-            Refusal::new(Code::NoSandbox, 0)
-        };
         let mut processes = locked(&self.processes);
         let is_theirs = |one: &&Assigned| one.owner == *owner && !locked(&one.process.state).is_gone;
         if let Some(one) = processes.assigned.iter().find(is_theirs) {
@@ -329,15 +332,14 @@ impl Shared {
         if processes.assigned.len() >= self.options.processes_max {
             return Err(Refusal::new(Code::LimitReached, self.options.processes_max as u64));
         }
-        // The one in reserve may have ended meanwhile.
-        let reserve = processes.spare.take();
-        let begun = reserve.filter(|reserve| reserve.begin(&owner.tenant, &self.options).is_ok());
-        let process = match begun {
-            Some(process) => process,
-            None => {
-                let process = Process::spawn(&self.options).map_err(refused)?;
-                process.begin(&owner.tenant, &self.options).map_err(refused)?;
-                process
+        let process = loop {
+            let Some(process) = processes.spare.take() else {
+                processes = self.wait_made(processes)?;
+                continue;
+            };
+            // The one in reserve may have ended meanwhile.
+            if process.begin(&owner.tenant, &self.options).is_ok() {
+                break process;
             }
         };
         let process = Arc::new(process);
@@ -347,23 +349,54 @@ impl Shared {
         Ok(process)
     }
 
+    /// Waits until there is one in reserve. The watcher starts them all: they end with the thread that did.
+    fn wait_made<'p>(
+        &self,
+        mut processes: MutexGuard<'p, Processes>,
+    ) -> Result<MutexGuard<'p, Processes>, Refusal> {
+        (processes.is_wanted, processes.failed) = (true, None);
+        self.wake();
+        while processes.spare.is_none() && processes.failed.is_none() && !processes.is_over {
+            processes = self.made.wait(processes).unwrap_or_else(PoisonError::into_inner);
+        }
+        match processes.failed.take() {
+            None if !processes.is_over => Ok(processes),
+            failed => {
+                let why = failed.unwrap_or_else(|| "it is being stopped".to_owned());
+                eprintln!("farpool: starting {}: {why}", self.options.program.display());
+                Err(Refusal::new(Code::NoSandbox, 0))
+            }
+        }
+    }
+
+    /// Starts one to be kept in reserve.
+    fn make(&self) {
+        let made = Process::spawn(&self.options);
+        let mut processes = locked(&self.processes);
+        processes.is_wanted = false;
+        match made {
+            Ok(process) => processes.spare = Some(process),
+            Err(error) => processes.failed = Some(error.to_string()),
+        }
+        self.made.notify_all();
+    }
+
     /// Watches until it is over.
     fn watch(&self, woken: &UnixStream) {
         let _ = woken.set_nonblocking(true);
         loop {
-            let (assigned, has_spare, is_over): (Vec<Arc<Process>>, _, _) = {
+            let (assigned, needs_one, is_over): (Vec<Arc<Process>>, _, _) = {
                 let processes = locked(&self.processes);
-                let assigned = processes.assigned.iter().map(|one| Arc::clone(&one.process)).collect();
-                (assigned, processes.spare.is_some(), processes.is_over)
+                let assigned: Vec<_> =
+                    processes.assigned.iter().map(|one| Arc::clone(&one.process)).collect();
+                let is_used = processes.is_wanted || !assigned.is_empty();
+                (assigned, processes.spare.is_none() && is_used, processes.is_over)
             };
             if is_over {
                 break;
             }
-            if !has_spare
-                && !assigned.is_empty()
-                && let Ok(spare) = Process::spawn(&self.options)
-            {
-                locked(&self.processes).spare = Some(spare);
+            if needs_one {
+                self.make();
             }
             let mut polled = vec![PollFd::new(woken, PollFlags::IN)];
             polled.extend(assigned.iter().map(|process| PollFd::new(&process.control, PollFlags::IN)));

@@ -134,7 +134,7 @@ impl Stage {
     ) -> Result<Stage, Failure> {
         waiting::choose(way);
         let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
-        let address = format!("farpool://{}", address.rsplit(' ').next().unwrap_or_default());
+        let address = address.rsplit(' ').next().unwrap_or_default().to_owned();
         let memory = (2 * args.size + (256 << 20)).to_string();
         let mut node =
             vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
