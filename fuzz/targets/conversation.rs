@@ -99,7 +99,7 @@ fuzz_target!(|input: &[u8]| {
             Next::Continue => {}
             Next::Bytes(_) => unreachable!("no scans here"),
             Next::Memory(_) => unreachable!("nothing is shared here"),
-            Next::HangUp => return,
+            Next::HandOver(_) | Next::HangUp => return,
         }
     }
 });

@@ -193,7 +193,7 @@ impl Elsewhere<'_> {
     fn ask(&mut self, first: u64) -> Result<Vec<u8>, Stopped> {
         let away = Called { outcome: Outcome::Away, detail: first, ..called() };
         answer(self.lane, &self.asked, away).map_err(|_| Stopped::Left)?;
-        match self.lane.next() {
+        match self.lane.take_request() {
             Ok(Some((header, Request::Supply(supply)))) if supply.at == first => {
                 self.asked = header;
                 Ok(supply.bytes.into_vec())
@@ -237,7 +237,7 @@ impl Successor for ResidentLane {
         let mut used: Vec<Arc<dyn Resident>> = Vec::new();
         let mut columns = Vec::new();
         let mut output = Vec::new();
-        while let Some((header, request)) = lane.next()? {
+        while let Some((header, request)) = lane.take_request()? {
             let reply = match request {
                 Request::UseFunction(wanted) => self.find(&wanted).map(|function| {
                     used.push(function);

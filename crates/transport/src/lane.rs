@@ -106,7 +106,7 @@ impl Lane {
     }
 
     /// Waits for the next request. Nothing at the end of the connection, or if the peer breaks the protocol.
-    pub fn next(&mut self) -> io::Result<Option<(Header, Request)>> {
+    pub fn take_request(&mut self) -> io::Result<Option<(Header, Request)>> {
         loop {
             let mut wanted = HEADER_BYTES;
             if let Some(head) = self.frame[..self.filled].first_chunk::<HEADER_BYTES>() {

@@ -20,18 +20,37 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The function that is shipped, in WebAssembly text.
-const WALK: &str = include_str!("../../../../examples/functions/walk.wat");
+/// The function that is shipped, in WebAssembly text: a module of one function. Arguments and output are those of
+/// `examples/functions/walk.wat`, but it does not hop.
+const WALK: &str = r#"(module (memory (export "memory") 1)
+  (func (export "walk") (param $call i32) (result i64)
+    (local $window i64) (local $at i64) (local $left i64) (local $sum i64) (local $from i32) (local $node i32)
+    (local.set $window (i64.load offset=8 (local.get $call)))
+    (local.set $from (i32.wrap_i64 (i64.load offset=24 (local.get $call))))
+    (local.set $at (i64.load (local.get $from)))
+    (local.set $left (i64.load offset=8 (local.get $from)))
+    (block $done (loop $step
+      (br_if $done (i64.eqz (local.get $left)))
+      (local.set $node (i32.wrap_i64 (i64.add (local.get $window) (local.get $at))))
+      (local.set $sum (i64.add (local.get $sum) (i64.load offset=8 (local.get $node))))
+      (local.set $at (i64.load (local.get $node)))
+      (local.set $left (i64.sub (local.get $left) (i64.const 1)))
+      (br $step)))
+    (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $at))
+    (i64.store offset=8 (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
+    (i64.const 16))"#;
 /// Bytes of a node of the list.
 const NODE_BYTES: usize = 64;
 /// What a page read fetches.
 const PAGE_BYTES: usize = 8 << 10;
-/// A round trip to local memory (paper 001: 110 ns; measured here besides).
+/// Calls before those that count.
 const WARM_UP: usize = 200;
+/// Native functions that are used for the first time: each stays in its process.
+const NATIVES: u64 = 50;
 
 /// Calls of shipped functions: resident, Wasm, native, beside empty round trips, page reads and thread migration.
 #[derive(clap::Args)]
-#[command(after_help = "Example:  farpool bench functions --calls 1000 --waiting spin --waiting park")]
+#[command(after_help = "Example:  farpool bench functions --calls 1000 --waiting adaptive --waiting park")]
 pub(crate) struct FunctionArgs {
     /// Calls of each kind, in all rounds; of first uses a tenth
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
@@ -40,7 +59,7 @@ pub(crate) struct FunctionArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// How all sides wait: spin, adaptive, park; may be given several times
-    #[arg(long, value_name = "HOW", value_parser = units::waiting, default_values = ["spin", "park"])]
+    #[arg(long, value_name = "HOW", value_parser = units::waiting, default_values = ["adaptive", "park"])]
     waiting: Vec<Waiting>,
     /// Bytes of the list that is walked
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
@@ -154,10 +173,6 @@ impl Stage {
 
 /// A module that no other has the bytes of: `walk`, so many other functions, and a number.
 fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
-    let mut text = WALK.trim_end().trim_end_matches(')').to_owned();
-    text.push(')');
-    // The last parenthesis of a whole function stays; that of the module follows.
-    let text = text.trim_end_matches(')').to_owned() + "))";
     let mut more = String::new();
     for index in 1..functions {
         more += &format!(
@@ -172,8 +187,10 @@ fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
             8 * (index + 1)
         );
     }
-    more += &format!("(func (result i64) (i64.const {number})))");
-    wat::parse_str(text.clone() + &more).map_err(|error| Failure::Failed(format!("the module: {error}")))
+    // What makes it another module: a global costs nothing to compile.
+    more += &format!("(global i64 (i64.const {number})))");
+    wat::parse_str(WALK.to_owned() + "\n" + &more)
+        .map_err(|error| Failure::Failed(format!("the module: {error}")))
 }
 
 fn timed<T>(kind: &mut Kind, run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -191,9 +208,10 @@ fn check(got: &[u8], wanted: &[u8], what: &str) -> Outcome {
     }
 }
 
-/// A native function, signed by a key of this run, which nodes are told of.
+/// A native function, signed by a key of this run, which nodes are told of, and others that differ from it by a number.
 struct Native {
     function: Function,
+    others: Vec<Function>,
     keys: tempfile::NamedTempFile,
 }
 
@@ -308,10 +326,13 @@ impl Point {
 fn native(file: &std::path::Path) -> Result<Native, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
-    let (function, key) = function::signed_once(bytes, "walk")?;
+    // Behind the sections of an object nobody looks.
+    let objects = (0..=NATIVES).map(|number: u64| [&bytes[..], &number.to_le_bytes()].concat());
+    let (mut others, key) = function::signed_once(objects, "walk")?;
+    let function = others.pop().ok_or_else(|| Failure::failed("no object was signed"))?;
     let mut keys = tempfile::NamedTempFile::new()?;
     writeln!(keys, "{key}")?;
-    Ok(Native { function, keys })
+    Ok(Native { function, others, keys })
 }
 
 fn measure(
@@ -366,7 +387,6 @@ fn measure(
     let first_each = firsts.div_ceil(args.rounds as usize);
     let mut page = vec![0; PAGE_BYTES];
     let pages = list.next.len() * NODE_BYTES / PAGE_BYTES;
-    let mut native_first = native;
     for round in 0..args.rounds as usize {
         let calls = |kind: &mut Kind, function: &Function, fresh: bool| -> Outcome {
             for _ in 0..if round == 0 { WARM_UP } else { WARM_UP / 10 } {
@@ -400,9 +420,9 @@ fn measure(
             check(&page[..8], &wanted.to_le_bytes(), PAGE)?;
         }
         if let Some(native) = native {
-            if let Some(first) = native_first.take() {
-                let called =
-                    timed(&mut kinds[9], || Ok(caller.call(&first.function, &step, shipped(false))?))?;
+            let each = native.others.len().div_ceil(args.rounds as usize);
+            for function in native.others.iter().skip(round * each).take(each) {
+                let called = timed(&mut kinds[9], || Ok(caller.call(function, &step, shipped(false))?))?;
                 check(&called.output, &one, "native")?;
             }
             calls(&mut kinds[10], &native.function, false)?;

@@ -340,7 +340,8 @@ impl Caller {
             let (called, output) = self.call_at(&places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
             let took_ns = self.session.host.now().0.saturating_sub(begun.0);
-            if called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0 {
+            let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
+            if is_plain && self.is_learning(options.place) {
                 self.note(function, station.links(), called.ran_ns, took_ns, output.len() as u64);
             }
             match called.outcome {

@@ -87,6 +87,12 @@ impl Caller {
         program.components().count() == 1 || program.is_file()
     }
 
+    /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.
+    pub(super) fn is_learning(&self, place: Place) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        place == Place::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
+    }
+
     /// Learns from a call at one station: what it ran, and what it took in all.
     pub(super) fn note(
         &self,
@@ -130,5 +136,7 @@ impl Caller {
     }
 }
 
+/// So many calls tell enough of those behind them.
+const FEW_CALLS: u64 = 16;
 /// An output that travels in no time of its own.
 const SMALL_BYTES: u64 = 64 << 10;

@@ -109,11 +109,11 @@ impl Engines {
         let interruption = module::check(bytes, heap_bytes)?;
         let module = Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
         let hash = digest(bytes);
-        if let Some(cache) = cache
-            && let Ok(artefact) = module.serialize()
-        {
-            // Without it the module is compiled again next time.
-            let _ = write_artefact(cache, &self.artefact_name(&hash, interruption), &artefact);
+        if let Some(cache) = cache.and_then(|cache| cache.try_clone().ok()) {
+            let (module, name) = (module.clone(), self.artefact_name(&hash, interruption));
+            // Nobody waits for it; without it the module is compiled again next time.
+            let keep = move || module.serialize().map(|artefact| write_artefact(&cache, &name, &artefact));
+            let _ = std::thread::Builder::new().name("farpool-keep".into()).spawn(keep);
         }
         self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)
     }

@@ -146,7 +146,7 @@ impl Serving<'_> {
     fn serve(&mut self, lane: &mut Lane) -> io::Result<()> {
         let status = &self.process.status;
         let slot = self.watched.slot;
-        while let Some((header, request)) = lane.next()? {
+        while let Some((header, request)) = lane.take_request()? {
             let answer = match request {
                 Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
                     let Some((to, called)) = self.call(lane, header, call) else { return Ok(()) };
@@ -396,7 +396,7 @@ impl Serving<'_> {
             let lane = &mut *lane.borrow_mut();
             let got = send_called(lane, &asked.get(), called(Outcome::Away, first)).and_then(|()| {
                 status.set(slot, Doing::Waiting);
-                lane.next()
+                lane.take_request()
             });
             let Ok(Some((header, Request::Supply(supply)))) = got else {
                 has_left.set(true);

@@ -66,6 +66,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         return Ok(());
     };
     farpool_transport::waiting::choose(waiting);
+    if !keys.is_empty() {
+        Objects::warm_up();
+    }
     let status = Status::of(status)?;
     let opens_files = lockdown::lock_down(cache.as_ref(), heap_bytes)?;
     // Where the kernel cannot hold it to them, it opens none.

@@ -142,7 +142,7 @@ fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     vec![
         (
             "an import",
-            with(&format!("{entry}")).replacen("(memory", "(import \"wasi\" \"exit\" (func)) (memory", 1),
+            with(entry).replacen("(memory", "(import \"wasi\" \"exit\" (func)) (memory", 1),
             "imports",
         ),
         ("a start function", with(&format!("(func $s) (start $s) {entry}")), "start function"),
