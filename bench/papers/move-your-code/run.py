@@ -102,7 +102,10 @@ def functions(args: argparse.Namespace) -> dict:
 
 def first_table(found: dict) -> list[str]:
     """Instructions that a core could have done while it waits."""
-    rows = [[name, f"{ns:,} ns, paper", *(f"{ns * WIDTH * clock:,.0f}" for clock in CLOCKS)] for name, ns in PAPER_NS.items()]
+    rows = [
+        [name, f"{ns:,} ns, paper", *(f"{ns * WIDTH * clock:,.0f}" for clock in CLOCKS)]
+        for name, ns in PAPER_NS.items()
+    ]
     seen = {}
     for point in found["points"]:
         way = f"{point['transport']}, {point['waiting']}"
@@ -128,7 +131,10 @@ def second_table(found: dict) -> list[str]:
             rows.append([kind["kind"], way, kind["median_us"], beyond, accesses, *paper])
     header = ["call", "over", "us", "beyond an empty round trip", "pays from accesses", "paper, us", "paper, accesses"]
     access = [
-        [f"{point['transport']}, {point['waiting']}", *(f"{name} {ns:.1f} ns" for name, ns in point["access_ns"].items())]
+        [
+            f"{point['transport']}, {point['waiting']}",
+            *(f"{name} {ns:.1f} ns" for name, ns in point["access_ns"].items()),
+        ]
         for point in found["points"]
     ]
     width = max(len(row) for row in access)
@@ -157,11 +163,22 @@ def third_table(runs: list) -> list[str]:
         for cell in run["cells"]:
             fetch, ship, split, auto = (cell["seconds"][mode] for mode in ("fetch", "ship", "split", "auto"))
             remote, _, shipped = PAPER_TABLE_3[cell["query"]]
-            rows.append(
-                [cell["query"].removeprefix("paper-"), run["link"], *(f"{s * 1e3:.1f}" for s in (fetch, ship, split, auto)),
-                 fetch / ship, fetch / auto, auto / min(fetch, ship, split), remote / shipped]
-            )  # fmt: skip
-    header = ["kept-groups", "over", "fetch ms", "ship", "split", "auto", "fetch/ship", "fetch/auto", "auto/best", "paper: remote/ship"]
+            times = [f"{seconds * 1e3:.1f}" for seconds in (fetch, ship, split, auto)]
+            over_best = auto / min(fetch, ship, split)
+            name = cell["query"].removeprefix("paper-")
+            rows.append([name, run["link"], *times, fetch / ship, fetch / auto, over_best, remote / shipped])
+    header = [
+        "kept-groups",
+        "over",
+        "fetch ms",
+        "ship",
+        "split",
+        "auto",
+        "fetch/ship",
+        "fetch/auto",
+        "auto/best",
+        "paper: remote/ship",
+    ]
     return ["## Table 3: groupings of a selection", "", *table(header, rows)]
 
 
@@ -179,7 +196,9 @@ def main() -> None:
         found["groups"] = groups(args)
         lines += third_table(found["groups"])
     print("\n".join(lines))
-    print("Both sides on one machine: loopback is not a network. The paper's times are of two sockets and message queues.")
+    print(
+        "Both sides on one machine: loopback is not a network. The paper's times are of two sockets and message queues."
+    )
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
 
