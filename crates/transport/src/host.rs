@@ -230,7 +230,9 @@ impl Host for Machine {
         match to {
             Dial::Broker { address } => connect(address, Identity::Broker),
             Dial::Node { address, node } => connect(address, Identity::Node(node)),
-            Dial::Local { socket, space } => shm::connect(socket, Arc::clone(space), deadline),
+            Dial::Local { socket, space } => {
+                shm::connect_for(self.client, socket, Arc::clone(space), deadline)
+            }
         }
     }
 

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Lanes kept for the next call, of one node and kind.
 const IDLE_LANES_MAX: usize = 8;
+/// Fresh lanes of a call that may be cut off.
+const CUTS_MAX: u32 = 2;
 /// Times that a call may hop.
 const HOPS_MAX: u32 = 1 << 20;
 
@@ -402,6 +404,7 @@ impl Caller {
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
         let key = (station.key(), Side::of(call.function), call.output_bytes);
+        let mut cuts = 0;
         let mut idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
         loop {
             let was_idle = idle.is_some();
@@ -410,7 +413,8 @@ impl Caller {
                 None => self.open(places, station, key.1, key.2)?,
             };
             match self.call_on(places, station, &mut lane, call) {
-                Err(LinkError::Cut(_)) if was_idle => {}
+                // Its process may just have ended for another call's sake; a function can be called again.
+                Err(LinkError::Cut(_)) if was_idle || cuts < CUTS_MAX => cuts += u32::from(!was_idle),
                 Ok(result) => {
                     // A process that has ended takes its lanes along.
                     if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {

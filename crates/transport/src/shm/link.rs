@@ -10,7 +10,7 @@ use farpool_wire::control::{Attach, Attached};
 use farpool_wire::data::Span;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::{HEADER_BYTES, REGION_BYTES_MAX};
-use farpool_wire::{Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError, mutant};
+use farpool_wire::{ClientId, Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError, mutant};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -160,10 +160,21 @@ pub struct ShmLink<S> {
     space: Arc<ShmSpace>,
 }
 
-/// Connects to a node's local socket and greets.
-pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+/// Connects to a node's local socket and greets, for a client that has several links.
+pub fn connect_for(
+    client: ClientId,
+    socket: &str,
+    space: Arc<ShmSpace>,
+    deadline: MonoNs,
+) -> Result<Box<dyn Link>, LinkError> {
     let ring = RingStream::connect(socket, deadline).map_err(broken)?;
-    Ok(Box::new(ShmLink::over(ring, space, deadline)?))
+    let control = FrameLink::greet_for(client, ring, Transport::Shm, deadline)?;
+    Ok(Box::new(ShmLink { control, space }))
+}
+
+/// The same for whoever is a client by this link alone.
+pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+    connect_for(ClientId(0), socket, space, deadline)
 }
 
 impl<S: MemoryStream> ShmLink<S> {

@@ -14,7 +14,7 @@ mod link;
 mod mapping;
 pub mod ring;
 
-pub use link::{MappedRegion, MemoryStream, ShmLink, ShmSpace, connect};
+pub use link::{MappedRegion, MemoryStream, ShmLink, ShmSpace, connect, connect_for};
 
 use crate::serve::{Peer, Service};
 use crate::socket::{Socket, Stream};
