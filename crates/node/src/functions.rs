@@ -150,8 +150,13 @@ impl<M: Memory> NodeService<M> {
             end = after.ok_or(bad(index))?;
             let (memory, region, offset, bytes) =
                 (Arc::clone(&self.arena), part.region, part.offset, part.bytes as usize);
-            let reach: Reach =
-                Box::new(move || memory.sealed(region, offset, bytes).map(|slice| Box::new(slice) as Sealed));
+            let epoch = part.epoch;
+            let reach: Reach = Box::new(move || {
+                let slice = memory.sealed(region, offset, bytes)?;
+                // Looked at behind it: what is held from here on is memory of that epoch, and of no later one (I4).
+                let fence = memory.enter(region).ok()?.fence();
+                (fence.epoch == epoch).then(|| Box::new(slice) as Sealed)
+            });
             parts.push((Part { first: part.at, bytes: part.bytes }, reach));
         }
         let memory = Arc::clone(&self.arena);

@@ -13,7 +13,7 @@ use farpool_functions::resident::state_of;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request};
+use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, WireError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -24,6 +24,8 @@ use std::time::Duration;
 const IDLE_LANES_MAX: usize = 8;
 /// Fresh lanes of a call that may be cut off.
 const CUTS_MAX: u32 = 2;
+/// Pieces that a call may load from elsewhere: 64 GiB of them, some more than once.
+const SUPPLIED_MAX: u32 = 1 << 20;
 /// Times that a call may hop.
 const HOPS_MAX: u32 = 1 << 20;
 
@@ -486,13 +488,13 @@ impl Caller {
                 }
             };
             let columns = columns.encode(is_listed).map(Bytes::new);
-            let too_long = LinkError::Protocol(farpool_wire::WireError::Text { what: "a table of columns" });
+            let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
             let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
             lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;
             lane.lists = Some(call.lists);
         }
         let number = lane.number(call.function, deadline())?;
-        let too_long = |what| LinkError::Protocol(farpool_wire::WireError::Text { what });
+        let too_long = |what| LinkError::Protocol(WireError::Text { what });
         let request = Request::CallFunction(CallFunction {
             number,
             fresh: call.fresh,
@@ -512,6 +514,14 @@ impl Caller {
                 let output = self.take_output(lane, &called, deadline())?;
                 return Ok((called, output));
             }
+            if call.supplied == SUPPLIED_MAX {
+                let (found, max) = (call.supplied.into(), SUPPLIED_MAX.into());
+                return Err(LinkError::Protocol(WireError::TooMany {
+                    what: "pieces from elsewhere",
+                    found,
+                    max,
+                }));
+            }
             call.supplied += 1;
             let supply = Request::Supply(Supply { at: called.detail, bytes: self.piece(called.detail) });
             reply = lane.link.call(&supply, until())?;
@@ -520,8 +530,9 @@ impl Caller {
 
     /// The bytes of a piece of the window; none if they are not to be had.
     fn piece(&self, at: u64) -> Bytes<FUNCTION_PIECE_BYTES> {
-        let count = self.window_bytes().saturating_sub(at).min(FUNCTION_PIECE_BYTES as u64);
-        let mut bytes = vec![0; count as usize];
+        // A peer may ask for anything.
+        let Some(left) = self.window_bytes().checked_sub(at) else { return Bytes::default() };
+        let mut bytes = vec![0; left.min(FUNCTION_PIECE_BYTES as u64) as usize];
         let offset = self.range.start + at;
         match self.file.read_batch(&mut [ReadRange { offset, into: &mut bytes }]) {
             Ok(()) => Bytes::new(bytes).unwrap_or_default(),
@@ -540,11 +551,7 @@ impl Caller {
         let mut output = called.output.clone().into_vec();
         if wanted > self.output_bytes.into() || output.len() as u64 > wanted {
             let (found, max) = (wanted, self.output_bytes.into());
-            return Err(LinkError::Protocol(farpool_wire::WireError::TooMany {
-                what: "bytes of output",
-                found,
-                max,
-            }));
+            return Err(LinkError::Protocol(WireError::TooMany { what: "bytes of output", found, max }));
         }
         while (output.len() as u64) < wanted {
             let next = Request::NextOutput(NextOutput { from: output.len() as u64 });

@@ -68,7 +68,7 @@ impl Places {
 
     /// The node that has a byte of the window.
     pub(super) fn node_of(&self, byte: u64) -> Option<&Arc<NodeLinks>> {
-        let at = self.range.start + byte;
+        let at = self.range.start.checked_add(byte)?;
         let after = self.stretches.partition_point(|stretch| stretch.file.start <= at);
         let stretch = self.stretches.get(after.checked_sub(1)?)?;
         stretch.file.contains(&at).then_some(&stretch.region.node)
