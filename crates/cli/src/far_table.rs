@@ -1,15 +1,18 @@
 //! `farpool table`: the far tables of a pool. They are put by clients, from Arrow.
 
+use crate::pool_args::PoolArgs;
 use crate::units::show_bytes;
-use crate::{Outcome, reach, table};
+use crate::{Outcome, table};
+use farpool::FarTable;
 use farpool::operators::columns::value_bytes;
 use farpool::operators::run::type_of;
 use farpool::operators::{Scalar, Value};
 use farpool::table::{ColumnChunk, Statistics, TableLayout};
-use farpool::{FarTable, Pool, PoolOptions};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::Write;
+
+/// What its sessions call themselves.
+const LABEL: &str = "farpool table";
 
 /// List, describe and drop far tables.
 #[derive(clap::Subcommand)]
@@ -20,18 +23,6 @@ pub(crate) enum Command {
     Describe(OneArgs),
     /// Drop a far table: its name, and the memory it takes.
     Drop(OneArgs),
-}
-
-#[derive(clap::Args)]
-struct PoolArgs {
-    /// The pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
-    /// For machines: one JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    reach: reach::ClientArgs,
 }
 
 #[derive(clap::Args)]
@@ -58,35 +49,8 @@ pub(crate) fn run(command: &Command) -> Outcome {
     }
 }
 
-impl PoolArgs {
-    fn open(&self) -> Result<Pool, crate::exit::Failure> {
-        let reach = self.reach.reach()?;
-        let options = PoolOptions {
-            label: Some("farpool table".into()),
-            tls: reach.tls,
-            plaintext: reach.plaintext,
-            ..PoolOptions::default()
-        };
-        Ok(Pool::connect_with(&self.pool, options)?)
-    }
-
-    /// One or the other, as was asked for.
-    fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            writeln!(out, "{json}")?;
-        } else {
-            for line in text {
-                writeln!(out, "{line}")?;
-            }
-        }
-        out.flush()?;
-        Ok(())
-    }
-}
-
 fn list(args: &ListArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     let tables = pool.tables()?;
     let json: Vec<_> = tables
         .iter()
@@ -114,7 +78,7 @@ struct Column {
 }
 
 fn describe(args: &OneArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     let table = pool.table(&args.name)?;
     let columns: Vec<Column> =
         (0..table.schema().fields().len()).map(|place| column(&table, place)).collect();
@@ -205,7 +169,7 @@ fn column(table: &FarTable, place: usize) -> Column {
 }
 
 fn drop_one(args: &OneArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     pool.drop_table(&args.name)?;
     args.pool.say(&json!({ "dropped": args.name }), &[format!("dropped far table {}", args.name)])
 }

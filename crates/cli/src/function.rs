@@ -5,12 +5,13 @@ mod build;
 mod values;
 
 use crate::exit::Failure;
+use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
-use crate::{Outcome, reach, table};
+use crate::{Outcome, table};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
-use farpool::{Pool, PoolOptions};
 use serde_json::json;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 pub(crate) use values::digits;
 use values::{Argument, Shown};
+
+/// What its sessions call themselves.
+const LABEL: &str = "farpool fn";
 
 /// Build, keep and call functions that run beside far memory.
 #[derive(clap::Subcommand)]
@@ -34,18 +38,6 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// Make a key pair that native functions are signed with.
     Keygen(KeygenArgs),
-}
-
-#[derive(clap::Args)]
-struct PoolArgs {
-    /// The pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
-    /// For machines: one JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    reach: reach::ClientArgs,
 }
 
 /// What a function is made of.
@@ -157,30 +149,6 @@ pub(crate) fn run(command: &Command) -> Outcome {
     }
 }
 
-impl PoolArgs {
-    fn open(&self) -> Result<Pool, Failure> {
-        let reach = self.reach.reach()?;
-        let options = PoolOptions {
-            label: Some("farpool fn".into()),
-            tls: reach.tls,
-            plaintext: reach.plaintext,
-            ..PoolOptions::default()
-        };
-        Ok(Pool::connect_with(&self.pool, options)?)
-    }
-
-    /// One or the other, as was asked for.
-    fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
-        let mut out = std::io::stdout().lock();
-        match self.json {
-            true => writeln!(out, "{json}")?,
-            false => text.iter().try_for_each(|line| writeln!(out, "{line}"))?,
-        }
-        out.flush()?;
-        Ok(())
-    }
-}
-
 fn failed(what: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("{}: {error}", what.display()))
 }
@@ -248,7 +216,7 @@ fn keygen(args: &KeygenArgs) -> Outcome {
 
 fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     pool.put_function(&args.name, &function, args.replace)?;
     let digest = abi::hex(function.digest());
     let (form, bytes) = (function.form().word(), function.bytes().len());
@@ -258,7 +226,7 @@ fn push(args: &PushArgs) -> Outcome {
 }
 
 fn list(args: &ListArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     let mut rows = Vec::new();
     let mut described = Vec::new();
     for info in pool.functions()? {
@@ -282,7 +250,7 @@ fn list(args: &ListArgs) -> Outcome {
 }
 
 fn remove(args: &RmArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     pool.drop_function(&args.name)?;
     args.pool.say(&json!({ "removed": args.name }), &[format!("removed {}", args.name)])
 }
@@ -299,7 +267,7 @@ fn find(args: &RunArgs, pool: &Pool) -> Result<Function, Failure> {
 }
 
 fn call(args: &RunArgs) -> Outcome {
-    let pool = args.pool.open()?;
+    let pool = args.pool.open(LABEL)?;
     let function = find(args, &pool)?;
     let output_bytes = u32::try_from(args.output_size).unwrap_or(u32::MAX);
     let options = CallerOptions { output_bytes, ..CallerOptions::default() };

@@ -10,6 +10,7 @@ mod drain;
 mod far_table;
 mod function;
 mod node;
+mod pool_args;
 mod signals;
 mod sql;
 mod status;

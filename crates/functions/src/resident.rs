@@ -9,7 +9,7 @@ use farpool_transport::{HandedOver, Lane, Successor, clock};
 use farpool_wire::control::*;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, Code, List, MonoNs, Payload, Refusal, Reply, Request};
+use farpool_wire::{Code, List, MonoNs, Payload, Refusal, Reply, Request};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
@@ -339,9 +339,4 @@ pub fn words<const N: usize>(args: &[u8]) -> Option<[u64; N]> {
     let (chunks, rest) = args.as_chunks::<8>();
     let words: [[u8; 8]; N] = chunks.try_into().ok()?;
     rest.is_empty().then(|| words.map(u64::from_le_bytes))
-}
-
-/// The state a function hops with, as the wire has it.
-pub fn state_of(bytes: &[u8]) -> Option<Bytes<FUNCTION_STATE_BYTES_MAX>> {
-    Bytes::new(bytes.to_vec()).ok()
 }

@@ -9,7 +9,6 @@ use crate::file::{FarFile, ReadRange};
 use crate::node_links::NodeLinks;
 use crate::session::{Session, locked};
 use crate::table::RowGroup;
-use farpool_functions::resident::state_of;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
@@ -494,13 +493,12 @@ impl Caller {
             lane.lists = Some(call.lists);
         }
         let number = lane.number(call.function, deadline())?;
-        let too_long = |what| LinkError::Protocol(WireError::Text { what });
         let request = Request::CallFunction(CallFunction {
             number,
             fresh: call.fresh,
             deadline_ms: call.deadline_ms,
             goes_on: call.state.is_some(),
-            state: state_of(call.state.as_deref().unwrap_or_default()).ok_or(too_long("a state"))?,
+            state: Bytes::new(call.state.clone().unwrap_or_default()).map_err(LinkError::Protocol)?,
             args: Bytes::new(call.args.to_vec()).map_err(LinkError::Protocol)?,
         });
         let until = || self.session.deadline(patience.saturating_add(call.deadline_ms.into()));

@@ -4,9 +4,10 @@ use crate::Process;
 use crate::engines::{Compiled, check_entry};
 use crate::faults::{self, HandlerStack, Noted, Running};
 use crate::fences::Fences;
+use crate::module::Interruption;
 use crate::native::{Entry, check_signature};
 use crate::space::{GROWTH_REFUSED, Layout, Space};
-use crate::watched::{CannotInterrupt, Interrupted, Watched, needs_the_end};
+use crate::watched::{Interrupted, Watched};
 use farpool_functions::abi::*;
 use farpool_functions::setup::LaneSetup;
 use farpool_functions::status::Doing;
@@ -19,7 +20,6 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace};
 
@@ -60,7 +60,6 @@ impl Warm {
 struct Serving<'p> {
     process: &'p Process,
     watched: Arc<Watched>,
-    cannot_interrupt: CannotInterrupt,
     functions: Vec<Function>,
     /// Calls so far.
     calls: u64,
@@ -95,10 +94,10 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
     let bases = Mutex::new(Some(Vec::new()));
     let layout = Arc::new(Layout { window, supplied, heap_bytes: process.heap_bytes as usize, bases });
     let watched = Arc::new(Watched::new(slot as usize, layout, fences, socket));
+    process.lanes.open(Arc::clone(&watched));
     let mut serving = Serving {
         process,
         watched: Arc::clone(&watched),
-        cannot_interrupt: process.lanes.open(Arc::clone(&watched)),
         functions: Vec::new(),
         calls: 0,
         spare: Vec::new(),
@@ -268,7 +267,7 @@ impl Serving<'_> {
         let space = self.spare_space()?;
         Arc::clone(&space).offer();
         let mut store = Store::new(compiled.instances.module().engine(), ());
-        if !needs_the_end(compiled.interruption) {
+        if compiled.interruption == Interruption::Inside {
             let watched = Arc::clone(&self.watched);
             store.epoch_deadline_callback(move |_| match watched.go_on() {
                 Ok(()) => Ok(UpdateDeadline::Continue(1)),
@@ -319,7 +318,7 @@ impl Serving<'_> {
                     return Some((header, called(Outcome::MemoryFull, 0)));
                 };
                 let base = space.base() as u64;
-                self.cannot_interrupt.store(true, Ordering::Relaxed);
+                self.watched.set_ends_process(true);
                 let result = self.run(lane, header, &call, &space, base, false, || Ok(entry.call(&space)));
                 self.space = Some(space);
                 result
@@ -335,9 +334,9 @@ impl Serving<'_> {
                         }
                     },
                 };
-                let cannot = needs_the_end(compiled.interruption);
-                self.cannot_interrupt.store(cannot, Ordering::Relaxed);
-                if !cannot {
+                let is_inside = compiled.interruption == Interruption::Inside;
+                self.watched.set_ends_process(!is_inside);
+                if is_inside {
                     ready.store.set_epoch_deadline(1);
                 }
                 self.calls += 1;

@@ -6,7 +6,6 @@
 
 use crate::engines::Engines;
 use crate::fences::Fences;
-use crate::module::Interruption;
 use crate::space::Layout;
 use farpool_functions::status::{Doing, Status};
 use farpool_transport::clock;
@@ -35,6 +34,8 @@ pub struct Watched {
     until_ns: AtomicU64,
     deadline_ms: AtomicU64,
     has_left: AtomicBool,
+    /// Whether what runs is stopped by its process's end alone.
+    ends_process: AtomicBool,
 }
 
 /// Why a function was interrupted.
@@ -53,7 +54,13 @@ impl Watched {
     /// A lane on which nothing runs.
     pub fn new(slot: usize, layout: Arc<Layout>, fences: Fences, socket: OwnedFd) -> Watched {
         let (until_ns, deadline_ms) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left: AtomicBool::new(false) }
+        let (has_left, ends_process) = (AtomicBool::new(false), AtomicBool::new(false));
+        Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left, ends_process }
+    }
+
+    /// What runs next can be interrupted, or its process must end.
+    pub fn set_ends_process(&self, ends_process: bool) {
+        self.ends_process.store(ends_process, Ordering::Relaxed);
     }
 
     /// Something runs until then.
@@ -92,28 +99,20 @@ impl Watched {
 /// All lanes.
 #[derive(Default)]
 pub struct Lanes {
-    open: Mutex<Vec<(Arc<Watched>, Arc<AtomicBool>)>>,
+    open: Mutex<Vec<Arc<Watched>>>,
     opened: Condvar,
 }
 
-/// Whether what a lane runs is stopped by its process's end alone.
-pub type CannotInterrupt = Arc<AtomicBool>;
-
 impl Lanes {
     /// One more.
-    pub fn open(&self, lane: Arc<Watched>) -> CannotInterrupt {
-        let cannot = CannotInterrupt::default();
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).push((lane, Arc::clone(&cannot)));
+    pub fn open(&self, lane: Arc<Watched>) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
         self.opened.notify_all();
-        cannot
     }
 
     /// It has ended.
     pub fn close(&self, lane: &Arc<Watched>) {
-        self.open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(other, _)| !Arc::ptr_eq(other, lane));
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, lane));
     }
 
     /// Looks at all of them, for ever.
@@ -124,7 +123,7 @@ impl Lanes {
                 open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
             }
             open = self.opened.wait_timeout(open, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-            for (lane, cannot_interrupt) in open.iter() {
+            for lane in open.iter() {
                 if !lane.fences.are_up() && !lane.layout.is_void() {
                     lane.layout.forget();
                 }
@@ -134,7 +133,7 @@ impl Lanes {
                 };
                 if lane.looks_left() {
                     lane.has_left.store(true, Ordering::Relaxed);
-                    if cannot_interrupt.load(Ordering::Relaxed) && until_ns > 0 {
+                    if lane.ends_process.load(Ordering::Relaxed) && until_ns > 0 {
                         status
                             .set(lane.slot, Doing::Running { request_id, opcode, until_ns: 0, deadline_ms });
                     }
@@ -143,9 +142,4 @@ impl Lanes {
             engines.tick();
         }
     }
-}
-
-/// Of how a module is stopped: whether its process must end for it.
-pub fn needs_the_end(interruption: Interruption) -> bool {
-    interruption == Interruption::Outside
 }

@@ -1,0 +1,43 @@
+//! What commands have in common that ask a pool one thing: which pool, and how to answer.
+
+use crate::exit::Failure;
+use crate::{Outcome, reach};
+use farpool::{Pool, PoolOptions};
+use std::io::Write;
+
+#[derive(clap::Args)]
+pub(crate) struct PoolArgs {
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// For machines: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+impl PoolArgs {
+    /// A session that calls itself so in listings.
+    pub(crate) fn open(&self, label: &str) -> Result<Pool, Failure> {
+        let reach = self.reach.reach()?;
+        let options = PoolOptions {
+            label: Some(label.to_owned()),
+            tls: reach.tls,
+            plaintext: reach.plaintext,
+            ..PoolOptions::default()
+        };
+        Ok(Pool::connect_with(&self.pool, options)?)
+    }
+
+    /// One or the other, as was asked for.
+    pub(crate) fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
+        let mut out = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{json}")?,
+            false => text.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
