@@ -123,7 +123,7 @@ LEFT = [
     ("SELECT word FROM orders WHERE word ILIKE 'WORD 1'", "~~*"),
     ("SELECT p FROM orders AS o(p) WHERE p < 3", "other names"),
     ("SELECT count(*) FROM orders TABLESAMPLE 100%", "sample"),
-    ("SELECT sum(price / 2) FROM orders", "quotient"),
+    ("SELECT round(sum(price / 2), 3) FROM orders", "quotient"),
     ("SELECT own.id FROM own WHERE EXISTS (SELECT max(id) FROM orders WHERE orders.id = own.id + 299_990)", "stand by"),
     ("SELECT id FROM orders ORDER BY id LIMIT 70_000", "65536"),
     ("SELECT sum(few) FROM orders HAVING (SELECT true)", "beside groups"),

@@ -192,7 +192,7 @@ impl Elsewhere<'_> {
     /// Asks the caller for a piece.
     fn ask(&mut self, first: u64) -> Result<Vec<u8>, Stopped> {
         let away = Called { outcome: Outcome::Away, detail: first, ..called() };
-        answer(self.lane, &self.asked, away).map_err(|_| Stopped::Left)?;
+        answer(self.lane, &self.asked, away, clock::now()).map_err(|_| Stopped::Left)?;
         match self.lane.take_request() {
             Ok(Some((header, Request::Supply(supply)))) if supply.at == first => {
                 self.asked = header;
@@ -215,12 +215,12 @@ fn called() -> Called {
 }
 
 /// Answers a call, or what was supplied to one.
-fn answer(lane: &mut Lane, to: &Header, called: Called) -> io::Result<()> {
+fn answer(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Result<()> {
     let reply = match to.opcode {
         farpool_wire::Opcode::Supply => Reply::Supply(called),
         _ => Reply::CallFunction(called),
     };
-    lane.reply(to, Ok(reply), clock::now().plus_ms(SEND_PATIENCE_MS))
+    lane.reply(to, Ok(reply), now.plus_ms(SEND_PATIENCE_MS))
 }
 
 /// A lane on which resident functions are called. Goes on, on the thread that hands the connection over, until it ends.
@@ -253,10 +253,12 @@ impl Successor for ResidentLane {
                 }
                 Request::CallFunction(call) => match used.get(call.number as usize).cloned() {
                     Some(function) => {
-                        match self.call(&mut lane, header, &*function, call, &columns) {
+                        let begun = clock::now();
+                        match self.call(&mut lane, header, &*function, call, &columns, begun) {
                             Some((to, called, bytes)) => {
                                 output = bytes;
-                                answer(&mut lane, &to, called)?;
+                                let ended = MonoNs(begun.0.saturating_add(called.ran_ns));
+                                answer(&mut lane, &to, called, ended)?;
                             }
                             None => return Ok(()),
                         }
@@ -296,8 +298,8 @@ impl ResidentLane {
         function: &dyn Resident,
         call: CallFunction,
         columns: &[u8],
+        begun: MonoNs,
     ) -> Option<(Header, Called, Vec<u8>)> {
-        let begun = clock::now();
         let mut output = Output { bytes: Vec::new(), capacity: self.window.output_bytes as usize, hop: None };
         let call = ResidentCall {
             window: &self.window,

@@ -361,6 +361,7 @@ fn measure(
         for function in &cached {
             caller.call(function, &words(&[0, 1, 0]), shipped(false))?;
         }
+        await_files(cache.path(), cached.len())?;
     }
     let stage = Stage::new(args, way, transport, &more)?;
     let file = stage.publish(list)?;
@@ -389,7 +390,7 @@ fn measure(
     let pages = list.next.len() * NODE_BYTES / PAGE_BYTES;
     for round in 0..args.rounds as usize {
         let calls = |kind: &mut Kind, function: &Function, fresh: bool| -> Outcome {
-            for _ in 0..if round == 0 { WARM_UP } else { WARM_UP / 10 } {
+            for _ in 0..WARM_UP {
                 caller.call(function, &step, shipped(fresh))?;
             }
             for _ in 0..each {
@@ -435,6 +436,26 @@ fn measure(
 
 fn shipped(fresh: bool) -> CallOptions {
     CallOptions { place: Place::Ship, fresh, deadline: Duration::from_secs(600) }
+}
+
+/// Waits until so many files are in a folder or those in it: a node writes compiled code when nobody waits for it.
+fn await_files(folder: &std::path::Path, count: usize) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(10);
+    let files = || -> std::io::Result<usize> {
+        let mut files = 0;
+        for tenant in std::fs::read_dir(folder)? {
+            let names = std::fs::read_dir(tenant?.path())?;
+            files += names.flatten().filter(|file| file.path().extension().is_none()).count();
+        }
+        Ok(files)
+    };
+    while files()? < count {
+        if Instant::now() > until {
+            return Err(Failure::failed("the node does not keep what it compiled"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// A long walk by each kind of function, in turns.

@@ -337,14 +337,15 @@ impl Caller {
             ran_ns: 0,
         };
         let mut station = self.first_station(&places, place)?;
+        let is_learning = self.is_learning(options.place);
         let mut hops = 0;
         loop {
-            let begun = self.session.host.now();
+            let begun = is_learning.then(|| self.session.host.now());
             let (called, output) = self.call_at(&places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
-            let took_ns = self.session.host.now().0.saturating_sub(begun.0);
             let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
-            if is_plain && self.is_learning(options.place) {
+            if let Some(begun) = begun.filter(|_| is_plain) {
+                let took_ns = self.session.host.now().0.saturating_sub(begun.0);
                 self.note(function, station.links(), called.ran_ns, took_ns, output.len() as u64);
             }
             match called.outcome {
@@ -492,7 +493,7 @@ impl Caller {
             lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;
             lane.lists = Some(call.lists);
         }
-        let number = lane.number(call.function, deadline())?;
+        let number = lane.number(call.function, deadline)?;
         let request = Request::CallFunction(CallFunction {
             number,
             fresh: call.fresh,
@@ -509,7 +510,7 @@ impl Caller {
                 other => return Err(unexpected(&other)),
             };
             if called.outcome != Outcome::Away {
-                let output = self.take_output(lane, &called, deadline())?;
+                let output = self.take_output(lane, &called, deadline)?;
                 return Ok((called, output));
             }
             if call.supplied == SUPPLIED_MAX {
@@ -543,7 +544,7 @@ impl Caller {
         &self,
         lane: &mut OpenLane,
         called: &WireCalled,
-        deadline: MonoNs,
+        deadline: impl Fn() -> MonoNs,
     ) -> Result<Vec<u8>, LinkError> {
         let wanted = called.output_bytes;
         let mut output = called.output.clone().into_vec();
@@ -553,7 +554,7 @@ impl Caller {
         }
         while (output.len() as u64) < wanted {
             let next = Request::NextOutput(NextOutput { from: output.len() as u64 });
-            match lane.link.call(&next, deadline)? {
+            match lane.link.call(&next, deadline())? {
                 Reply::NextOutput(piece) if !piece.output.is_empty() => {
                     piece.output.pieces().for_each(|bytes| output.extend_from_slice(bytes));
                 }

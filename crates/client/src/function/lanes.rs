@@ -9,7 +9,7 @@ use crate::session::Session;
 use farpool_transport::{Link, LinkError};
 use farpool_wire::control::*;
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, Code, List, MonoNs, NodeId, Reply, Request};
+use farpool_wire::{Bytes, Code, List, MonoNs, Name, NodeId, Reply, Request};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,11 +121,14 @@ impl Side {
     }
 }
 
+/// A module that is no longer than this comes with its first use on a lane, without asking whether it is known there.
+const BROUGHT_BYTES: usize = 8 << 10;
+
 /// An open lane, used by one call at a time.
 pub(super) struct OpenLane {
     pub(super) link: Box<dyn Link>,
     /// Numbers of functions on this lane.
-    numbers: BTreeMap<([u8; 32], String), u32>,
+    numbers: BTreeMap<[u8; 32], Vec<(Name, u32)>>,
     /// Which row groups were told of.
     pub(super) lists: Option<Lists>,
 }
@@ -162,25 +165,38 @@ impl OpenLane {
     }
 
     /// The function's number here; brings it if it is not known.
-    pub(super) fn number(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
-        let key = (function.digest, function.entry.to_string());
-        if let Some(number) = self.numbers.get(&key) {
+    pub(super) fn number(
+        &mut self,
+        function: &Function,
+        deadline: impl Fn() -> MonoNs,
+    ) -> Result<u32, LinkError> {
+        let Function { entry, digest, .. } = function;
+        let known = self.numbers.get(digest).into_iter().flatten().find(|(known, _)| known == entry);
+        if let Some((_, number)) = known {
             return Ok(*number);
         }
-        let Function { form, entry, digest, .. } = function.clone();
+        let number = self.ask_number(function, deadline())?;
+        self.numbers.entry(*digest).or_default().push((entry.clone(), number));
+        Ok(number)
+    }
+
+    fn ask_number(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
+        let Function { form, entry, digest, bytes, .. } = function.clone();
+        // What is so short is brought along at once: the question would take as long.
+        if form == FunctionForm::Wasm && bytes.len() <= BROUGHT_BYTES {
+            return self.put(function, deadline);
+        }
         let wanted = UseFunction { form, digest, entry };
-        let number = match self.link.call(&Request::UseFunction(wanted), deadline) {
-            Ok(Reply::UseFunction(used)) => used.number,
+        match self.link.call(&Request::UseFunction(wanted), deadline) {
+            Ok(Reply::UseFunction(used)) => Ok(used.number),
             Err(LinkError::Refused { refusal, .. })
                 if refusal.code == Code::NoSuchFunction && form != FunctionForm::Resident =>
             {
-                self.put(function, deadline)?
+                self.put(function, deadline)
             }
-            Ok(other) => return Err(unexpected(&other)),
-            Err(error) => return Err(error),
-        };
-        self.numbers.insert(key, number);
-        Ok(number)
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => Err(error),
+        }
     }
 
     fn put(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, hash_map::DefaultHasher};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, OptLevel, Store, Trap, ValType};
 
 /// What a module's calls carry: nothing.
@@ -25,6 +27,8 @@ pub type Data = ();
 const MODULES_MAX: usize = 256;
 /// Bytes of compiled code that are read back.
 const ARTEFACT_BYTES_MAX: u64 = 64 << 20;
+/// When compiled code is written: together with what is compiled meanwhile, and not beside its first call.
+const KEEP_AFTER: Duration = Duration::from_millis(50);
 /// Bytes of a function's stack.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -37,11 +41,36 @@ pub struct Compiled {
     pub interruption: Interruption,
 }
 
+/// Compiled code on its way to a file.
+struct ToKeep {
+    cache: OwnedFd,
+    name: String,
+    module: Module,
+}
+
+/// Writes what was compiled, once whoever waits for it has had time to run it.
+fn keeper() -> Sender<ToKeep> {
+    let (sender, receiver) = channel::<ToKeep>();
+    // Without the thread nothing is kept.
+    let _ = std::thread::Builder::new().name("farpool-keep".into()).spawn(move || {
+        while let Ok(first) = receiver.recv() {
+            std::thread::sleep(KEEP_AFTER);
+            for ToKeep { cache, name, module } in std::iter::once(first).chain(receiver.try_iter()) {
+                let _ = module.serialize().map(|artefact| write_artefact(&cache, &name, &artefact));
+            }
+        }
+    });
+    sender
+}
+
 /// See the module.
 pub struct Engines {
     inside: Engine,
     outside: Engine,
     kept: Mutex<BTreeMap<[u8; 32], Compiled>>,
+    to_keep: OnceLock<Sender<ToKeep>>,
+    /// All that compiled code depends on, of each interruption, hashed.
+    settings: [u64; 2],
 }
 
 fn engine(interruption: Interruption) -> wasmtime::Result<Engine> {
@@ -62,11 +91,15 @@ fn engine(interruption: Interruption) -> wasmtime::Result<Engine> {
 impl Engines {
     /// Makes them, and looks whether windows are as they must be.
     pub fn new() -> wasmtime::Result<Engines> {
-        let engines = Engines {
-            inside: engine(Interruption::Inside)?,
-            outside: engine(Interruption::Outside)?,
-            kept: Mutex::default(),
-        };
+        let (inside, outside) = (engine(Interruption::Inside)?, engine(Interruption::Outside)?);
+        let settings = [(&inside, Interruption::Inside), (&outside, Interruption::Outside)];
+        let settings = settings.map(|(engine, interruption)| {
+            let mut hasher = DefaultHasher::new();
+            engine.precompile_compatibility_hash().hash(&mut hasher);
+            interruption.hash(&mut hasher);
+            hasher.finish()
+        });
+        let engines = Engines { inside, outside, kept: Mutex::default(), to_keep: OnceLock::new(), settings };
         engines.test_window()?;
         Ok(engines)
     }
@@ -99,21 +132,23 @@ impl Engines {
         })
     }
 
-    /// Compiles a module that keeps the rules.
-    pub fn compile(
+    /// A module that keeps the rules: what it was compiled to, now or before.
+    pub fn module(
         &self,
         bytes: &[u8],
         heap_bytes: u64,
         cache: Option<&OwnedFd>,
     ) -> Result<Compiled, FunctionFault> {
+        let hash = digest(bytes);
+        if let Some(known) = self.known(&hash, cache) {
+            return Ok(known);
+        }
         let interruption = module::check(bytes, heap_bytes)?;
         let module = Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
-        let hash = digest(bytes);
         if let Some(cache) = cache.and_then(|cache| cache.try_clone().ok()) {
-            let (module, name) = (module.clone(), self.artefact_name(&hash, interruption));
+            let name = self.artefact_name(&hash, interruption);
             // Nobody waits for it; without it the module is compiled again next time.
-            let keep = move || module.serialize().map(|artefact| write_artefact(&cache, &name, &artefact));
-            let _ = std::thread::Builder::new().name("farpool-keep".into()).spawn(keep);
+            let _ = self.to_keep.get_or_init(keeper).send(ToKeep { cache, name, module: module.clone() });
         }
         self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)
     }
@@ -136,10 +171,7 @@ impl Engines {
 
     /// Where compiled code is kept: by the module's hash and all that it was compiled with.
     fn artefact_name(&self, hash: &[u8; 32], interruption: Interruption) -> String {
-        let mut hasher = DefaultHasher::new();
-        self.of(interruption).precompile_compatibility_hash().hash(&mut hasher);
-        interruption.hash(&mut hasher);
-        format!("{}-{:016x}", hex(hash), hasher.finish())
+        format!("{}-{:016x}", hex(hash), self.settings[interruption as usize])
     }
 
     /// Looks whether compiled code loads from a window, and traps beside it: what [`crate::space`] relies on, and what

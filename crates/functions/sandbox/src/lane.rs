@@ -15,7 +15,7 @@ use farpool_transport::{Lane, clock};
 use farpool_wire::control::*;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{Code, List, Opcode, Payload, Refusal, Reply, Request};
+use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply, Request};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ struct Warm {
     store: Store<()>,
     entry: TypedFunc<i32, i64>,
     space: Arc<Space>,
-    /// The call that used it last.
+    /// The call that used it last; 0 if none has.
     used: u64,
 }
 
@@ -56,6 +56,20 @@ impl Warm {
     }
 }
 
+/// How a call ended: what is answered to what.
+struct End {
+    of: Header,
+    called: Called,
+    at: MonoNs,
+}
+
+impl End {
+    /// Before it began.
+    fn before(of: Header, called: Called) -> End {
+        End { of, called, at: clock::now() }
+    }
+}
+
 /// What is at hand while a lane lasts.
 struct Serving<'p> {
     process: &'p Process,
@@ -63,6 +77,8 @@ struct Serving<'p> {
     functions: Vec<Function>,
     /// Calls so far.
     calls: u64,
+    /// What the last call left that no other is to find, and of which function: renewed once the answer has gone.
+    left: Option<(usize, Warm)>,
     /// Spaces that no module is in.
     spare: Vec<Arc<Space>>,
     /// Of native functions.
@@ -100,6 +116,7 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
         watched: Arc::clone(&watched),
         functions: Vec::new(),
         calls: 0,
+        left: None,
         spare: Vec::new(),
         space: None,
         parts: encode_parts(&parts),
@@ -132,13 +149,13 @@ fn called(outcome: Outcome, detail: u64) -> Called {
     }
 }
 
-fn send(lane: &mut Lane, to: &Header, answer: Result<Reply, Refusal>) -> io::Result<()> {
-    lane.reply(to, answer, clock::now().plus_ms(SEND_PATIENCE_MS))
+fn send(lane: &mut Lane, to: &Header, answer: Result<Reply, Refusal>, now: MonoNs) -> io::Result<()> {
+    lane.reply(to, answer, now.plus_ms(SEND_PATIENCE_MS))
 }
 
-fn send_called(lane: &mut Lane, to: &Header, called: Called) -> io::Result<()> {
+fn send_called(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Result<()> {
     let reply = if to.opcode == Opcode::Supply { Reply::Supply(called) } else { Reply::CallFunction(called) };
-    send(lane, to, Ok(reply))
+    send(lane, to, Ok(reply), now)
 }
 
 impl Serving<'_> {
@@ -148,10 +165,11 @@ impl Serving<'_> {
         while let Some((header, request)) = lane.take_request()? {
             let answer = match request {
                 Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
-                    let Some((to, called)) = self.call(lane, header, call) else { return Ok(()) };
+                    let Some(End { of, called, at }) = self.call(lane, header, call) else { return Ok(()) };
                     status.set(slot, Doing::Replying);
-                    send_called(lane, &to, called)?;
+                    send_called(lane, &of, called, at)?;
                     status.set(slot, Doing::Waiting);
+                    self.renew();
                     continue;
                 }
                 Request::CallFunction(_) => Err(Refusal::new(Code::NoSuchFunction, 0)),
@@ -164,7 +182,7 @@ impl Serving<'_> {
                 Request::NextOutput(next) => self.next_output(next.from).map(Reply::NextOutput),
                 other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
             };
-            send(lane, &header, answer)?;
+            send(lane, &header, answer, clock::now())?;
         }
         Ok(())
     }
@@ -203,15 +221,16 @@ impl Serving<'_> {
         match put.form {
             FunctionForm::Wasm => {
                 let cache = process.cache.as_ref();
-                let compiled = process.engines.compile(&put.bytes, process.heap_bytes, cache).map_err(bad)?;
+                let compiled = process.engines.module(&put.bytes, process.heap_bytes, cache).map_err(bad)?;
                 self.module(compiled, &put.entry)
             }
             FunctionForm::Native => {
                 if process.keys.is_empty() {
                     return Err(Refusal::new(Code::NoFunctions, put.form as u64));
                 }
-                check_signature(&put.bytes, put.signature.first(), &process.keys)?;
-                let hash = process.objects.load(&put.bytes).map_err(bad)?;
+                let hash = digest(&put.bytes);
+                check_signature(&hash, put.signature.first(), &process.keys)?;
+                process.objects.load(&hash, &put.bytes).map_err(bad)?;
                 let entry = process.objects.entry(&hash, &put.entry).ok_or(bad(FunctionFault::NotLoaded))?;
                 self.numbered(Function::Native(entry.map_err(bad)?))
             }
@@ -262,6 +281,17 @@ impl Serving<'_> {
         self.warm(compiled, entry)
     }
 
+    /// Makes what the last call must not leave behind anew, while its caller reads the answer.
+    fn renew(&mut self) {
+        let Some((index, left)) = self.left.take() else { return };
+        let Some(Function::Module { compiled, entry, .. }) = self.functions.get(index) else { return };
+        let (compiled, entry) = (compiled.clone(), *entry);
+        let renewed = self.warm_anew(Some(left), &compiled, &entry).ok();
+        if let Some(Function::Module { warm, .. }) = self.functions.get_mut(index) {
+            *warm = renewed;
+        }
+    }
+
     /// Makes a module ready.
     fn warm(&mut self, compiled: &Compiled, entry: &ModuleExport) -> wasmtime::Result<Warm> {
         let space = self.spare_space()?;
@@ -307,7 +337,7 @@ impl Serving<'_> {
     }
 
     /// Runs a function that there is: what to answer to what. Nothing if the caller has left.
-    fn call(&mut self, lane: &mut Lane, header: Header, call: CallFunction) -> Option<(Header, Called)> {
+    fn call(&mut self, lane: &mut Lane, of: Header, call: CallFunction) -> Option<End> {
         self.output = None;
         let index = call.number as usize;
         let function = self.functions.get_mut(index)?;
@@ -315,22 +345,22 @@ impl Serving<'_> {
             Function::Native(entry) => {
                 let entry = *entry;
                 let Ok(space) = self.space.take().map_or_else(|| self.new_space(), Ok) else {
-                    return Some((header, called(Outcome::MemoryFull, 0)));
+                    return Some(End::before(of, called(Outcome::MemoryFull, 0)));
                 };
                 let base = space.base() as u64;
                 self.watched.set_ends_process(true);
-                let result = self.run(lane, header, &call, &space, base, false, || Ok(entry.call(&space)));
+                let result = self.run(lane, of, &call, &space, base, false, || Ok(entry.call(&space)));
                 self.space = Some(space);
                 result
             }
             Function::Module { compiled, entry, warm } => {
                 let (compiled, entry) = (compiled.clone(), *entry);
                 let mut ready = match warm.take() {
-                    Some(ready) if !call.fresh => ready,
+                    Some(ready) if !call.fresh || ready.used == 0 => ready,
                     other => match self.warm_anew(other, &compiled, &entry) {
                         Ok(ready) => ready,
                         Err(_) => {
-                            return Some((header, called(Outcome::MemoryFull, self.process.heap_bytes)));
+                            return Some(End::before(of, called(Outcome::MemoryFull, self.process.heap_bytes)));
                         }
                     },
                 };
@@ -343,14 +373,13 @@ impl Serving<'_> {
                 let used = self.calls;
                 let Warm { mut store, entry, space, .. } = ready;
                 let result =
-                    self.run(lane, header, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
+                    self.run(lane, of, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
                 // After a fault its heap may be anything.
-                let is_whole = result.as_ref().is_some_and(|(_, called)| {
-                    matches!(called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
+                let is_whole = result.as_ref().is_some_and(|end| {
+                    matches!(end.called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
                 });
                 if call.fresh || !is_whole {
-                    drop(store);
-                    self.spare.push(space);
+                    self.left = Some((index, Warm { store, entry, space, used }));
                 } else if let Some(Function::Module { warm, .. }) = self.functions.get_mut(index) {
                     *warm = Some(Warm { store, entry, space, used });
                 }
@@ -369,9 +398,9 @@ impl Serving<'_> {
         base: u64,
         is_module: bool,
         run: impl FnOnce() -> wasmtime::Result<i64>,
-    ) -> Option<(Header, Called)> {
+    ) -> Option<End> {
         if self.put_record(space, base, call).is_none() {
-            return Some((header, called(Outcome::Contract, 0)));
+            return Some(End::before(header, called(Outcome::Contract, 0)));
         }
         let status = &self.process.status;
         let (slot, watched) = (self.watched.slot, &self.watched);
@@ -393,7 +422,7 @@ impl Serving<'_> {
             let paused = clock::now();
             status.set(slot, Doing::Replying);
             let lane = &mut *lane.borrow_mut();
-            let got = send_called(lane, &asked.get(), called(Outcome::Away, first)).and_then(|()| {
+            let got = send_called(lane, &asked.get(), called(Outcome::Away, first), paused).and_then(|()| {
                 status.set(slot, Doing::Waiting);
                 lane.take_request()
             });
@@ -403,7 +432,7 @@ impl Serving<'_> {
             };
             asked.set(header);
             // Its time goes on where it was left.
-            until.set(farpool_wire::MonoNs(until.get().0 + (clock::now().0 - paused.0)));
+            until.set(MonoNs(until.get().0 + (clock::now().0 - paused.0)));
             begin();
             supply.at == first && self.keep_supplied(space, first, &supply.bytes)
         };
@@ -411,7 +440,8 @@ impl Serving<'_> {
         GROWTH_REFUSED.set(false);
         begin();
         let result = faults::during(&Running { space, is_module, supply: &supply, noted: &noted }, run);
-        let ran_ns = clock::now().0.saturating_sub(begun.0);
+        let at = clock::now();
+        let ran_ns = at.0.saturating_sub(begun.0);
         status.set(slot, Doing::Replying);
         if has_left.get() {
             return None;
@@ -432,7 +462,7 @@ impl Serving<'_> {
             self.output = None;
             called = Called { ran_ns, ..self::called(Outcome::Revoked, 0) };
         }
-        Some((asked.get(), called))
+        Some(End { of: asked.get(), called, at })
     }
 
     /// Puts a piece where `Space::map_supplied` finds it. What was supplied before goes if it becomes too much.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::space::Space;
-use farpool_functions::abi::{CALL_AT, digest, signed_text};
+use farpool_functions::abi::{CALL_AT, signed_text};
 use farpool_wire::control::{FunctionFault, FunctionSignature};
 use farpool_wire::{Code, Refusal};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -37,16 +37,16 @@ struct Loaded {
 #[derive(Default)]
 pub struct Objects(Mutex<BTreeMap<[u8; 32], Loaded>>);
 
-/// Whether one of these keys vouches for these bytes.
+/// Whether one of these keys vouches for what has this hash.
 pub fn check_signature(
-    bytes: &[u8],
+    hash: &[u8; 32],
     by: Option<&FunctionSignature>,
     keys: &[[u8; 32]],
 ) -> Result<(), Refusal> {
     let not_trusted = Refusal::new(Code::NotTrusted, keys.len() as u64);
     let by = by.filter(|by| keys.contains(&by.key)).ok_or(not_trusted)?;
     let key = aws_lc_rs::signature::UnparsedPublicKey::new(&aws_lc_rs::signature::ED25519, by.key);
-    key.verify(&signed_text(&digest(bytes)), &by.signature).map_err(|_| not_trusted)
+    key.verify(&signed_text(hash), &by.signature).map_err(|_| not_trusted)
 }
 
 impl Objects {
@@ -54,15 +54,14 @@ impl Objects {
     pub fn warm_up() {
         let nobody = FunctionSignature { key: [0; 32], signature: [0; 64] };
         // It vouches for nothing.
-        let _ = check_signature(&[], Some(&nobody), &[[0; 32]]);
+        let _ = check_signature(&[0; 32], Some(&nobody), &[[0; 32]]);
     }
 
-    /// Loads an object whose signature was checked.
-    pub fn load(&self, bytes: &[u8]) -> Result<[u8; 32], FunctionFault> {
-        let hash = digest(bytes);
+    /// Loads an object, of this hash, whose signature was checked.
+    pub fn load(&self, hash: &[u8; 32], bytes: &[u8]) -> Result<(), FunctionFault> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.contains_key(&hash) {
-            return Ok(hash);
+        if loaded.contains_key(hash) {
+            return Ok(());
         }
         let file =
             memfd_create("farpool-function", MemfdFlags::CLOEXEC).map_err(|_| FunctionFault::NotLoaded)?;
@@ -80,8 +79,8 @@ impl Objects {
         if handle.is_null() {
             return Err(FunctionFault::NotLoaded);
         }
-        loaded.insert(hash, Loaded { handle: handle as usize, _file: file });
-        Ok(hash)
+        loaded.insert(*hash, Loaded { handle: handle as usize, _file: file });
+        Ok(())
     }
 
     /// An entry of a loaded object. Nothing: there is no such object.
