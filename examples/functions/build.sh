@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the examples of shipped functions into $CACHE/functions.
 #
-#   build.sh                   Wasm modules of those in C, *.wasm, and knn.simd.wasm with vectors
+#   build.sh                   Wasm modules of those in C, *.wasm, and *.simd.wasm, with vectors, of those that gain by it
 #   build.sh --native          shared objects of those in C, *.so
 #   build.sh --rust            Wasm modules of those in Rust, rust/*.wasm
 #   build.sh --all             all three
@@ -48,7 +48,9 @@ if [ -n "$wasm" ]; then
     for source in "${sources[@]}"; do
         name=$(basename "$source" .c)
         module "$source" "$name"
-        [ "$name" != knn ] || module "$source" knn.simd -msimd128
+        case $name in
+        filter_sum | knn | sum) module "$source" "$name.simd" -msimd128 ;;
+        esac
     done
 fi
 if [ -n "$native" ]; then

@@ -72,12 +72,13 @@ def call(*command: object) -> str:
 
 
 def build() -> None:
-    print("building the farpool command, the sandbox and a native function ...", file=sys.stderr)
+    print("building the farpool command, the sandbox and the examples of functions ...", file=sys.stderr)
     packages = ["--package", "farpool-cli", "--package", "farpool-sandbox"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET), "CACHE": str(CACHE)}
     for command in (
         ["cargo", "build", "--quiet", "--release", "--locked", *packages],
-        ["examples/functions/build.sh", "--native", "examples/functions/walk.c"],
+        ["examples/functions/build.sh"],
+        ["examples/functions/build.sh", "--native"],
     ):
         subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
@@ -97,7 +98,7 @@ def functions(args: argparse.Namespace) -> dict:
     command = [farpool, "bench", "functions", "--calls", args.calls, "--rounds", args.rounds, "--json"]
     if args.quick:
         command += ["--size", "8MiB", "--steps", 10_000]
-    return json.loads(call(*command, "--native", CACHE / "functions" / "walk.so"))
+    return json.loads(call(*command, "--examples", CACHE / "functions"))
 
 
 def first_table(found: dict) -> list[str]:

@@ -188,13 +188,13 @@ fn public_key(pair: &Ed25519KeyPair) -> [u8; 32] {
 
 /// Native functions signed with a key that nobody else has, and the public key in hexadecimal digits.
 pub(crate) fn signed_once(
-    objects: impl IntoIterator<Item = Vec<u8>>,
-    entry: &str,
+    objects: impl IntoIterator<Item = (Vec<u8>, &'static str)>,
 ) -> Result<(Vec<Function>, String), Failure> {
     let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
     let pair = made.ok().and_then(|made| Ed25519KeyPair::from_pkcs8(made.as_ref()).ok());
     let pair = pair.ok_or_else(|| Failure::Failed("no key could be made".to_owned()))?;
-    let functions = objects.into_iter().map(|bytes| sign(bytes, entry, &pair)).collect::<Result<_, _>>()?;
+    let signed = objects.into_iter().map(|(bytes, entry)| sign(bytes, entry, &pair));
+    let functions = signed.collect::<Result<_, _>>()?;
     Ok((functions, abi::hex(&public_key(&pair))))
 }
 

@@ -8,7 +8,7 @@ const NEWEST_MIN: f64 = 0.3;
 /// One that is so many times the average, or the average so many times it, counts as no more than that.
 const FAR_MAX: f64 = 4.0;
 /// What was seen once is doubted by so much each time that something else is seen.
-const DOUBT: f64 = 0.1;
+const DOUBT: f64 = 0.2;
 
 /// Of values above zero; nothing while none was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -47,6 +47,12 @@ const PAGE_BYTES: usize = 8 << 10;
 const WARM_UP: usize = 200;
 /// Native functions that are used for the first time: each stays in its process.
 const NATIVES: u64 = 50;
+/// Functions that go through values one behind the other.
+const SCANS: [&str; 2] = ["filter_sum", "sum"];
+/// Bytes that they go through: once what a cache holds, once the whole list.
+const SCANNED_BYTES: u64 = 256 << 10;
+/// Scans of each kind in a round.
+const SCANS_EACH: usize = 30;
 
 /// Calls of shipped functions: resident, Wasm, native, beside empty round trips, page reads and thread migration.
 #[derive(clap::Args)]
@@ -67,9 +73,10 @@ pub(crate) struct FunctionArgs {
     /// Steps of the long walk that compares Wasm with native code; 0: none
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     steps: u64,
-    /// A shared object that exports walk, for native calls: examples/functions/build.sh makes one
-    #[arg(long, value_name = "FILE")]
-    native: Option<PathBuf>,
+    /// A folder of what examples/functions/build.sh makes, with --native and without: for native calls, and for scans by
+    /// modules with and without vectors beside native ones
+    #[arg(long, value_name = "DIR")]
+    examples: Option<PathBuf>,
     /// For machines: one JSON object
     #[arg(long)]
     json: bool,
@@ -208,20 +215,23 @@ fn check(got: &[u8], wanted: &[u8], what: &str) -> Outcome {
     }
 }
 
-/// A native function, signed by a key of this run, which nodes are told of, and others that differ from it by a number.
-struct Native {
-    function: Function,
-    others: Vec<Function>,
+/// Functions of the examples. Native ones are signed by a key of this run, which nodes are told of.
+struct Examples {
+    walk: Function,
+    /// They differ from it by a number.
+    walks: Vec<Function>,
+    /// By the name of the scan: the same function as a module, as one with vectors, and native.
+    scans: Vec<(&'static str, [(&'static str, Function); 3])>,
     keys: tempfile::NamedTempFile,
 }
 
 pub(crate) fn run(args: &FunctionArgs) -> Outcome {
     let list = List::new(args.size);
-    let native = args.native.as_ref().map(|file| native(file)).transpose()?;
+    let examples = args.examples.as_ref().map(|folder| examples(folder)).transpose()?;
     let mut found = Vec::new();
     for way in &args.waiting {
         for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
-            found.push(measure(args, &list, *way, transport, native.as_ref())?);
+            found.push(measure(args, &list, *way, transport, examples.as_ref())?);
         }
     }
     let migration = migration(args.calls)?;
@@ -252,6 +262,14 @@ struct Point {
     kinds: Vec<Kind>,
     /// Nanoseconds for each dependent access of a long walk.
     access_ns: Vec<(&'static str, f64)>,
+    scans: Vec<Scan>,
+}
+
+/// How fast the forms of a scan are.
+struct Scan {
+    name: &'static str,
+    bytes: u64,
+    gb_per_s: Vec<(&'static str, f64)>,
 }
 
 const EMPTY: &str = "empty round trip";
@@ -285,9 +303,15 @@ impl Point {
             .collect();
         let access: serde_json::Map<String, Value> =
             self.access_ns.iter().map(|(name, ns)| ((*name).to_owned(), json!(ns))).collect();
+        let scan = |scan: &Scan| {
+            let rates: serde_json::Map<String, Value> =
+                scan.gb_per_s.iter().map(|(name, rate)| ((*name).to_owned(), json!(rate))).collect();
+            json!({ "scan": scan.name, "bytes": scan.bytes, "gb_per_s": rates })
+        };
+        let scans: Vec<Value> = self.scans.iter().map(scan).collect();
         json!({
             "transport": format!("{:?}", self.transport).to_lowercase(), "waiting": self.way.word(), "kinds": kinds,
-            "access_ns": access,
+            "access_ns": access, "scans": scans,
         })
     }
 
@@ -318,21 +342,42 @@ impl Point {
         for (name, ns) in &self.access_ns {
             lines.push(format!("{name}: {ns:.1} ns for each dependent access"));
         }
+        for Scan { name, bytes, gb_per_s } in &self.scans {
+            let native = gb_per_s.last().map_or(f64::NAN, |(_, rate)| *rate);
+            let rates: Vec<String> = gb_per_s
+                .iter()
+                .map(|(form, rate)| format!("{form} {rate:.1} GB/s ({:.2})", rate / native))
+                .collect();
+            lines.push(format!("{name} of {}: {}", units::show_bytes(*bytes), rates.join(", ")));
+        }
         lines
     }
 }
 
-/// Signs a shared object with a key of its own.
-fn native(file: &std::path::Path) -> Result<Native, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", file.display()));
-    let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
+/// Takes functions out of a folder, and signs those that are shared objects with a key of this run.
+fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
+    let read = |name: String| {
+        let file = folder.join(name);
+        std::fs::read(&file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
+    };
+    let walk = read("walk.so".to_owned())?;
     // Behind the sections of an object nobody looks.
-    let objects = (0..=NATIVES).map(|number: u64| [&bytes[..], &number.to_le_bytes()].concat());
-    let (mut others, key) = function::signed_once(objects, "walk")?;
-    let function = others.pop().ok_or_else(|| Failure::failed("no object was signed"))?;
+    let walks = (0..=NATIVES).map(|number: u64| ([&walk[..], &number.to_le_bytes()].concat(), "walk"));
+    let mut objects: Vec<_> = walks.collect();
+    for name in SCANS {
+        objects.push((read(format!("{name}.so"))?, name));
+    }
+    let (mut signed, key) = function::signed_once(objects)?;
+    let scans = SCANS.iter().zip(signed.split_off(NATIVES as usize + 1)).map(|(name, native)| {
+        let module = |file: String| Ok::<_, Failure>(Function::wasm(read(file)?, name)?);
+        let (plain, vectors) = (module(format!("{name}.wasm"))?, module(format!("{name}.simd.wasm"))?);
+        Ok((*name, [("wasm", plain), ("wasm with vectors", vectors), ("native", native)]))
+    });
+    let scans = scans.collect::<Result<_, Failure>>()?;
+    let walk = signed.pop().ok_or_else(|| Failure::failed("no object was signed"))?;
     let mut keys = tempfile::NamedTempFile::new()?;
     writeln!(keys, "{key}")?;
-    Ok(Native { function, others, keys })
+    Ok(Examples { walk, walks: signed, scans, keys })
 }
 
 fn measure(
@@ -340,12 +385,12 @@ fn measure(
     list: &List,
     way: Waiting,
     transport: TransportChoice,
-    native: Option<&Native>,
+    examples: Option<&Examples>,
 ) -> Result<Point, Failure> {
     let cache = tempfile::tempdir()?;
     let mut more = vec!["--function-cache".to_owned(), cache.path().display().to_string()];
-    if let Some(native) = native {
-        more.extend(["--function-keys".to_owned(), native.keys.path().display().to_string()]);
+    if let Some(examples) = examples {
+        more.extend(["--function-keys".to_owned(), examples.keys.path().display().to_string()]);
     }
     let firsts = (args.calls / 10).max(10) as usize;
     let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
@@ -420,18 +465,19 @@ fn measure(
             let wanted = u64::from(list.next[offset / NODE_BYTES]) * NODE_BYTES as u64;
             check(&page[..8], &wanted.to_le_bytes(), PAGE)?;
         }
-        if let Some(native) = native {
-            let each = native.others.len().div_ceil(args.rounds as usize);
-            for function in native.others.iter().skip(round * each).take(each) {
+        if let Some(examples) = examples {
+            let each = examples.walks.len().div_ceil(args.rounds as usize);
+            for function in examples.walks.iter().skip(round * each).take(each) {
                 let called = timed(&mut kinds[9], || Ok(caller.call(function, &step, shipped(false))?))?;
                 check(&called.output, &one, "native")?;
             }
-            calls(&mut kinds[10], &native.function, false)?;
+            calls(&mut kinds[10], &examples.walk, false)?;
         }
     }
     kinds.retain(|kind| !kind.times.is_empty());
-    let access_ns = accesses(args, list, &caller, &resident, &walk, native)?;
-    Ok(Point { transport, way, kinds, access_ns })
+    let access_ns = accesses(args, list, &caller, &resident, &walk, examples)?;
+    let scans = examples.map_or(Ok(Vec::new()), |examples| scans(args, list, &caller, examples))?;
+    Ok(Point { transport, way, kinds, access_ns, scans })
 }
 
 fn shipped(fresh: bool) -> CallOptions {
@@ -465,13 +511,13 @@ fn accesses(
     caller: &Caller,
     resident: &Function,
     walk: &Function,
-    native: Option<&Native>,
+    examples: Option<&Examples>,
 ) -> Result<Vec<(&'static str, f64)>, Failure> {
     if args.steps == 0 {
         return Ok(Vec::new());
     }
     let mut functions = vec![("resident", resident), ("wasm", walk)];
-    functions.extend(native.map(|native| ("native", &native.function)));
+    functions.extend(examples.map(|examples| ("native", &examples.walk)));
     let wanted = list.walked(0, args.steps);
     let mut times = vec![Vec::new(); functions.len()];
     for _ in 0..args.rounds {
@@ -482,6 +528,44 @@ fn accesses(
         }
     }
     Ok(functions.iter().zip(times).map(|((name, _), times)| (*name, median(times.into_iter()))).collect())
+}
+
+/// Scans by each form of a function, in turns.
+fn scans(
+    args: &FunctionArgs,
+    list: &List,
+    caller: &Caller,
+    examples: &Examples,
+) -> Result<Vec<Scan>, Failure> {
+    let bytes = list.bytes();
+    let mut found = Vec::new();
+    for (name, forms) in &examples.scans {
+        for scanned in [SCANNED_BYTES.min(bytes.len() as u64), bytes.len() as u64] {
+            let values =
+                bytes[..scanned as usize].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            let threshold = scanned / 2;
+            let passing = || values.clone().filter(|value| *value > threshold);
+            let (asked, wanted) = match *name {
+                "sum" => (vec![0, scanned / 8], vec![values.clone().fold(0, u64::wrapping_add)]),
+                _ => {
+                    let sum = passing().fold(0, u64::wrapping_add);
+                    (vec![0, scanned / 8, threshold], vec![sum, passing().count() as u64])
+                }
+            };
+            let (asked, wanted) = (words(&asked), words(&wanted));
+            let mut rates = vec![Vec::new(); forms.len()];
+            for _ in 0..args.rounds as usize * SCANS_EACH {
+                for ((form, function), rates) in forms.iter().zip(&mut rates) {
+                    let called = caller.call(function, &asked, shipped(false))?;
+                    check(&called.output, &wanted, form)?;
+                    rates.push(scanned as f64 / called.ran.as_nanos().max(1) as f64);
+                }
+            }
+            let rates = forms.iter().zip(rates).map(|((form, _), rates)| (*form, median(rates.into_iter())));
+            found.push(Scan { name, bytes: scanned, gb_per_s: rates.collect() });
+        }
+    }
+    Ok(found)
 }
 
 /// Moving this thread to another CPU, and there and back: medians in microseconds.

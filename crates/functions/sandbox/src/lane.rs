@@ -360,7 +360,10 @@ impl Serving<'_> {
                     other => match self.warm_anew(other, &compiled, &entry) {
                         Ok(ready) => ready,
                         Err(_) => {
-                            return Some(End::before(of, called(Outcome::MemoryFull, self.process.heap_bytes)));
+                            return Some(End::before(
+                                of,
+                                called(Outcome::MemoryFull, self.process.heap_bytes),
+                            ));
                         }
                     },
                 };
