@@ -19,6 +19,7 @@ FARPOOL_FUNCTION(filter_sum) {
         uint64_t sum;
         uint64_t count;
     } found = {0, 0};
+    FARPOOL_MANY
     for (uint64_t i = 0; i < args.count; i++) {
         /* Without a branch: whether a value passes is not to be foreseen. */
         uint64_t passes = (int64_t)values[i] > args.threshold;

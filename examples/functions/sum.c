@@ -15,6 +15,7 @@ FARPOOL_FUNCTION(sum) {
     const farpool_u64_there *values =
         (const farpool_u64_there *)farpool_window(call, args.first, args.count * 8);
     uint64_t total = 0;
+    FARPOOL_MANY
     for (uint64_t i = 0; i < args.count; i++) total += values[i];
     return farpool_put(call, &total, sizeof total);
 }

@@ -5,6 +5,8 @@
 //! waiting, through the same library; the difference of medians is what shipping costs. Every answer is compared with what
 //! this program computes over the same list.
 
+mod beside;
+
 use super::figures::{median, quantiles};
 use super::machine::machine;
 use super::processes::{Server, start};
@@ -148,6 +150,8 @@ fn words(words: &[u64]) -> Vec<u8> {
 /// A broker, a node and a session.
 struct Stage {
     pool: Pool,
+    transport: TransportChoice,
+    address: String,
     _servers: Vec<Server>,
 }
 
@@ -166,8 +170,17 @@ impl Stage {
             vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
         node.extend(more.iter().map(String::as_str));
         let (node, _) = start(&node)?;
-        let pool = Pool::connect_with(&address, PoolOptions { transport, ..PoolOptions::default() })?;
-        Ok(Stage { pool, _servers: vec![node, broker] })
+        let pool = Stage::session(&address, transport)?;
+        Ok(Stage { pool, transport, address, _servers: vec![node, broker] })
+    }
+
+    fn session(address: &str, transport: TransportChoice) -> Result<Pool, Failure> {
+        Ok(Pool::connect_with(address, PoolOptions { transport, ..PoolOptions::default() })?)
+    }
+
+    /// Another client.
+    fn connect(&self) -> Result<Pool, Failure> {
+        Stage::session(&self.address, self.transport)
     }
 
     fn publish(&self, list: &List) -> Result<FarFile, Failure> {
@@ -263,6 +276,7 @@ struct Point {
     /// Nanoseconds for each dependent access of a long walk.
     access_ns: Vec<(&'static str, f64)>,
     scans: Vec<Scan>,
+    beside: Vec<beside::Beside>,
 }
 
 /// How fast the forms of a scan are.
@@ -309,9 +323,16 @@ impl Point {
             json!({ "scan": scan.name, "bytes": scan.bytes, "gb_per_s": rates })
         };
         let scans: Vec<Value> = self.scans.iter().map(scan).collect();
+        let pages_beside: Vec<Value> = self
+            .beside
+            .iter()
+            .map(|beside::Beside { name, median_us, p99_us, calls }| {
+                json!({ "beside": name, "median_us": median_us, "p99_us": p99_us, "calls": calls })
+            })
+            .collect();
         json!({
             "transport": format!("{:?}", self.transport).to_lowercase(), "waiting": self.way.word(), "kinds": kinds,
-            "access_ns": access, "scans": scans,
+            "access_ns": access, "scans": scans, "pages_beside": pages_beside,
         })
     }
 
@@ -341,6 +362,10 @@ impl Point {
         ));
         for (name, ns) in &self.access_ns {
             lines.push(format!("{name}: {ns:.1} ns for each dependent access"));
+        }
+        for beside::Beside { name, median_us, p99_us, calls } in &self.beside {
+            let calls = if *calls > 0 { format!(", {calls} of them") } else { String::new() };
+            lines.push(format!("{PAGE} beside {name}{calls}: {median_us:.2} us, p99 {p99_us:.2} us"));
         }
         for Scan { name, bytes, gb_per_s } in &self.scans {
             let native = gb_per_s.last().map_or(f64::NAN, |(_, rate)| *rate);
@@ -477,7 +502,8 @@ fn measure(
     kinds.retain(|kind| !kind.times.is_empty());
     let access_ns = accesses(args, list, &caller, &resident, &walk, examples)?;
     let scans = examples.map_or(Ok(Vec::new()), |examples| scans(args, list, &caller, examples))?;
-    Ok(Point { transport, way, kinds, access_ns, scans })
+    let beside = beside::measure(&stage.connect()?, list, &file, args.rounds as usize)?;
+    Ok(Point { transport, way, kinds, access_ns, scans, beside })
 }
 
 fn shipped(fresh: bool) -> CallOptions {

@@ -175,7 +175,7 @@ fn outcome(result: Result<farpool::function::Called, Error>) -> Outcome {
     error.how_it_ended().unwrap_or_else(|| panic!("{error}")).outcome
 }
 
-fn options(ms: u64) -> CallOptions {
+pub fn options(ms: u64) -> CallOptions {
     CallOptions { place: Place::Ship, fresh: false, deadline: Duration::from_millis(ms) }
 }
 
@@ -253,9 +253,6 @@ fn module_that_is_no_function_is_refused_with_what_is_wrong() {
         assert_eq!(error.kind(), ErrorKind::Refused, "{name}: {error}");
         assert!(error.to_string().contains(why), "{name}: {error}");
     }
-    let native = Function::native(b"\x7fELF".to_vec(), "f", [1; 32], [2; 64]).unwrap();
-    let error = calls.call(&native, &[], options(1_000)).unwrap_err();
-    assert!(error.to_string().contains("native functions are not run there"), "{error}");
 }
 
 #[test]

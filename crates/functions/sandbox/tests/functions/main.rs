@@ -3,5 +3,6 @@
 mod calls;
 mod examples;
 mod hostile;
+mod native;
 mod pool;
 mod tables;

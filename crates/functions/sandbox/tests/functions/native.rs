@@ -1,0 +1,192 @@
+//! Native functions: those that are trusted run, and whatever they do ends no more than their own process.
+
+use crate::hostile::options;
+use crate::pool::*;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use farpool::TransportChoice::{Shm, Tcp};
+use farpool::function::{CallOptions, CallerOptions, Function, Outcome, SandboxOptions, abi};
+use farpool::{Error, ErrorKind};
+use std::path::Path;
+use std::process::Command;
+
+/// What goes wrong in machine code. Each entry is one way; `sum` does no harm.
+const SOURCE: &str = r#"
+#include "farpool.h"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+FARPOOL_FUNCTION(sum) {
+    uint64_t total = 0;
+    for (uint64_t at = 0; farpool_has(call, at, 8); at += 8) total += farpool_u64(call, at);
+    return farpool_put(call, &total, sizeof total);
+}
+FARPOOL_FUNCTION(store_nowhere) { *(volatile char *)8 = 1; return 0; }
+FARPOOL_FUNCTION(store_window) { *(volatile char *)call->window = 1; return 0; }
+FARPOOL_FUNCTION(open_window) {
+    if (mprotect((void *)call->window, 4096, PROT_READ | PROT_WRITE)) return -5;
+    *(volatile char *)call->window = 1;
+    return 0;
+}
+FARPOOL_FUNCTION(trap) { __builtin_trap(); }
+FARPOOL_FUNCTION(give_up) { abort(); }
+FARPOOL_FUNCTION(leave) { _exit(0); }
+FARPOOL_FUNCTION(connect_out) { return socket(AF_INET, SOCK_STREAM, 0); }
+FARPOOL_FUNCTION(start_program) { return execl("/bin/true", "true", (char *)0); }
+FARPOOL_FUNCTION(fork_off) { return fork(); }
+static volatile int goes_on = 1;
+FARPOOL_FUNCTION(loop) { while (goes_on) {} return 0; }
+static int deep(volatile char *before) { volatile char here[4096]; here[0] = *before; return deep(here) + here[0]; }
+FARPOOL_FUNCTION(recurse) { char none = 0; return deep(&none); }
+/* Every descriptor that the process has: written to, cut off, and its pages given back. How many gave way. */
+FARPOOL_FUNCTION(spoil) {
+    uint64_t spoiled = 0, at_window = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        char was[64], now[64];
+        if (pread(fd, was, 64, 0) != 64 || __builtin_memcmp(was, (void *)call->window, 64)) continue;
+        at_window++;
+        for (int i = 0; i < 64; i++) now[i] = (char)(was[i] ^ 0x55);
+        spoiled += pwrite(fd, now, 64, 0) >= 0;
+        spoiled += ftruncate(fd, 0) == 0;
+        spoiled += fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 65536) == 0;
+        spoiled += mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED;
+        char path[32] = "/proc/self/fd/";
+        path[14] = (char)('0' + fd / 100), path[15] = (char)('0' + fd / 10 % 10), path[16] = (char)('0' + fd % 10);
+        spoiled += open(path, O_RDWR) >= 0;
+    }
+    uint64_t found[2] = {spoiled, at_window};
+    return farpool_put(call, found, sizeof found);
+}
+"#;
+
+/// A shared object of these functions.
+fn built() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, object) = (folder.path().join("harm.c"), folder.path().join("harm.so"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../sdk/c");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(cc);
+    command.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-shared", "-I"]).arg(sdk).arg(&source);
+    assert!(command.arg("-o").arg(&object).status().unwrap().success());
+    std::fs::read(&object).unwrap()
+}
+
+struct Signer(Ed25519KeyPair);
+
+impl Signer {
+    fn new() -> Signer {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        Signer(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap())
+    }
+
+    fn key(&self) -> [u8; 32] {
+        self.0.public_key().as_ref().try_into().unwrap()
+    }
+
+    fn signature(&self, object: &[u8]) -> [u8; 64] {
+        self.0.sign(&abi::signed_text(&abi::digest(object))).as_ref().try_into().unwrap()
+    }
+
+    fn sign(&self, object: &[u8], entry: &str) -> Function {
+        Function::native(object.to_vec(), entry, self.key(), self.signature(object)).unwrap()
+    }
+}
+
+fn trusting(signer: &Signer) -> SandboxOptions {
+    SandboxOptions { keys: vec![signer.key()], ..sandbox() }
+}
+
+#[test]
+fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_they_were() {
+    use Outcome::*;
+    let signer = Signer::new();
+    let running = Running::start(1, trusting(&signer));
+    let (victim, hostile) = (running.connect(Tcp), running.connect(Shm));
+    let words: Vec<u64> = (1..=100_000).collect();
+    let bytes = bytes_of(&words);
+    let file = publish(&victim, "words", &bytes);
+    let narrow = || CallerOptions { output_bytes: 8_192, ..CallerOptions::default() };
+    let (beside, calls) =
+        (file.caller(narrow()).unwrap(), hostile.open("words").unwrap().caller(narrow()).unwrap());
+    let object = built();
+    let total = words.iter().sum::<u64>();
+    let sums = |caller: &farpool::function::Caller| {
+        let called = caller.call(&signer.sign(&object, "sum"), &[], options(10_000)).unwrap();
+        assert_eq!(words_of(&called.output), [total]);
+    };
+    // What ends it, and the signal, if one does.
+    let cases: [(&str, Outcome, u64); 11] = [
+        ("store_nowhere", Died, 11),
+        ("store_window", Died, 11),
+        ("trap", Died, 4),
+        ("give_up", Died, 6),
+        ("leave", Died, 0),
+        ("connect_out", Died, 31),
+        ("start_program", Died, 31),
+        ("fork_off", Died, 31),
+        ("recurse", Died, 6),
+        ("loop", Deadline, 50),
+        ("open_window", GaveUp, 5),
+    ];
+    for round in 0..5 {
+        for (entry, wanted, detail) in cases {
+            let ms = if wanted == Deadline { 50 } else { 10_000 };
+            let error = calls.call(&signer.sign(&object, entry), &[], options(ms)).unwrap_err();
+            let ended = error.how_it_ended().unwrap_or_else(|| panic!("{entry}, round {round}: {error}"));
+            assert_eq!((ended.outcome, ended.detail), (wanted, detail), "{entry}, round {round}");
+            // Another caller's process, and the next one of this caller.
+            sums(&beside);
+        }
+        sums(&calls);
+    }
+    let spoiled = calls.call(&signer.sign(&object, "spoil"), &[], options(10_000)).unwrap();
+    let [spoiled, looked_at] = words_of(&spoiled.output)[..] else { panic!("{spoiled:?}") };
+    assert!(spoiled == 0 && looked_at > 0, "{spoiled} of the attempts on {looked_at} descriptors worked");
+    let mut read = vec![0; bytes.len()];
+    file.read_at(0, &mut read).unwrap();
+    assert!(read == bytes, "the file is what was published");
+}
+
+#[test]
+fn native_function_that_nobody_vouches_for_is_refused() {
+    let (signer, stranger) = (Signer::new(), Signer::new());
+    let running = Running::start(1, trusting(&signer));
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
+    let object = built();
+    let refused = |function: Result<Function, Error>, why: &str| {
+        let error = caller.call(&function.unwrap(), &[], CallOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains(why), "{error} does not say {why:?}");
+    };
+    let (key, mut forged) = (signer.key(), signer.signature(&object));
+    forged[3] ^= 1;
+    refused(Function::native(object.clone(), "sum", key, forged), "trusted");
+    // Another's signature under the name of the key that is trusted.
+    refused(Function::native(object.clone(), "sum", key, stranger.signature(&object)), "trusted");
+    refused(Ok(stranger.sign(&object, "sum")), "trusted");
+    let mut changed = object.clone();
+    changed.push(0);
+    refused(Function::native(changed, "sum", key, signer.signature(&object)), "trusted");
+    refused(Ok(signer.sign(&object, "no_such_entry")), "does not export the entry");
+    refused(Ok(signer.sign(b"\x7fELF, but no more of it", "sum")), "cannot be loaded");
+    // For another machine: the field that says so, in an ELF header.
+    let mut foreign = object.clone();
+    foreign[18..20].copy_from_slice(&0xf3fe_u16.to_le_bytes());
+    refused(Ok(signer.sign(&foreign, "sum")), "cannot be loaded");
+    let called = caller.call(&signer.sign(&object, "sum"), &[], CallOptions::default()).unwrap();
+    assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
+}
+
+#[test]
+fn native_function_is_refused_where_no_key_is_trusted() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
+    let error = caller.call(&Signer::new().sign(&built(), "sum"), &[], options(1_000)).unwrap_err();
+    assert!(error.to_string().contains("native functions are not run there"), "{error}");
+}
