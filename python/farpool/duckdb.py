@@ -5,8 +5,10 @@
     farpool.duckdb.attach(con, pool)                          # from here on it spills into far memory
     farpool.duckdb.register(con, pool)                        # far tables are relations
     farpool.duckdb.sql_pushdown(con, "SELECT ...").show()     # what can be runs beside them
+    farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT ...") # all of it runs in a DuckDB beside them
 
-Relations are in `farpool.dataset`, `_registered` and `_pushdown`; the rest of this is about spilling.
+Relations are in `farpool.dataset`, `_registered` and `_pushdown`, queries shipped whole in `_shipped`;
+the rest of this is about spilling.
 
 DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
 root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
@@ -44,8 +46,19 @@ import farpool
 from farpool._farpool import _size_bytes
 from farpool._pushdown import Block, Pushdown, sql_pushdown
 from farpool._registered import register, unregister
+from farpool._shipped import ship
 
-__all__ = ["Block", "FarFileSystem", "Pushdown", "attach", "detach", "register", "sql_pushdown", "unregister"]
+__all__ = [
+    "Block",
+    "FarFileSystem",
+    "Pushdown",
+    "attach",
+    "detach",
+    "register",
+    "ship",
+    "sql_pushdown",
+    "unregister",
+]
 
 _PREFIX = "farpool://"
 

@@ -25,8 +25,8 @@ use std::thread::JoinHandle;
 
 /// How often lanes are looked at while there are any.
 const LOOK_MS: u64 = 10;
-/// A function that can be interrupted is, by its own process. This long after its deadline that process is killed.
-const GRACE_MS: u64 = 20;
+/// One that seems overdue is looked at again after this long.
+const LOOK_AGAIN_MS: u64 = 1;
 /// A process without lanes is ended after this long.
 const IDLE_MS: u64 = 10_000;
 /// A caller that does not take the news of a death within this time does not get it.
@@ -252,7 +252,7 @@ impl Process {
             match self.status.doing(slot) {
                 Doing::Ended => state.lanes[slot] = Slot::Free,
                 Doing::Running { request_id, until_ns, deadline_ms, .. }
-                    if now > MonoNs(until_ns).plus_ms(GRACE_MS) && overdue.is_none() =>
+                    if now > MonoNs(until_ns) && overdue.is_none() =>
                 {
                     // Words may have been read while they changed: only what is seen twice counts.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
@@ -272,8 +272,14 @@ impl Process {
         !is_idle || now < state.idle_since.plus_ms(IDLE_MS)
     }
 
-    fn has_lanes(&self) -> bool {
-        locked(&self.state).lanes.iter().any(|slot| !matches!(slot, Slot::Free))
+    /// How long it need not be looked at.
+    fn pause_ms(&self) -> u64 {
+        let state = locked(&self.state);
+        match state.lanes.iter().any(|slot| !matches!(slot, Slot::Free)) {
+            true if state.overdue.is_some() => LOOK_AGAIN_MS,
+            true => LOOK_MS,
+            false => IDLE_MS / 4,
+        }
     }
 
     /// It has ended: tells those whose functions were running.
@@ -400,8 +406,7 @@ impl Shared {
             }
             let mut polled = vec![PollFd::new(woken, PollFlags::IN)];
             polled.extend(assigned.iter().map(|process| PollFd::new(&process.control, PollFlags::IN)));
-            let pause_ms =
-                if assigned.iter().any(|process| process.has_lanes()) { LOOK_MS } else { IDLE_MS / 4 };
+            let pause_ms = assigned.iter().map(|process| process.pause_ms()).min().unwrap_or(IDLE_MS);
             let pause =
                 Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
             // Without processes there is nothing to come back for.

@@ -259,7 +259,8 @@ impl Caller {
     }
 
     /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
-    /// what each gave, in the order of the nodes' first row groups. With [`Place::Fetch`], once, here, with all.
+    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`], or if
+    /// [`Place::Auto`] finds that to take less.
     ///
     /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
     pub fn call_each(
@@ -273,8 +274,12 @@ impl Caller {
             let message = "a function is called at each node over the columns of a far table";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        if options.place == Place::Fetch {
-            return Ok(vec![self.call(function, args, options)?]);
+        let place = match options.place {
+            Place::Auto => self.explain(function).choice,
+            place => place,
+        };
+        if place == Place::Fetch {
+            return Ok(vec![self.call(function, args, CallOptions { place, ..options })?]);
         }
         self.again_if_moved(|| {
             let places = Arc::clone(&locked(&self.places));

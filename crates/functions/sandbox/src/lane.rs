@@ -414,6 +414,7 @@ impl Serving<'_> {
             let (header, until_ns) = (asked.get(), until.get().0);
             watched.set_until(until_ns, call.deadline_ms);
             let (request_id, opcode) = (header.request_id, header.opcode as u16);
+            let until_ns = watched.killed_at(until_ns);
             status.set(slot, Doing::Running { request_id, opcode, until_ns, deadline_ms: call.deadline_ms });
         };
         let has_left = Cell::new(false);

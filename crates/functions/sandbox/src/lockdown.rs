@@ -3,6 +3,7 @@
 //!
 //! A system call that is not listed ends the process: its caller is told of signal 31 (`SIGSYS`).
 
+use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_BYTES_MAX};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
@@ -17,8 +18,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-/// Bytes of a file of compiled code.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a file: what was supplied to a window lies in one as long as the window.
+const FILE_BYTES_MAX: u64 = WINDOW_BYTES_MAX + FUNCTION_PIECE_BYTES as u64;
 /// Descriptors: windows of many regions have one for each.
 const DESCRIPTORS_MAX: u64 = 1 << 18;
 /// What the process takes besides heaps: its own memory, call areas, outputs, stacks.

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// How often lanes are looked at.
 const LOOK: Duration = Duration::from_millis(2);
+/// What is interrupted has this long to end by itself.
+const GRACE_NS: u64 = 20_000_000;
 
 /// A lane as others see it.
 pub struct Watched {
@@ -61,6 +63,12 @@ impl Watched {
     /// What runs next can be interrupted, or its process must end.
     pub fn set_ends_process(&self, ends_process: bool) {
         self.ends_process.store(ends_process, Ordering::Relaxed);
+    }
+
+    /// When the node is to end the process for what may run until then.
+    pub fn killed_at(&self, until_ns: u64) -> u64 {
+        let grace_ns = if self.ends_process.load(Ordering::Relaxed) { 0 } else { GRACE_NS };
+        until_ns.saturating_add(grace_ns)
     }
 
     /// Something runs until then.

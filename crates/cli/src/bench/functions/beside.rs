@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// What takes its deadline has this one.
 const DEADLINE: Duration = Duration::from_millis(5);
 /// Steps of a walk that takes about as long.
-const STEPS: u64 = 30_000;
+const STEPS: u64 = 100_000;
 /// How long a turn lasts.
 const TURN: Duration = Duration::from_millis(500);
 

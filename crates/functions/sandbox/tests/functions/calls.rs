@@ -52,6 +52,19 @@ fn function_over_bytes_of_two_nodes_loads_from_afar_or_hops_and_gives_the_same()
 }
 
 #[test]
+fn window_larger_than_a_node_is_read_from_end_to_end() {
+    let running = Running::start_of(2, 96 << 20, sandbox());
+    let list = list(40_000, 4096);
+    let pool = running.connect(Shm);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    assert_eq!((caller.window_bytes(), caller.nodes().len()), (40_000 << 12, 2));
+    for function in [Function::resident("walk").unwrap(), walk()] {
+        let called = caller.call(&function, &bytes_of(&[0, 40_000, 1]), SHIP).unwrap();
+        assert_eq!(words_of(&called.output), walked(&list, 0, 40_000), "{function:?}");
+    }
+}
+
+#[test]
 fn output_of_many_pieces_arrives_whole_and_one_that_is_larger_than_the_window_is_made_here() {
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);

@@ -22,12 +22,17 @@ pub fn sandbox() -> SandboxOptions {
 impl Running {
     /// Nodes with these sandboxes, each on a host of its own as far as labels say.
     pub fn start(count: usize, sandbox: SandboxOptions) -> Running {
+        Running::start_of(count, 64 << 20, sandbox)
+    }
+
+    /// The same, with so many bytes donated by each.
+    pub fn start_of(count: usize, bytes: u64, sandbox: SandboxOptions) -> Running {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let store = Box::new(MemoryStore::default());
         let broker = Broker::start(loopback, &Default::default(), LeaseSettings::default(), store).unwrap();
         let nodes = (0..count).map(|index| {
             let name = Name::new(format!("n{index}")).unwrap();
-            let mut options = NodeOptions::new(name, 64 << 20, broker.address().to_string());
+            let mut options = NodeOptions::new(name, bytes, broker.address().to_string());
             options.region_bytes = 1 << 20;
             options.functions.sandboxes = Some(sandbox.clone());
             let node = Node::start(options).unwrap();

@@ -1,0 +1,132 @@
+"""A DuckDB beside the data: runs queries that others send as SQL over the far tables of a pool.
+
+    python -m farpool.duckdb_worker --pool farpool://10.0.0.1:7700        on a host of the pool, beside its node
+    farpool.duckdb.ship("grpc://127.0.0.1:7810", "SELECT ...")            from anywhere that reaches it
+
+The idea: where a host that donates memory has this wheel, with DuckDB and pyarrow, the query moves instead of the
+rows. Results leave as Arrow record batches over Arrow Flight, as DuckDB makes them, so no value is written a second
+time. A worker keeps nothing: each query has a connection of its own to one database in memory, which knows the far
+tables that the query names, and nothing else. Queries cannot write, and DuckDB opens no file, no address and no
+extension.
+
+Connections are plaintext and whoever reaches the port can query every table, so it stays on this machine unless told
+otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+from pyarrow import flight
+
+import farpool
+from farpool._registered import register, unregister
+
+# Bytes of a query.
+SQL_BYTES_MAX = 1 << 20
+# Rows of a batch that leaves.
+BATCH_ROWS = 65_536
+
+
+class Worker(flight.FlightServerBase):
+    """Serves queries from the moment it is made. `port` is where."""
+
+    def __init__(self, pool: farpool.Pool, location: str, memory_limit: str | None, threads: int | None):
+        self.pool = pool
+        # Without a place to spill to: what does not fit ends its query, by name.
+        config = {"temp_directory": "", "python_enable_replacements": False, "autoinstall_known_extensions": False}
+        config |= {"memory_limit": memory_limit} if memory_limit else {}
+        config |= {"threads": threads} if threads else {}
+        self.database = duckdb.connect(config=config)
+        self.database.execute("SET enable_external_access = false; SET lock_configuration = true")
+        super().__init__(location)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        try:
+            schema, batches = self._run(ticket.ticket)
+        except (duckdb.Error, farpool.Error, ValueError) as error:
+            raise flight.FlightServerError(str(error)) from error
+        return flight.GeneratorStream(schema, batches)
+
+    def _run(self, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        if len(ticket) > SQL_BYTES_MAX:
+            raise ValueError(f"a query of {len(ticket)} bytes; up to {SQL_BYTES_MAX} are permitted")
+        sql = ticket.decode()
+        connection = self.database.cursor()
+        try:
+            statements = connection.extract_statements(sql)
+            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+                kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+                raise ValueError(f"one SELECT is run here, not {kinds}")
+            named = {name.lower() for name in connection.get_table_names(sql)}
+            tables = {table.name: table.name for table in self.pool.tables() if table.name.lower() in named}
+            register(connection, self.pool, tables)
+            reader = connection.execute(sql).to_arrow_reader(BATCH_ROWS)
+        except BaseException:
+            connection.close()
+            raise
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from reader
+            except (duckdb.Error, farpool.Error, OSError) as error:
+                raise flight.FlightServerError(str(error)) from error
+            finally:
+                for name in tables:
+                    unregister(connection, name)
+                connection.close()
+
+        return reader.schema, batches()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is permitted, with a port of 0 to 65535")
+    return host, int(port)
+
+
+def _is_of_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m farpool.duckdb_worker", description=__doc__.splitlines()[0])
+    parser.add_argument("--pool", default="farpool://127.0.0.1:7700", metavar="URL", help="[default: %(default)s]")
+    listen = "where queries arrive; port 0 takes one that is free [default: 127.0.0.1:7810]"
+    parser.add_argument("--listen", type=_address, default=("127.0.0.1", 7810), metavar="HOST:PORT", help=listen)
+    parser.add_argument("--memory-limit", metavar="SIZE", help="of all queries together, such as 4GB; DuckDB's default")
+    parser.add_argument("--threads", type=int, metavar="N", help="of each query; DuckDB's default")
+    insecure = "listen beyond this machine: whoever reaches the port can query every table, and rows travel unencrypted"
+    parser.add_argument("--insecure-listen", action="store_true", help=insecure)
+    args = parser.parse_args(arguments)
+    host, port = args.listen
+    if not _is_of_this_machine(host) and not args.insecure_listen:
+        parser.error(f"--listen {host}:{port}: it is reached from beyond this machine; --insecure-listen permits that")
+    over = threading.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda *_: over.set())
+    try:
+        with farpool.connect(args.pool) as pool:
+            with Worker(pool, f"grpc://{host}:{port}", args.memory_limit, args.threads) as worker:
+                print(f"ready grpc://{host}:{worker.port}", flush=True)
+                over.wait()
+    except (farpool.Error, duckdb.Error, pa.ArrowException) as error:
+        print(f"farpool.duckdb_worker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""`farpool.duckdb.ship`: queries that a DuckDB beside the data runs. The answers are those of a DuckDB here."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import farpool
+import farpool.duckdb
+from farpool.demo.cluster import read_line
+
+ROWS = 400_000
+
+
+@pytest.fixture(scope="module")
+def orders() -> pa.Table:
+    with duckdb.connect() as con:
+        return con.sql(
+            "SELECT i AS id, i % 1000 AS few, CASE WHEN i % 9 > 0 THEN 'word ' || i % 70 END AS word, "
+            f"(i % 100 / 4)::DECIMAL(12, 2) AS price FROM range({ROWS}) r(i)"
+        ).to_arrow_table()
+
+
+@pytest.fixture(scope="module")
+def worker(shared_cluster, orders) -> Iterator[str]:
+    with farpool.connect(shared_cluster.url) as pool:
+        pool.put_table("shipped_orders", orders)
+        command = [sys.executable, "-m", "farpool.duckdb_worker", "--pool", shared_cluster.url]
+        command += ["--listen", "127.0.0.1:0", "--memory-limit", "200MB", "--threads", "2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            try:
+                yield read_line(process, 30).removeprefix("ready ").strip()
+            finally:
+                process.terminate()
+                assert process.wait(30) == 0
+        pool.drop_table("shipped_orders")
+
+
+QUERIES = [
+    "SELECT few, count(*), sum(price), min(word) FROM orders GROUP BY few ORDER BY few",
+    "SELECT a.id, b.word FROM orders a JOIN orders b ON a.id = b.id + 1 WHERE a.few = 7 ORDER BY a.id",
+    "SELECT median(id), count(DISTINCT word) FROM orders",
+    "WITH best AS (SELECT few, max(id) id FROM orders GROUP BY few) SELECT sum(id) FROM best",
+    "SELECT * FROM orders ORDER BY id",
+    "SELECT id FROM orders WHERE id < 0",
+]
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_query_that_was_shipped_gives_what_it_gives_here(worker, orders, sql):
+    found = farpool.duckdb.ship(worker, sql.replace("orders", "shipped_orders")).read_all()
+    with duckdb.connect() as con:
+        wanted = con.sql(sql).to_arrow_table()
+    assert found.schema == wanted.schema
+    assert found.combine_chunks() == wanted.combine_chunks()
+
+
+def test_rows_that_were_shipped_are_a_relation_of_duckdb_here(worker):
+    rows = farpool.duckdb.ship(worker, "SELECT few FROM shipped_orders WHERE few < 3")
+    assert rows is not None
+    with duckdb.connect() as con:
+        assert con.sql("SELECT few, count(*) FROM rows GROUP BY ALL ORDER BY 1").fetchall() == [
+            (few, ROWS // 1000) for few in range(3)
+        ]
+
+
+def test_query_given_up_half_way_leaves_the_worker_to_others(worker):
+    reader = farpool.duckdb.ship(worker, "SELECT * FROM shipped_orders")
+    assert reader.read_next_batch().num_rows > 0
+    del reader
+    assert farpool.duckdb.ship(worker, "SELECT count(*) FROM shipped_orders").read_all()[0][0].as_py() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("CREATE TABLE t AS SELECT 1", "one SELECT is run here, not CREATE"),
+        ("SELECT 1; SELECT 2", "one SELECT is run here, not SELECT, SELECT"),
+        ("", "not nothing"),
+        ("COPY shipped_orders TO '/tmp/out.csv'", "not COPY"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "disabled"),
+        ("SELECT * FROM '/etc/passwd'", "does not exist"),
+        ("SELECT * FROM read_text('/proc/self/environ')", "disabled"),
+        ("SELECT * FROM pool", "pool"),
+        ("SELECT * FROM no_such_table", "no_such_table"),
+        ("SELECT nothing FROM shipped_orders", "nothing"),
+        ("SELEC 1", "syntax error"),
+        ("SELECT '" + "x" * (1 << 20) + "'", "1048576 are permitted"),
+    ],
+)
+def test_what_is_no_query_over_far_tables_is_refused_by_name(worker, sql, why):
+    with pytest.raises(farpool.InvalidError, match=why):
+        farpool.duckdb.ship(worker, sql)
+
+
+def test_query_that_needs_more_memory_than_the_worker_may_have_fails_alone(worker):
+    rows = "SELECT list(id ORDER BY word) FROM (SELECT * FROM shipped_orders, range(200))"
+    with pytest.raises((farpool.InvalidError, pa.ArrowException), match="(?i)memory"):
+        farpool.duckdb.ship(worker, rows).read_all()
+    assert farpool.duckdb.ship(worker, "SELECT 1").read_all()[0][0].as_py() == 1
+
+
+def test_worker_that_is_not_there_is_unreachable():
+    with pytest.raises(farpool.UnreachableError, match="grpc://127.0.0.1:1"):
+        farpool.duckdb.ship("grpc://127.0.0.1:1", "SELECT 1")
+    with pytest.raises(farpool.InvalidError, match="no-such-scheme"):
+        farpool.duckdb.ship("no-such-scheme://x", "SELECT 1")
+
+
+def test_worker_stays_on_this_machine_unless_told_otherwise():
+    command = [sys.executable, "-m", "farpool.duckdb_worker", "--listen", "0.0.0.0:0"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2 and "--insecure-listen" in refused.stderr
