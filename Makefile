@@ -15,7 +15,7 @@ EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 # Built for wasm32 by a compiler of their own, so no members of the workspace.
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
-COMMAND ?= build
+COMMAND ?= sandbox
 
 .DEFAULT_GOAL := help
 .PHONY: help build sandbox sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions modules reference farview lint sim loss mutants tla fuzz guest-test clean
@@ -97,8 +97,9 @@ loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each pro
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
-test-python: $(COMMAND) wheel ## The wheel against real brokers and nodes, DuckDB included
-	FARPOOL_BIN=$(BIN) $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
+test-python: $(COMMAND) wheel modules ## The wheel against real brokers and nodes, DuckDB included
+	FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
+	  $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
 modules: # The examples in C as modules, for those who test them.
 	CACHE=$(CACHE) examples/functions/build.sh

@@ -1,6 +1,8 @@
 """Functions shipped to real nodes, from Python."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy
 import pytest
@@ -46,6 +48,20 @@ def test_function_resident_at_nodes_gives_what_python_computes(pool: farpool.Poo
         called = pool.run("resident:walk", on, words(64, 500, 0))
         assert called.numpy("<u8").tolist() == walked(nodes, 64, 500)
         assert called.node is not None and called.hops == 0
+
+
+@pytest.mark.parametrize("place", ["ship", "fetch", "auto"])
+def test_function_in_c_gives_what_python_computes_wherever_it_runs(
+    pool: farpool.Pool, nodes: numpy.ndarray, place: str
+) -> None:
+    module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm").read_bytes()
+    walk = farpool.Function.wasm(module, "walk")
+    for _ in range(3):
+        called = pool.run(walk, "list", words(64, 500, 0), place=place)
+        assert called.numpy("<u8").tolist() == walked(nodes, 64, 500)
+        assert (called.node is None) == (place == "fetch") or place == "auto"
+    with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
+        pool.run(walk, "list", b"too short", place=place)
 
 
 def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
