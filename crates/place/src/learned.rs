@@ -443,9 +443,10 @@ mod tests {
         assert!(slow > 7.9 && doubted < 2.0, "{slow} {doubted}");
         // What was seen again and again is believed.
         let again = (0..5).map(|_| node_ns(Actual { node: (1_000_000, 8_000_000), ..Actual::default() }));
-        assert!(again.last().is_some_and(|seen| seen > 5.0));
+        let seen = again.last().expect("runs");
+        assert!(seen > 5.0, "{seen}");
         let believed = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
-        assert!(believed > 5.0, "{believed}");
+        assert!(believed > 0.8 * seen, "{believed} of {seen}");
     }
 
     #[test]
