@@ -30,7 +30,7 @@ def worker(shared_cluster, orders) -> Iterator[str]:
         pool.put_table("shipped_orders", orders)
         command = [sys.executable, "-m", "farpool.duckdb_worker", "--pool", shared_cluster.url]
         command += ["--listen", "127.0.0.1:0", "--memory-limit", "200MB", "--threads", "2"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
             try:
                 yield read_line(process, 30).removeprefix("ready ").strip()
             finally:
