@@ -462,6 +462,19 @@ impl Memory for SimMemory {
         Ok(())
     }
 
+    fn scrub_away(&self, index: RegionIndex) -> Result<(), RegionError> {
+        self.scrub(index)
+    }
+
+    fn give_back(&self, index: RegionIndex) -> Result<(), RegionError> {
+        interrupted();
+        let region = self.closed(index)?;
+        match (&region.backing, region.dirty_bytes) {
+            (Backing::Anonymous(pages), 0) if pages.is_zero() => Ok(()),
+            (_, dirty_bytes) => Err(RegionError::NotClean { region: index, dirty_bytes }),
+        }
+    }
+
     fn verify_zero(&self, index: RegionIndex) -> Result<bool, RegionError> {
         interrupted();
         let region = self.closed(index)?;

@@ -13,6 +13,7 @@ mod file_model;
 mod held_back;
 mod limited_nodes;
 mod paused_client;
+mod pressure;
 mod processes;
 mod protected_files;
 mod published_files;

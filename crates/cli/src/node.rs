@@ -56,6 +56,19 @@ pub(crate) struct Args {
     /// not spin then, and shared memory is not offered
     #[arg(long, value_name = "CPUS", value_parser = units::cpus)]
     cpu_limit: Option<u32>,
+    /// What is to stay available to others on this host: whatever is short of it is given back. By default a tenth of its
+    /// memory and at least 2GiB, but not more than a quarter. The limits of control groups count as well
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    reserve: Option<u64>,
+    /// How long scratch stays, once its clients were asked to move it, when the host needs its memory
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
+    evacuate: u32,
+    /// Of the memory, how many of a hundred may be pinned or published: it cannot be moved, and goes in an emergency only
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "100")]
+    firm_share: u32,
+    /// Keep the memory whatever the host needs
+    #[arg(long, conflicts_with_all = ["reserve", "evacuate"])]
+    no_reserve: bool,
     /// How connections wait: adaptive, or for measurements spin (takes whole CPUs) or park
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
     waiting: Waiting,
@@ -140,6 +153,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
     options.functions.sandboxes = sandboxes(args)?;
+    if args.no_reserve {
+        options.pressure.source = None;
+    }
+    options.pressure.reserve_bytes = args.reserve;
+    options.pressure.evacuate_ms = args.evacuate.into();
+    options.pressure.firm_percent = args.firm_share;
+    // Whatever happens, this process dies before one of the host's own. Where that is not permitted, it is as it was.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
     // Ready is when clients can lease from it; until then its tries are on stderr.

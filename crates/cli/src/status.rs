@@ -102,7 +102,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
             "region_bytes": node.info.region_bytes,
             "regions": {
                 "free": node.counts.free, "leased": node.counts.leased, "named": node.counts.named,
-                "cleaning": node.counts.cleaning, "locked": node.counts.locked,
+                "cleaning": node.counts.cleaning, "away": node.counts.away, "locked": node.counts.locked,
             },
             "sessions": node.counts.sessions,
             "traffic": {
@@ -168,6 +168,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
                 size(node.counts.leased),
                 size(node.counts.named),
                 size(node.counts.cleaning),
+                size(node.counts.away),
                 node.counts.sessions.to_string(),
                 show_bytes(node.traffic.read_bytes),
                 show_bytes(node.traffic.write_bytes),
@@ -185,6 +186,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
         "leased",
         "named",
         "wiping",
+        "away",
         "sessions",
         "tcp read",
         "tcp written",

@@ -12,6 +12,10 @@
 //! I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing after
 //! TTL + grace).
 
+mod withdrawal;
+
+pub use withdrawal::Reach;
+
 use crate::settings::LeaseSettings;
 use crate::tenant::{TenantCounts, TenantIndex};
 use crate::ticket::{self, TicketKey};
@@ -48,6 +52,8 @@ pub enum Action {
     },
     /// Zero it, then call [`NodeLeases::scrubbed`].
     Scrub(RegionIndex),
+    /// Return the pages of a clean region to the host.
+    GiveBack(RegionIndex),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +68,17 @@ enum State {
     Orphan,
     Named(FileId),
     Cleaning,
+    /// Without memory.
+    Away,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Region {
     epoch: Epoch,
     state: State,
-    /// Whose session leased it; means nothing while nobody has it.
+    /// Whose session leased it, and for what; mean nothing while nobody has it.
     tenant: TenantIndex,
+    class: FileClass,
 }
 
 #[derive(Clone, Debug)]
@@ -79,6 +88,8 @@ struct Session {
     /// Expires here; freed at `deadline + grace`.
     deadline: MonoNs,
     suspended: bool,
+    /// Its scratch is to be moved until then.
+    leaves: Option<MonoNs>,
     regions: BTreeSet<RegionIndex>,
 }
 
@@ -113,6 +124,14 @@ pub struct NodeLeases {
     draining: bool,
     /// Its process is to end once it holds nothing.
     stops: bool,
+    /// So many regions may have memory.
+    limit: u32,
+    /// Regions without memory.
+    away: BTreeSet<RegionIndex>,
+    /// Regions that are being wiped.
+    cleaning: usize,
+    /// So many regions may be firm: pinned, or published.
+    firm_max: u32,
 }
 
 /// The next free region to grant: one whose memory is already of the kind asked for, if there is one.
@@ -143,7 +162,12 @@ impl NodeLeases {
             term: Term(0),
             clock: None,
             regions: vec![
-                Region { epoch: Epoch(0), state: State::Cleaning, tenant: TenantIndex::default() };
+                Region {
+                    epoch: Epoch(0),
+                    state: State::Cleaning,
+                    tenant: TenantIndex::default(),
+                    class: FileClass::Cache,
+                };
                 region_count as usize
             ],
             free: BTreeSet::new(),
@@ -154,7 +178,16 @@ impl NodeLeases {
             forgotten_before_ms: 0,
             draining: false,
             stops: false,
+            limit: region_count,
+            away: BTreeSet::new(),
+            cleaning: region_count as usize,
+            firm_max: region_count,
         }
+    }
+
+    /// So many regions may be pinned or published at a time: what is cannot be moved, and stays but in an emergency.
+    pub fn set_firm_max(&mut self, regions: u32) {
+        self.firm_max = regions;
     }
 
     /// This life of the node.
@@ -171,14 +204,20 @@ impl NodeLeases {
         }
     }
 
-    /// The region is zeroed and may be granted.
-    pub fn scrubbed(&mut self, region: RegionIndex) {
-        if let Some(entry) = self.regions.get_mut(region.0 as usize)
-            && entry.state == State::Cleaning
-        {
-            entry.state = State::Free;
-            self.free.insert(region);
+    /// The region is zeroed and may be granted, unless it is to go: then its pages are to be given back.
+    #[must_use]
+    pub fn scrubbed(&mut self, region: RegionIndex) -> Option<Action> {
+        let goes = self.surplus() > 0;
+        let entry = self.regions.get_mut(region.0 as usize).filter(|entry| entry.state == State::Cleaning)?;
+        self.cleaning -= 1;
+        if goes {
+            entry.state = State::Away;
+            self.away.insert(region);
+            return Some(Action::GiveBack(region));
         }
+        entry.state = State::Free;
+        self.free.insert(region);
+        None
     }
 
     /// Whether it is being emptied.
@@ -188,7 +227,7 @@ impl NodeLeases {
 
     /// Whether it was told to end and nobody has anything here any more. Regions may still have to be wiped.
     pub fn may_end(&self) -> bool {
-        let is_idle = |region: &Region| matches!(region.state, State::Free | State::Cleaning);
+        let is_idle = |region: &Region| matches!(region.state, State::Free | State::Cleaning | State::Away);
         self.draining && self.stops && self.regions.iter().all(is_idle)
     }
 
@@ -196,22 +235,29 @@ impl NodeLeases {
     /// nothing if half of the free ones are, or no lease will come. Give it back with [`Self::made_mappable`] or, if it could not be
     /// made so, [`Self::scrubbed`].
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
-        if self.draining || 2 * self.mappable.len() >= self.free.len() {
+        if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;
         }
         // From the far end: grants take from the near one.
         let region = self.free.iter().rev().find(|region| !self.mappable.contains(region)).copied()?;
         self.free.remove(&region);
         self.regions[region.0 as usize].state = State::Cleaning;
+        self.cleaning += 1;
         Some(region)
     }
 
-    /// The region's memory can be mapped, and it may be granted.
-    pub fn made_mappable(&mut self, region: RegionIndex) {
-        self.scrubbed(region);
+    /// The region's memory can be mapped, and it may be granted; or it is to be wiped again, as it has to go.
+    #[must_use]
+    pub fn made_mappable(&mut self, region: RegionIndex) -> Option<Action> {
+        if self.surplus() > 0 {
+            return Some(Action::Scrub(region));
+        }
+        // There is no surplus, so it stays.
+        let _ = self.scrubbed(region);
         if self.free.contains(&region) {
             self.mappable.insert(region);
         }
+        None
     }
 
     /// Makes leases of a ticket. `asker` is the tenant that the connection proves, if it proves one. `handles`
@@ -261,6 +307,11 @@ impl NodeLeases {
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
         }
+        let firm_left = self.firm_max.saturating_sub(self.firm());
+        if ticket.class == FileClass::Pinned && ticket.region_count > firm_left {
+            self.spent.insert(ticket.id, ticket.not_after_ms);
+            return Err(Refusal::new(Code::Exhausted, firm_left.into()));
+        }
         let Some(tenant) = self.tenants.index_of(&ticket.tenant) else {
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::LimitReached, TENANTS_MAX as u64));
@@ -271,6 +322,7 @@ impl NodeLeases {
             tenant: ticket.tenant.clone(),
             deadline,
             suspended: false,
+            leaves: None,
             regions: BTreeSet::new(),
         });
         if session.secret_digest != ticket.secret_digest {
@@ -293,6 +345,7 @@ impl NodeLeases {
             entry.epoch = Epoch(entry.epoch.0 + 1);
             entry.state = State::Leased(ticket.session);
             entry.tenant = tenant;
+            entry.class = ticket.class;
             self.tenants.add(tenant);
             session.regions.insert(region);
             let handle = handles();
@@ -315,6 +368,7 @@ impl NodeLeases {
         let (lease_ttl_ms, draining) = (self.lease_ttl_ms, self.draining);
         let session = self.session_of(asker, proof.session, proof.secret)?;
         session.deadline = now.plus_ms(lease_ttl_ms.into());
+        let draining = draining || session.leaves.is_some();
         let regions = session.regions.len() as u32;
         if session.suspended {
             session.suspended = false;
@@ -499,6 +553,7 @@ impl NodeLeases {
                 all.filter(|region| self.regions[region.0 as usize].state == State::Orphan).collect();
             orphans.into_iter().for_each(|region| self.take_back(region, actions));
         }
+        self.recall(now, actions);
         self.forget_expired_tickets(now);
     }
 
@@ -506,13 +561,14 @@ impl NodeLeases {
     pub fn next_deadline(&self) -> Option<MonoNs> {
         self.sessions
             .values()
-            .map(|session| {
-                if session.suspended {
-                    session.deadline.plus_ms(self.grace_ms.into())
-                } else {
-                    session.deadline
-                }
+            .flat_map(|session| {
+                let ends = match session.suspended {
+                    true => session.deadline.plus_ms(self.grace_ms.into()),
+                    false => session.deadline,
+                };
+                [Some(ends), session.leaves]
             })
+            .flatten()
             .min()
     }
 
@@ -529,6 +585,10 @@ impl NodeLeases {
                 }
                 State::Cleaning => {
                     counts.cleaning += 1;
+                    continue;
+                }
+                State::Away => {
+                    counts.away += 1;
                     continue;
                 }
                 State::Leased(session) => {
@@ -563,6 +623,16 @@ impl NodeLeases {
         }
     }
 
+    /// Regions that are pinned or published.
+    fn firm(&self) -> u32 {
+        let is_firm = |region: &&Region| match region.state {
+            State::Leased(_) => region.class == FileClass::Pinned,
+            State::Sealing { .. } | State::Orphan | State::Named(_) => true,
+            State::Free | State::Cleaning | State::Away => false,
+        };
+        self.regions.iter().filter(is_firm).count() as u32
+    }
+
     fn entry(&self, region: RegionIndex) -> Result<Region, Refusal> {
         let regions = self.regions.len() as u64;
         self.regions.get(region.0 as usize).copied().ok_or(Refusal::new(Code::NoSuchRegion, regions))
@@ -594,6 +664,7 @@ impl NodeLeases {
         self.tenants.remove(entry.tenant);
         entry.epoch = Epoch(entry.epoch.0 + u64::from(!mutant!(EpochKeptAtClose)));
         entry.state = State::Cleaning;
+        self.cleaning += 1;
         if !mutant!(ReleasedStaysOpen) {
             actions.push(Action::Close { region, epoch: entry.epoch });
         }

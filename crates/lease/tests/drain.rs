@@ -31,8 +31,8 @@ fn broker() -> BrokerLeases {
 /// A node of two free regions.
 fn node(called: &str) -> NodeLeases {
     let mut node = NodeLeases::new(node_id(called), Incarnation(1), KEY, 2);
-    node.scrubbed(RegionIndex(0));
-    node.scrubbed(RegionIndex(1));
+    let _ = node.scrubbed(RegionIndex(0));
+    let _ = node.scrubbed(RegionIndex(1));
     node
 }
 

@@ -253,8 +253,8 @@ fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
 
 fn node_with_a_region() -> NodeLeases {
     let mut node = NodeLeases::new(NODE, LIFE, KEY, 2);
-    node.scrubbed(RegionIndex(0));
-    node.scrubbed(RegionIndex(1));
+    let _ = node.scrubbed(RegionIndex(0));
+    let _ = node.scrubbed(RegionIndex(1));
     node
 }
 

@@ -5,6 +5,7 @@ mod arbiter;
 mod schedule;
 
 use arbiter::Arbiter;
+use farpool_lease::node::Reach;
 use farpool_lease::ticket::{secret_digest, sign};
 use farpool_wire::control::*;
 use farpool_wire::*;
@@ -111,7 +112,7 @@ impl World<'_> {
             node: NODE,
             incarnation: self.arbiter.incarnation(),
             region_count: 1 + self.random.below(3) as u32,
-            class: FileClass::Scratch,
+            class: self.random.pick(&FileClass::ALL).expect("three"),
             tenant: tenant_of(session),
             not_after_ms: self.broker_now_ms(self.term) + TICKET_TTL_MS,
             mac: [0; 32],
@@ -384,6 +385,27 @@ impl World<'_> {
         }
     }
 
+    /// The host wants memory back, or has some again.
+    fn limit(&mut self) {
+        let regions = self.random.below(u64::from(REGIONS) + 1) as u32;
+        let reaches = [
+            Reach::Discardable,
+            Reach::Evacuable(self.now().plus_ms(1 + self.random.below(2_000))),
+            Reach::All,
+        ];
+        let reach = self.random.pick(&reaches).expect("three");
+        let regions = if reach == Reach::All && self.random.percent(80) { REGIONS } else { regions };
+        self.arbiter.limit(self.now(), regions, reach);
+        self.tally.add(match reach {
+            Reach::Discardable => "limited: discardable",
+            Reach::Evacuable(_) => "limited: evacuable",
+            Reach::All => "limited: all",
+        });
+        if self.arbiter.inventory().counts.away > 0 {
+            self.tally.add("away");
+        }
+    }
+
     fn step(&mut self) {
         match self.random.below(100) {
             0..15 => self.redeem_good_ticket(),
@@ -399,7 +421,8 @@ impl World<'_> {
                     self.tally.add("scrubbed");
                 }
             }
-            75..90 => {
+            75..80 => self.limit(),
+            80..90 => {
                 self.arbiter.tick(self.now());
                 self.tally.add("ticked");
             }
@@ -438,7 +461,8 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
     }
     let end = world.arbiter.inventory();
 
-    // Everybody falls silent; the broker owns none of the sealed regions to anybody.
+    // The host has memory again, everybody falls silent, and the broker owns none of the sealed regions to anybody.
+    world.arbiter.limit(world.now(), REGIONS, Reach::Discardable);
     world.now_ms += 1_500 + 700;
     world.arbiter.tick(world.now());
     let sealed = world.arbiter.inventory();

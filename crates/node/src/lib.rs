@@ -11,10 +11,12 @@
 pub mod dispatch;
 pub mod fair;
 mod functions;
+mod host_memory;
 pub mod limits;
 mod lookups;
 mod memory;
 mod options;
+pub mod pressure;
 mod reporting;
 mod scans;
 mod service;
@@ -22,9 +24,10 @@ mod start;
 mod turnstile;
 
 pub use farpool_lease::ticket::node_id;
+pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
-pub use options::{FunctionOptions, Limits, NodeOptions};
-pub use reporting::{TICK_MS, keep_house, keep_time, report};
+pub use options::{FunctionOptions, Limits, NodeOptions, PressureOptions};
+pub use reporting::{TICK_MS, keep_house, keep_reserve, keep_time, report};
 pub use service::{Life, NodeService};
 pub use start::{Node, StartError};
 pub use turnstile::{Turnstile, TurnstilePassage};

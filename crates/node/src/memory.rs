@@ -72,6 +72,10 @@ pub trait Memory: Send + Sync + 'static {
     }
     /// Zeroes a closed region; see [`Arena::scrub`].
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Zeroes a closed region by returning its pages to the host; see [`Arena::scrub_away`].
+    fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError>;
+    /// Returns the pages of a closed, clean region to the host; see [`Arena::give_back`].
+    fn give_back(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Whether every byte of a closed region is zero; see [`Arena::verify_zero`].
     fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError>;
     /// Makes the pages of a closed region present; see [`Arena::prefault`].
@@ -204,6 +208,14 @@ impl Memory for Arena {
 
     fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
         Arena::scrub(self, region)
+    }
+
+    fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::scrub_away(self, region)
+    }
+
+    fn give_back(&self, region: RegionIndex) -> Result<(), RegionError> {
+        Arena::give_back(self, region)
     }
 
     fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {

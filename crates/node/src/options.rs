@@ -1,5 +1,6 @@
 //! What a node is started with.
 
+use crate::host_memory::{HostMemory, MemorySource};
 use farpool_functions::{Resident, SandboxOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
@@ -40,6 +41,39 @@ pub struct NodeOptions {
     pub limits: Limits,
     /// Which functions it runs for its clients.
     pub functions: FunctionOptions,
+    /// When it gives memory back to its host.
+    pub pressure: PressureOptions,
+}
+
+/// When a node gives memory back to its host.
+#[derive(Clone)]
+pub struct PressureOptions {
+    /// What its host's memory looks like; nothing: it is not looked at. Default: [`HostMemory`].
+    pub source: Option<Arc<dyn MemorySource>>,
+    /// Bytes that are to stay available to others. Default: a tenth of the host's memory and at least 2 GiB, but not more than
+    /// a quarter.
+    pub reserve_bytes: Option<u64>,
+    /// How long what can be moved elsewhere stays once its holders are asked to. Default 10 s.
+    pub evacuate_ms: u64,
+    /// Of its regions, how many of a hundred may be pinned or published: those go in an emergency only. Default 100.
+    pub firm_percent: u32,
+}
+
+impl Default for PressureOptions {
+    fn default() -> PressureOptions {
+        let source = Some(Arc::new(HostMemory::find()) as Arc<dyn MemorySource>);
+        PressureOptions { source, reserve_bytes: None, evacuate_ms: 10_000, firm_percent: 100 }
+    }
+}
+
+impl std::fmt::Debug for PressureOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PressureOptions")
+            .field("reserve_bytes", &self.reserve_bytes)
+            .field("evacuate_ms", &self.evacuate_ms)
+            .field("firm_percent", &self.firm_percent)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Which functions a node runs for its clients.
@@ -127,6 +161,7 @@ impl NodeOptions {
             shared_memory: true,
             limits: Limits::default(),
             functions: FunctionOptions::default(),
+            pressure: PressureOptions::default(),
         }
     }
 }

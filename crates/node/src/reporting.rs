@@ -1,8 +1,11 @@
 //! The background threads: expiry, which must be on time; housekeeping (wiping, pre-faulting), which takes
-//! its time; and the report to the broker.
+//! its time; the report to the broker; and the look at the host's memory.
 
+use crate::host_memory::MemorySource;
 use crate::memory::Memory;
+use crate::pressure::{Pressure, Verdict};
 use crate::service::NodeService;
+use farpool_lease::node::{Action, Reach};
 use farpool_lease::ticket::TicketKey;
 use farpool_transport::{Dial, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
@@ -57,8 +60,16 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
             continue;
         }
         if let Some(region) = untouched.pop() {
-            // A region that is in use by now is being touched by its holder.
-            let _ = node.arena.prefault(region);
+            node.chores().touches = true;
+            if !node.leases().is_away(region) {
+                // A region that is in use by now is being touched by its holder.
+                let _ = node.arena.prefault(region);
+            }
+            // It may have gone meanwhile, and would have pages again.
+            if node.leases().is_away(region) {
+                let _ = node.arena.give_back(region);
+            }
+            node.chores().touches = !untouched.is_empty();
             continue;
         }
         if sharing_wanted && make_mappable(node) {
@@ -70,11 +81,20 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
 
 fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     node.wait_moved(region);
-    let wiped = if mutant!(NoWiping) { Ok(()) } else { node.arena.scrub(region) };
+    // What goes is not wiped but given back, which comes to the same and is soon over.
+    let goes = node.leases().surplus() > 0;
+    let wiped = match goes {
+        _ if mutant!(NoWiping) => Ok(()),
+        true => node.arena.scrub_away(region),
+        false => node.arena.scrub(region),
+    };
     match wiped {
         Ok(()) if node.is_withheld(region) => {}
         Ok(()) => {
-            node.leases().scrubbed(region);
+            let mut leases = node.leases();
+            let action = leases.scrubbed(region);
+            let _ = node.carry_out(action.as_slice());
+            drop(leases);
             node.changed();
         }
         // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
@@ -90,12 +110,16 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
     match node.arena.share(region) {
         Ok(()) => {
-            node.leases().made_mappable(region);
+            let mut leases = node.leases();
+            let action = leases.made_mappable(region);
+            let _ = node.carry_out(action.as_slice());
             true
         }
         // As it was; the lease that wants it will try again, and say so.
         Err(_) => {
-            node.leases().scrubbed(region);
+            let mut leases = node.leases();
+            let action = leases.scrubbed(region);
+            let _ = node.carry_out(action.as_slice());
             false
         }
     }
@@ -208,5 +232,57 @@ fn report_until_cut<M: Memory>(
             host.wait(&node.chores_changed, heard, next_report);
         }
         node.chores().report = false;
+    }
+}
+
+/// How often the host's memory is looked at.
+const PRESSURE_LOOK_MS: u64 = 100;
+
+/// Gives memory back when the host needs it, and takes it again when it does not. Until the node stops.
+pub fn keep_reserve<M: Memory>(
+    node: &NodeService<M>,
+    source: &dyn MemorySource,
+    mut pressure: Pressure,
+    evacuate_ms: u64,
+) {
+    let region_bytes = node.arena.region_bytes();
+    while !node.chores().stop {
+        if node.chores().touches {
+            // What falls now falls by this node's own doing.
+            pressure.forget_fall();
+        }
+        if let Ok(sample) = source.sample() {
+            let now = node.host.now();
+            let mut leases = node.leases();
+            let going_bytes = u64::from(leases.surplus()) * region_bytes;
+            let limit = leases.present() - leases.surplus();
+            let regions = |bytes: u64| u32::try_from(bytes / region_bytes).unwrap_or(u32::MAX);
+            let mut actions = Vec::new();
+            match pressure.look(now, &sample, going_bytes) {
+                Verdict::Hold => {}
+                Verdict::GiveBack { bytes, is_emergency } => {
+                    let reach =
+                        if is_emergency { Reach::All } else { Reach::Evacuable(now.plus_ms(evacuate_ms)) };
+                    let fewer = limit.saturating_sub(regions(bytes.saturating_add(region_bytes - 1)));
+                    leases.limit(now, fewer, reach, &mut actions);
+                }
+                Verdict::Take { bytes } => {
+                    let more = limit.saturating_add(regions(bytes).max(1));
+                    leases.limit(now, more, Reach::Discardable, &mut actions);
+                }
+            }
+            // Pages go without the lock: giving many back takes long, and none of these regions is anybody's until this
+            // very thread says so.
+            let (pages, gates): (Vec<_>, Vec<_>) =
+                actions.iter().partition(|action| matches!(action, Action::GiveBack(_)));
+            let _ = node.carry_out(&gates);
+            let is_changed = going_bytes != u64::from(leases.surplus()) * region_bytes || !actions.is_empty();
+            drop(leases);
+            let _ = node.carry_out(&pages);
+            if is_changed {
+                node.changed();
+            }
+        }
+        node.host.wait(&node.stopped, 0, node.host.now().plus_ms(PRESSURE_LOOK_MS));
     }
 }

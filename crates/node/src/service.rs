@@ -46,6 +46,8 @@ pub(crate) struct Chores {
     pub(crate) report: bool,
     /// A client on this host has leased: others will, and mappable memory takes time to make.
     pub(crate) sharing_wanted: bool,
+    /// Memory is being touched ahead of its use.
+    pub(crate) touches: bool,
     /// The broker has answered this node's first report.
     pub(crate) joined: bool,
     /// The node was told to end once it holds nothing; it does, and the broker knows.
@@ -139,7 +141,7 @@ impl<M: Memory> NodeService<M> {
         let mut leases = NodeLeases::new(node, incarnation, ticket_key, arena.region_count());
         // Fresh mappings are zero; pre-faulting them changes only how fast their first use is.
         for region in 0..arena.region_count() {
-            leases.scrubbed(RegionIndex(region));
+            let _ = leases.scrubbed(RegionIndex(region));
         }
         Ok((NodeService::new(host, arena, leases), Life { incarnation, ticket_key }))
     }
@@ -246,6 +248,8 @@ impl<M: Memory> NodeService<M> {
                     dirty = true;
                     Ok(())
                 }
+                // As quick as a system call; nobody can be granted the region meanwhile.
+                Action::GiveBack(region) => self.arena.give_back(region),
             };
             result = result.and(self.agree(done));
         }

@@ -1,7 +1,8 @@
 //! Putting a node together, and taking it down.
 
 use crate::functions::Functions;
-use crate::options::NodeOptions;
+use crate::options::{NodeOptions, PressureOptions};
+use crate::pressure::Pressure;
 use crate::reporting::{self, TICK_MS};
 use crate::service::{Chores, Life, NodeService};
 use farpool_lease::ticket;
@@ -95,6 +96,9 @@ impl Node {
         let Life { incarnation, ticket_key } = life;
         let functions = Functions::start(options.functions).map_err(StartError::Functions)?;
         let service = Arc::new(service.within(&options.limits).with_functions(functions));
+        let PressureOptions { source, reserve_bytes, evacuate_ms, firm_percent } = options.pressure;
+        let firm_max = u64::from(region_count) * u64::from(firm_percent.min(100)) / 100;
+        service.leases().set_firm_max(firm_max as u32);
 
         let listener = tcp::listen(options.listen, &options.reach, service.clone())
             .map_err(|error| StartError::Listen(options.listen, error))?;
@@ -130,6 +134,12 @@ impl Node {
         let service = Arc::clone(&running.service);
         let prefault = options.prefault;
         running.spawn("farpool-house", move || reporting::keep_house(&service, prefault, TICK_MS))?;
+        if let Some(source) = source {
+            let (service, pressure) = (Arc::clone(&running.service), Pressure::new(reserve_bytes));
+            running.spawn("farpool-reserve", move || {
+                reporting::keep_reserve(&service, &*source, pressure, evacuate_ms)
+            })?;
+        }
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
         running.spawn("farpool-report", move || {

@@ -113,6 +113,14 @@ impl Memory for Moving {
         self.arena.scrub(region)
     }
 
+    fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.scrub_away(region)
+    }
+
+    fn give_back(&self, region: RegionIndex) -> Result<(), RegionError> {
+        self.arena.give_back(region)
+    }
+
     fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
         pass(&self.looks)?;
         self.arena.verify_zero(region)

@@ -292,6 +292,23 @@ impl Arena {
         Ok(())
     }
 
+    /// Zeroes a closed region by returning all its pages to the host, at once.
+    ///
+    /// Errors: as [`Arena::scrub`], and [`RegionError::System`].
+    pub fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let mut slot = self.closed_slot(region)?;
+        let gate = self.gate(region);
+        match slot.backing {
+            Backing::Anonymous => self.discard(region, &mut slot)?,
+            Backing::Shared { .. } => {
+                gate.seat(self.own_part(region).base());
+                self.leave_file(&mut slot, Backing::Anonymous);
+            }
+        }
+        gate.set_dirty_bytes(0);
+        Ok(())
+    }
+
     /// Whether every byte of a closed region is zero: looked at, not concluded. If not, do not grant it (I4).
     /// On pages that are not present it costs a page fault each.
     ///

@@ -218,6 +218,8 @@ wire_struct! {
         named: u32,
         /// Being wiped.
         cleaning: u32,
+        /// Given back to the host, for lack of memory there.
+        away: u32,
         /// Locked into RAM.
         locked: u32,
         /// Sessions that hold something here.

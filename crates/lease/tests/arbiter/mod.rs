@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test asks everything")]
 
 use farpool_lease::NodeLeases;
-use farpool_lease::node::Action;
+use farpool_lease::node::{Action, Reach};
 use farpool_lease::settings::LeaseSettings;
 use farpool_lease::ticket::TicketKey;
 use farpool_wire::control::*;
@@ -53,8 +53,9 @@ pub struct Arbiter {
     redeemed: Vec<(Term, TicketId)>,
     /// When each session's last sign of life runs out.
     deadlines: BTreeMap<SessionId, MonoNs>,
-    /// For whom each region was leased last.
+    /// For whom and for what each region was leased last.
     tenants: BTreeMap<RegionIndex, Name>,
+    classes: BTreeMap<RegionIndex, FileClass>,
     handles: u128,
 }
 
@@ -75,6 +76,7 @@ impl Arbiter {
             redeemed: Vec::new(),
             deadlines: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            classes: BTreeMap::new(),
             handles: u128::from(incarnation.0) << 64,
         }
     }
@@ -124,7 +126,11 @@ impl Arbiter {
         };
         // The node makes memory mappable in between; every other grant asks for such.
         if let Some(region) = self.leases.take_to_make_mappable() {
-            self.leases.made_mappable(region);
+            assert_eq!(
+                self.leases.made_mappable(region),
+                None,
+                "nothing has to go where regions are made mappable"
+            );
         }
         let lease = Lease { ticket: ticket.clone(), shared: ticket.id.0.is_multiple_of(2) };
         let answer = self.leases.redeem(now, asker, &lease, next_handle, &mut actions);
@@ -140,6 +146,7 @@ impl Arbiter {
             assert!(asker.is_none_or(|asker| *asker == ticket.tenant), "{asker:?} redeemed {ticket:?}");
             let tenants = leased.grants.iter().map(|grant| (grant.region, ticket.tenant.clone()));
             self.tenants.extend(tenants);
+            self.classes.extend(leased.grants.iter().map(|grant| (grant.region, ticket.class)));
             self.heard_of(now, ticket.session, leased.lease_ttl_ms);
             self.given.extend(leased.grants.iter().map(|grant| Given {
                 session: ticket.session,
@@ -161,7 +168,8 @@ impl Arbiter {
         let mut actions = Vec::new();
         let answer = self.leases.renew(now, asker, proof, &mut actions);
         if let Ok(renewed) = &answer {
-            assert_eq!(renewed.draining, self.inventory().draining, "its holders are asked to leave");
+            let leaves = self.inventory().draining || self.leases.is_leaving(proof.session);
+            assert_eq!(renewed.draining, leaves, "its holders are asked to leave");
             let owned = self.inventory().owned;
             let leased = owned.iter().filter(|owned| owned.owner == RegionOwner::Session(proof.session));
             assert_eq!(renewed.regions as usize, leased.count(), "a client compares this with what it holds");
@@ -226,8 +234,32 @@ impl Arbiter {
         assert!(gate.to_scrub && gate.right.is_none(), "a region is wiped once, while nobody is let in");
         gate.to_scrub = false;
         gate.content = Content::Zeros;
-        self.leases.scrubbed(region);
-        self.step(true, &[]);
+        let action = self.leases.scrubbed(region);
+        self.step(true, action.as_slice());
+    }
+
+    /// So many regions may have memory from now on.
+    pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach) {
+        let (mut actions, before) = (Vec::new(), self.inventory());
+        let left_before: Vec<SessionId> =
+            self.deadlines.keys().copied().filter(|session| self.leases.is_leaving(*session)).collect();
+        self.leases.limit(now, regions, reach, &mut actions);
+        self.step(true, &actions);
+        let after = self.inventory();
+        for owned in before.owned.iter().filter(|_| reach != Reach::All) {
+            let is_there = after.owned.iter().any(|other| other == owned);
+            let may_go = match owned.owner {
+                RegionOwner::Session(session) => {
+                    self.classes[&owned.region] == FileClass::Cache || left_before.contains(&session)
+                }
+                _ => false,
+            };
+            assert!(is_there || may_go, "{owned:?} went for {reach:?}");
+        }
+        // What is being wiped goes as well; beyond that, what may go first has.
+        let (counts, is_met) = (&after.counts, self.leases.surplus() <= after.counts.cleaning);
+        assert!(is_met || counts.free == 0, "free regions go first: {counts:?}");
+        assert!(is_met || reach != Reach::All, "all goes: {counts:?}");
     }
 
     fn heard_of(&mut self, now: MonoNs, session: SessionId, lease_ttl_ms: u32) {
@@ -276,6 +308,11 @@ impl Arbiter {
                 let gate = &mut self.gates[region.0 as usize];
                 assert!(gate.right.is_none() && !gate.to_scrub);
                 gate.to_scrub = true;
+            }
+            Action::GiveBack(region) => {
+                let gate = &self.gates[region.0 as usize];
+                let is_clean = gate.content == Content::Zeros;
+                assert!(gate.right.is_none() && !gate.to_scrub && is_clean, "{region} is given back");
             }
         }
     }
@@ -352,7 +389,7 @@ impl Arbiter {
         let inventory = self.inventory();
         let counts = &inventory.counts;
         assert_eq!((counts.leased + counts.named) as usize, inventory.owned.len());
-        let total = counts.free + counts.leased + counts.named + counts.cleaning;
+        let total = counts.free + counts.leased + counts.named + counts.cleaning + counts.away;
         assert_eq!(total as usize, self.gates.len(), "{counts:?}");
         assert_eq!(counts.cleaning as usize, self.to_scrub().len(), "what is not clean is being cleaned");
         let mut by_tenant: BTreeMap<&Name, u32> = BTreeMap::new();

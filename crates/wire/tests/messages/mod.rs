@@ -120,7 +120,7 @@ strategies! {
         refused_ops: any::<u64>(), mapped_regions: any::<u64>(), spun_ns: any::<u64>(),
     }
     region_counts -> RegionCounts {
-        free: any::<u32>(), leased: any::<u32>(), named: any::<u32>(), cleaning: any::<u32>(),
+        free: any::<u32>(), leased: any::<u32>(), named: any::<u32>(), cleaning: any::<u32>(), away: any::<u32>(),
         locked: any::<u32>(), sessions: any::<u32>(),
     }
     node_status -> NodeStatus {

@@ -1,0 +1,173 @@
+//! What memory this host, and the control groups that this process is in, have left.
+//!
+//! The idea: whoever starves is whoever is bounded tightest, so all bounds are looked at: the host's, and that of each
+//! control group from this process's own up, of version 1 and of version 2. What cannot be read bounds nothing.
+
+use crate::pressure::{Sample, Space};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where a look at memory comes from.
+pub trait MemorySource: Send + Sync {
+    /// Looks. An error: nothing is known this time.
+    fn sample(&self) -> io::Result<Sample>;
+}
+
+/// A control group's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    limit: PathBuf,
+    usage: PathBuf,
+    stat: PathBuf,
+    /// In front of the fields of `stat` that count children as well.
+    prefix: &'static str,
+}
+
+/// The real one: `/proc` and `/sys/fs/cgroup`.
+#[derive(Clone, Debug)]
+pub struct HostMemory {
+    root: PathBuf,
+    groups: Vec<Group>,
+}
+
+impl HostMemory {
+    /// Finds the control groups of this process.
+    pub fn find() -> HostMemory {
+        HostMemory::find_below(Path::new("/"))
+    }
+
+    /// The same, of another root of `/proc` and `/sys`.
+    pub fn find_below(root: &Path) -> HostMemory {
+        let listed = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let mounts = root.join("sys/fs/cgroup");
+        let groups =
+            listed.lines().flat_map(|line| groups_of(&mounts, line)).filter(|group| group.usage.is_file());
+        HostMemory { root: root.to_owned(), groups: groups.collect() }
+    }
+}
+
+/// The groups of a line of `/proc/self/cgroup`, from the innermost up.
+fn groups_of(mounts: &Path, line: &str) -> Vec<Group> {
+    let mut parts = line.splitn(3, ':');
+    let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+        return Vec::new();
+    };
+    let is_first = controllers.split(',').any(|controller| controller == "memory");
+    if !is_first && !controllers.is_empty() {
+        return Vec::new();
+    }
+    let (mount, names, prefix) = match is_first {
+        true => (mounts.join("memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"),
+        false => (mounts.to_owned(), ("memory.max", "memory.current"), ""),
+    };
+    let inner = mount.join(path.trim_start_matches('/'));
+    let folders = inner.ancestors().take_while(|folder| folder.starts_with(&mount));
+    let group = |folder: &Path| Group {
+        limit: folder.join(names.0),
+        usage: folder.join(names.1),
+        stat: folder.join("memory.stat"),
+        prefix,
+    };
+    folders.map(group).collect()
+}
+
+/// The number behind a name in lines of names and numbers, such as `MemTotal:       1024 kB` or `inactive_file 7`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}
+
+impl Group {
+    /// Nothing if it has no bound below the host's memory.
+    fn space(&self, host_bytes: u64) -> Option<Space> {
+        let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let total_bytes = number(&self.limit).filter(|limit| *limit > 0 && *limit < host_bytes)?;
+        let usage = number(&self.usage)?;
+        let stat = std::fs::read_to_string(&self.stat).unwrap_or_default();
+        let of_files = |kind: &str| field(&stat, &format!("{}{kind} ", self.prefix)).unwrap_or(0);
+        // Its file cache goes before anybody is killed; what is in use of it costs those who use it.
+        let droppable = of_files("inactive_file").saturating_add(of_files("active_file") / 2);
+        let used = usage.saturating_sub(droppable);
+        Some(Space { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
+    }
+}
+
+impl MemorySource for HostMemory {
+    fn sample(&self) -> io::Result<Sample> {
+        let meminfo = std::fs::read_to_string(self.root.join("proc/meminfo"))?;
+        let kib = |name| field(&meminfo, name).and_then(|kib| kib.checked_mul(1024));
+        let (Some(total_bytes), Some(available_bytes)) = (kib("MemTotal:"), kib("MemAvailable:")) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut spaces = vec![Space { total_bytes, available_bytes }];
+        // A bound that comes or goes changes the order for one look, which is one look at another slope.
+        spaces.extend(self.groups.iter().filter_map(|group| group.space(total_bytes)));
+        let stalls = std::fs::read_to_string(self.root.join("proc/pressure/memory")).ok();
+        let stalled = |text: &str, kind: &str| {
+            let line = text.lines().find(|line| line.starts_with(kind))?;
+            line.rsplit_once("total=")?.1.trim().parse().ok()
+        };
+        let stalled_us = stalls.and_then(|text| Some((stalled(&text, "some")?, stalled(&text, "full")?)));
+        Ok(Sample { spaces, stalled_us })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(root: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let file = root.join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+    }
+
+    const MEMINFO: &str = "MemTotal:       8388608 kB\nMemFree: 1 kB\nMemAvailable:   4194304 kB\n";
+
+    #[test]
+    fn host_and_each_group_above_that_has_a_limit_are_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        put(
+            folder.path(),
+            &[
+                ("proc/meminfo", MEMINFO),
+                ("proc/pressure/memory", "some avg10=0.00 total=70\nfull avg10=0.00 total=7\n"),
+                ("proc/self/cgroup", "4:memory:/pod/app\n3:cpuset:/\n0::/slice/app\n"),
+                ("sys/fs/cgroup/memory/pod/app/memory.limit_in_bytes", "1000000\n"),
+                ("sys/fs/cgroup/memory/pod/app/memory.usage_in_bytes", "900000\n"),
+                (
+                    "sys/fs/cgroup/memory/pod/app/memory.stat",
+                    "active_file 1\ntotal_inactive_file 50000\ntotal_active_file 20000\n",
+                ),
+                ("sys/fs/cgroup/memory/pod/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("sys/fs/cgroup/memory/pod/memory.usage_in_bytes", "900000\n"),
+                ("sys/fs/cgroup/slice/app/memory.max", "max\n"),
+                ("sys/fs/cgroup/slice/app/memory.current", "5\n"),
+                ("sys/fs/cgroup/slice/memory.max", "2000000\n"),
+                ("sys/fs/cgroup/slice/memory.current", "2500000\n"),
+                ("sys/fs/cgroup/slice/memory.stat", "inactive_file 700000\n"),
+            ],
+        );
+        let sample = HostMemory::find_below(folder.path()).sample().unwrap();
+        assert_eq!(sample.stalled_us, Some((70, 7)));
+        let spaces: Vec<(u64, u64)> =
+            sample.spaces.iter().map(|space| (space.total_bytes, space.available_bytes)).collect();
+        assert_eq!(spaces, [(8 << 30, 4 << 30), (1_000_000, 160_000), (2_000_000, 200_000)]);
+    }
+
+    #[test]
+    fn host_without_groups_or_stalls_is_seen_and_one_without_meminfo_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(HostMemory::find_below(folder.path()).sample().is_err());
+        put(folder.path(), &[("proc/meminfo", MEMINFO)]);
+        let sample = HostMemory::find_below(folder.path()).sample().unwrap();
+        assert_eq!((sample.spaces.len(), sample.stalled_us), (1, None));
+    }
+
+    #[test]
+    fn this_host_tells_what_it_has() {
+        let sample = HostMemory::find().sample().unwrap();
+        assert!(sample.spaces[0].total_bytes >= sample.spaces[0].available_bytes);
+    }
+}

@@ -1,0 +1,268 @@
+//! How much memory a node may keep, by what its host has left. Pure.
+//!
+//! The idea: a host is to have a reserve at any time. What is about to fall below it, by how fast it falls, is given back
+//! at once and in full; what is above it for a while is taken again, little by little, and never more than half of what
+//! is left. Waiting for memory (pressure stall information) tells of hosts whose reserve is set too low, or whose file
+//! cache they live by. (Sources: `docs/decisions/0030-memory-pressure.md`.)
+//!
+//! Never here: a clock, a file, or which regions go.
+
+use farpool_wire::MonoNs;
+
+/// How far ahead a fall is looked: some looks, and what giving back takes.
+const AHEAD_NS: u64 = 500_000_000;
+/// Below this share of a space everything goes.
+const EMERGENCY_SHARE: u64 = 3;
+/// Where little is left, waiting for this share of the time, all tasks at once, is an emergency; some of them, a reason to
+/// give back.
+const FULL_SHARE: f64 = 0.2;
+/// See [`FULL_SHARE`].
+const SOME_SHARE: f64 = 0.1;
+/// Over this time at the least.
+const STALL_WINDOW_NS: u64 = 1_000_000_000;
+/// Of a space, so much is given back for waiting alone.
+const STALL_STEP: u64 = 64;
+/// Memory is taken again after so long without need.
+const QUIET_NS: u64 = 60_000_000_000;
+/// And so often from then on.
+const GROW_EVERY_NS: u64 = 1_000_000_000;
+/// Of a space, so much at a time.
+const GROW_STEP: u64 = 64;
+/// The default reserve is a tenth of a space, and at least this, unless that would be a quarter of it.
+const RESERVE_BYTES: u64 = 2 << 30;
+
+/// Memory that is bounded: the host's, or a control group's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of it.
+    pub total_bytes: u64,
+    /// Bytes that can be had without taking them from anybody: free, or easily dropped.
+    pub available_bytes: u64,
+}
+
+impl Space {
+    /// What is to stay available if nothing is said.
+    pub fn default_reserve(&self) -> u64 {
+        (self.total_bytes / 10).max(RESERVE_BYTES).min(self.total_bytes / 4)
+    }
+}
+
+/// What a look at the host shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// All that bound this process, always in the same order.
+    pub spaces: Vec<Space>,
+    /// Microseconds that some, and that all, of the host's tasks have waited for memory since it started, if it tells.
+    pub stalled_us: Option<(u64, u64)>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Hold,
+    /// So many bytes, beyond those that are on their way, are to go.
+    GiveBack {
+        /// Bytes.
+        bytes: u64,
+        /// Whether nobody can be asked first.
+        is_emergency: bool,
+    },
+    /// So many bytes may come back.
+    Take {
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+/// What was seen before.
+#[derive(Clone, Debug)]
+struct Before {
+    at: MonoNs,
+    spaces: Vec<Space>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Pressure {
+    reserve_bytes: Option<u64>,
+    before: Option<Before>,
+    stalled: Option<(MonoNs, (u64, u64))>,
+    quiet_since: Option<MonoNs>,
+    grown: MonoNs,
+}
+
+impl Pressure {
+    /// With this reserve, or the default one.
+    pub fn new(reserve_bytes: Option<u64>) -> Pressure {
+        Pressure { reserve_bytes, before: None, stalled: None, quiet_since: None, grown: MonoNs(0) }
+    }
+
+    /// What fell up to now does not go on falling.
+    pub fn forget_fall(&mut self) {
+        self.before = None;
+    }
+
+    /// What is to be done, by what is seen now. `going_bytes` are on their way back already.
+    pub fn look(&mut self, now: MonoNs, sample: &Sample, going_bytes: u64) -> Verdict {
+        let before = self.before.replace(Before { at: now, spaces: sample.spaces.clone() });
+        let (some, full) = self.stalls(now, sample);
+        let (mut need, mut spare, mut is_emergency) = (0, u64::MAX, false);
+        for (index, space) in sample.spaces.iter().enumerate() {
+            let was = before.as_ref().and_then(|before| Some((before.at, *before.spaces.get(index)?)));
+            let ahead = was.map_or(0, |(at, was)| falls(now.0.saturating_sub(at.0), was, *space));
+            let reserve = self.reserve_bytes.unwrap_or_else(|| space.default_reserve());
+            let left = space.available_bytes.saturating_sub(ahead);
+            need = need.max(reserve.saturating_sub(left));
+            // A host that waits for memory has less than it needs, whatever it calls available; one that has much waits
+            // for somebody's limits.
+            if left < reserve.saturating_mul(2) {
+                is_emergency |= full > FULL_SHARE;
+                if some > SOME_SHARE {
+                    need = need.max(space.total_bytes / STALL_STEP);
+                }
+            }
+            is_emergency |=
+                space.available_bytes.saturating_mul(100) < space.total_bytes.saturating_mul(EMERGENCY_SHARE);
+            spare = spare.min(left.saturating_sub(reserve) / 2).min(space.total_bytes / GROW_STEP);
+        }
+        if need > 0 || is_emergency {
+            self.quiet_since = None;
+            // In an emergency nobody knows how much is enough.
+            let all = if is_emergency { u64::MAX } else { need.saturating_sub(going_bytes) };
+            return if all == 0 { Verdict::Hold } else { Verdict::GiveBack { bytes: all, is_emergency } };
+        }
+        let quiet_since = *self.quiet_since.get_or_insert(now);
+        let is_quiet = now.0.saturating_sub(quiet_since.0) >= QUIET_NS;
+        if !is_quiet
+            || now.0.saturating_sub(self.grown.0) < GROW_EVERY_NS
+            || sample.spaces.is_empty()
+            || spare == 0
+        {
+            return Verdict::Hold;
+        }
+        self.grown = now;
+        Verdict::Take { bytes: spare }
+    }
+
+    /// The shares of the time that some and all tasks have waited of late.
+    fn stalls(&mut self, now: MonoNs, sample: &Sample) -> (f64, f64) {
+        let Some(stalled) = sample.stalled_us else { return (0.0, 0.0) };
+        let Some((at, was)) = self.stalled else {
+            self.stalled = Some((now, stalled));
+            return (0.0, 0.0);
+        };
+        let passed_ns = now.0.saturating_sub(at.0);
+        if passed_ns < STALL_WINDOW_NS {
+            return (0.0, 0.0);
+        }
+        self.stalled = Some((now, stalled));
+        let share = |now_us: u64, was_us: u64| now_us.saturating_sub(was_us) as f64 * 1e3 / passed_ns as f64;
+        (share(stalled.0, was.0), share(stalled.1, was.1))
+    }
+}
+
+/// By how much a space will have fallen soon, if it goes on as it did.
+fn falls(passed_ns: u64, was: Space, is: Space) -> u64 {
+    let fallen = was.available_bytes.saturating_sub(is.available_bytes);
+    match passed_ns {
+        0 => 0,
+        passed_ns => (u128::from(fallen) * u128::from(AHEAD_NS) / u128::from(passed_ns))
+            .min(is.total_bytes.into()) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GIB: u64 = 1 << 30;
+    const MS: u64 = 1_000_000;
+
+    fn sample(available_bytes: u64) -> Sample {
+        Sample { spaces: vec![Space { total_bytes: 64 * GIB, available_bytes }], stalled_us: None }
+    }
+
+    /// What each of these looks, a tenth of a second apart, comes to.
+    fn looks(pressure: &mut Pressure, available: impl IntoIterator<Item = u64>) -> Vec<Verdict> {
+        let each = available.into_iter().enumerate();
+        each.map(|(index, bytes)| pressure.look(MonoNs(index as u64 * 100 * MS), &sample(bytes), 0)).collect()
+    }
+
+    #[test]
+    fn what_is_short_of_the_reserve_is_given_back_at_once_and_once() {
+        let mut pressure = Pressure::new(Some(4 * GIB));
+        let found = pressure.look(MonoNs(0), &sample(3 * GIB), 0);
+        assert_eq!(found, Verdict::GiveBack { bytes: GIB, is_emergency: false });
+        assert_eq!(pressure.look(MonoNs(100 * MS), &sample(3 * GIB), GIB), Verdict::Hold, "it is on its way");
+    }
+
+    #[test]
+    fn memory_that_falls_fast_is_met_before_the_reserve_is_touched() {
+        let mut pressure = Pressure::new(Some(4 * GIB));
+        // 5 GiB a second: in half a second 2.5 of it are gone.
+        let found = looks(&mut pressure, [7 * GIB, 7 * GIB - GIB / 2, 6 * GIB]);
+        assert_eq!(found[0], Verdict::Hold);
+        assert!(matches!(found[2], Verdict::GiveBack { bytes, .. } if bytes == GIB / 2), "{found:?}");
+    }
+
+    #[test]
+    fn memory_comes_back_slowly_and_only_after_a_quiet_minute() {
+        let mut pressure = Pressure::new(Some(4 * GIB));
+        let found = looks(&mut pressure, std::iter::once(3 * GIB).chain(std::iter::repeat_n(20 * GIB, 700)));
+        let first = found.iter().position(|verdict| matches!(verdict, Verdict::Take { .. }));
+        assert_eq!(first, Some(601), "a minute of looks behind the one that was short");
+        let taken = found.iter().filter(|verdict| **verdict == Verdict::Take { bytes: GIB }).count();
+        assert_eq!(taken, 10, "once a second");
+    }
+
+    #[test]
+    fn host_that_is_nearly_full_or_waits_all_the_time_is_an_emergency() {
+        let mut pressure = Pressure::new(None);
+        let all = Verdict::GiveBack { bytes: u64::MAX, is_emergency: true };
+        assert_eq!(pressure.look(MonoNs(0), &sample(GIB), 7), all);
+        let mut pressure = Pressure::new(None);
+        let waits = |us| Sample { stalled_us: Some((us, us)), ..sample(10 * GIB) };
+        assert_eq!(pressure.look(MonoNs(0), &waits(0), 0), Verdict::Hold);
+        assert_eq!(pressure.look(MonoNs(2_000 * MS), &waits(500_000), 0), all);
+    }
+
+    #[test]
+    fn host_that_waits_now_and_then_gets_some_if_it_is_short() {
+        let look = |available| {
+            let mut pressure = Pressure::new(Some(4 * GIB));
+            let waits = |us| Sample { stalled_us: Some((us, 0)), ..sample(available) };
+            pressure.look(MonoNs(0), &waits(0), 0);
+            pressure.look(MonoNs(2_000 * MS), &waits(300_000), 0)
+        };
+        assert_eq!(look(6 * GIB), Verdict::GiveBack { bytes: GIB, is_emergency: false });
+        assert_eq!(look(40 * GIB), Verdict::Hold, "it waits for something else");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_taken_from_a_host_that_has_little_and_none_given_to_one_that_has_much(
+            available in proptest::collection::vec(0..=64 * GIB, 1..200),
+            step_ns in 1..10_000_000_000u64,
+            reserve in proptest::option::of(0..80 * GIB),
+            going in 0..64 * GIB,
+        ) {
+            let mut pressure = Pressure::new(reserve);
+            for (index, bytes) in available.iter().enumerate() {
+                let space = sample(*bytes).spaces[0];
+                let reserve = reserve.unwrap_or_else(|| space.default_reserve());
+                match pressure.look(MonoNs(index as u64 * step_ns), &sample(*bytes), going) {
+                    Verdict::Hold => {}
+                    Verdict::Take { bytes: taken } => prop_assert!(taken <= (bytes - reserve) / 2 && taken > 0),
+                    Verdict::GiveBack { bytes: given, is_emergency: false } => {
+                        prop_assert!(given > 0 && given <= reserve);
+                    }
+                    Verdict::GiveBack { bytes: given, is_emergency: true } => {
+                        prop_assert!(given == u64::MAX && bytes * 100 < 64 * GIB * 3);
+                    }
+                }
+            }
+        }
+    }
+}
