@@ -72,8 +72,8 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/sql examples integrations
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/sql examples integrations
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
 
 test-core: build rivals ## Tests of the core alone, without an SQL engine
 	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)

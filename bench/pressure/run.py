@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""A memory donor and a workload in one memory cgroup: whether the workload gets its memory, and how soon.
+
+    bench/pressure/run.py                       # 20 ramps beside a node, and one each beside what does not give back
+    bench/pressure/run.py --ramps 200 --json FILE
+
+In each ramp, beside a donor that has just been started, the workload takes memory at a rate and ends; it and what the
+donor holds come to more than the cgroup's limit. Donors: `farpool node`; the same with --no-reserve; a file on tmpfs
+of the same size. What was found is in docs/performance.md. Needs Linux, root, cgroups with memory (version 1 or 2),
+Python from 3.11 on, and a farpool command that was built (FARPOOL_BIN, or the one below CARGO_TARGET_DIR).
+"""
+
+import argparse
+import json
+import mmap
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MIB = 1 << 20
+STEP = 4 * MIB
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache" / "farpool" / "target"))
+FARPOOL = Path(os.environ.get("FARPOOL_BIN", TARGET / "release" / "farpool"))
+CHUNK = b"\1" * STEP
+
+
+class Group:
+    """A memory cgroup of this run."""
+
+    def __init__(self, limit: int):
+        root = Path("/sys/fs/cgroup")
+        self.is_first = (root / "memory").is_dir()
+        self.path = (root / "memory" if self.is_first else root) / f"farpool-pressure-{os.getpid()}"
+        self.path.mkdir()
+        (self.path / ("memory.limit_in_bytes" if self.is_first else "memory.max")).write_text(str(limit))
+
+    def join(self) -> None:
+        """This process goes into it."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def usage(self) -> int:
+        return int((self.path / ("memory.usage_in_bytes" if self.is_first else "memory.current")).read_text())
+
+    def oom_kills(self) -> int:
+        events = (self.path / ("memory.oom_control" if self.is_first else "memory.events")).read_text()
+        return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
+
+    def close(self) -> None:
+        for _ in range(100):
+            try:
+                self.path.rmdir()
+                return
+            except OSError:
+                time.sleep(0.05)
+
+
+def workload(bytes_wanted: int, rate: float) -> None:
+    """Takes memory at a rate, says how long each step took, and ends. Runs as a process of its own."""
+    memory = mmap.mmap(-1, bytes_wanted)
+    times, begun = [], time.monotonic()
+    for at in range(0, bytes_wanted - STEP + 1, STEP):
+        due = begun + at / rate
+        while (now := time.monotonic()) < due:
+            time.sleep(min(due - now, 0.001))
+        step = time.monotonic()
+        memory[at : at + STEP] = CHUNK
+        times.append(time.monotonic() - step)
+    print(json.dumps({"times": times, "seconds": time.monotonic() - begun}), flush=True)
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def ready(process: subprocess.Popen) -> str:
+    if not select.select([process.stdout], [], [], 30)[0]:
+        sys.exit("a server did not start")
+    return process.stdout.readline().decode().split()[-1]
+
+
+class Donor:
+    """What holds memory in the cgroup."""
+
+    def __init__(self, kind: str, group: Group, args: argparse.Namespace):
+        self.kind, self.processes, self.file = kind, [], None
+        if kind == "tmpfs":
+            # Charged to whoever writes it.
+            self.file = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="farpool-pressure-")
+            fill = "import sys; f = open(sys.argv[1], 'wb'); [f.write(bytes(1 << 20)) for _ in range(int(sys.argv[2]))]"
+            command = [sys.executable, "-c", fill, self.file.name, str(args.donate // MIB)]
+            subprocess.run(command, preexec_fn=group.join, check=True)
+            return
+        broker = subprocess.Popen([FARPOOL, "broker", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE)
+        self.processes.append(broker)
+        command = [FARPOOL, "node", "--name", "n1", "--memory", str(args.donate), "--broker", ready(broker)]
+        command += ["--no-reserve"] if kind == "node, static" else ["--reserve", str(args.reserve)]
+        node = subprocess.Popen(
+            [*command, "--no-functions"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=group.join
+        )
+        self.processes.append(node)
+        ready(node)
+
+    def is_alive(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        if self.file:
+            self.file.close()
+
+
+def settled(group: Group, least: int) -> None:
+    """Waits until the donor has touched its memory."""
+    until = time.monotonic() + 120
+    while group.usage() < least:
+        if time.monotonic() > until:
+            sys.exit(f"the donor holds {group.usage() >> 20} MiB, not {least >> 20}")
+        time.sleep(0.05)
+
+
+def ramp(group: Group, wanted: int, rate: float) -> dict:
+    """One ramp: how long the workload's steps took, and whether it came to its end."""
+    command = [sys.executable, __file__, "--workload", str(wanted), str(rate)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=group.join)
+    said, _ = process.communicate()
+    found = json.loads(said) if said else {"times": [], "seconds": float("nan")}
+    return found | {"survived": process.returncode == 0}
+
+
+def run(kind: str, ramps: int, args: argparse.Namespace) -> dict:
+    found = {"donor": kind, "ramps": 0, "survived": 0, "p50_ms": [], "p99_ms": []}
+    kills = 0
+    while found["ramps"] < ramps:
+        group = Group(args.limit)
+        donor = Donor(kind, group, args)
+        try:
+            settled(group, min(args.donate, args.limit - args.reserve) * 9 // 10)
+            one = ramp(group, args.take, args.rate)
+            found["ramps"] += 1
+            found["survived"] += one["survived"] and donor.is_alive()
+            found["p50_ms"].append(statistics.median(one["times"]) * 1e3 if one["times"] else float("nan"))
+            found["p99_ms"].append(quantile(one["times"], 0.99) * 1e3)
+            kills += group.oom_kills()
+        finally:
+            donor.close()
+            group.close()
+        print(f"\r{kind}: {found['ramps']} of {ramps} ramps", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    for name in ("p50_ms", "p99_ms"):
+        found[name] = statistics.median(found[name])
+    return found | {"oom_kills": kills}
+
+
+def alone(ramps: int, args: argparse.Namespace) -> dict:
+    """The workload with the cgroup to itself."""
+    times = []
+    for _ in range(ramps):
+        group = Group(args.limit)
+        times.append(ramp(group, args.take, args.rate)["times"])
+        group.close()
+    p50, p99 = (statistics.median(quantile(one, share) * 1e3 for one in times) for share in (0.5, 0.99))
+    return {
+        "donor": "nobody",
+        "ramps": ramps,
+        "survived": ramps,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "oom_kills": 0,
+    }
+
+
+def size(text: str) -> int:
+    units = {"MiB": MIB, "GiB": 1 << 30}
+    number = text.removesuffix(text[-3:])
+    if text[-3:] not in units or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: such as 512MiB or 3GiB")
+    return int(number) * units[text[-3:]]
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--workload"]:
+        return workload(int(sys.argv[2]), float(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ramps", type=int, default=20, help="beside the node that gives back [default: 20]")
+    parser.add_argument("--limit", type=size, default="3GiB", help="of the cgroup [default: 3GiB]")
+    parser.add_argument("--donate", type=size, default="2GiB", help="by the donor [default: 2GiB]")
+    parser.add_argument("--take", type=size, default="2GiB", help="by the workload [default: 2GiB]")
+    parser.add_argument("--reserve", type=size, default="512MiB", help="of the node [default: 512MiB]")
+    parser.add_argument("--rate", type=float, default=1e9, help="bytes a second that the workload takes [default: 1e9]")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there, for machines")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("a cgroup takes root")
+    found = [alone(min(args.ramps, 10), args), run("node", args.ramps, args)]
+    found += [run(kind, 1, args) for kind in ("node, static", "tmpfs")]
+    print(f"| donor | ramps | both live on | kills | a step of {STEP >> 20} MiB, p50 | p99 | beside nobody |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for one in found:
+        over = one["p99_ms"] / found[0]["p99_ms"]
+        print(
+            f"| {one['donor']} | {one['ramps']} | {one['survived']} | {one['oom_kills']} | {one['p50_ms']:.2f} ms "
+            f"| {one['p99_ms']:.2f} ms | {over:.2f} |"
+        )
+    if args.json:
+        Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
