@@ -7,7 +7,7 @@ use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::kernel::{MachineId, ProcessId, World, world};
 use crate::net::{CALLER, ConnId};
-use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
+use crate::parties::{self, BROKER_MACHINE, NodePlace, Phase, SPARE_MACHINE};
 use crate::profile::{Profile, Theme};
 use crate::store::Mishap;
 
@@ -31,6 +31,8 @@ pub(crate) enum Chore {
     /// The next directions to be opened again are known by their own times; this only counts.
     DiskHasSpace,
     LocalDiskWorks(MachineId),
+    /// A node may have all its memory again.
+    MemoryIsBack(usize),
     /// The older of two brokers ends.
     EndOlder(ProcessId),
     /// A machine is led to the older broker, though it may have spoken with the newer.
@@ -89,6 +91,10 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::Boot(machine) => boot(machine),
         Chore::DiskHasSpace => world(|world| world.parties.disk.set_full(false)),
         Chore::LocalDiskWorks(machine) => world(|world| world.machines[machine].disk_is_broken = false),
+        Chore::MemoryIsBack(index) => world(|world| {
+            let all = world.plan.regions_of_node[index];
+            parties::limit_node(world, index, all, None);
+        }),
         Chore::EndOlder(process) => {
             parties::end(process, true);
             // The newer one may have ended first.
@@ -259,6 +265,7 @@ fn heal() {
     carry_out(Chore::StartBroker(BROKER_MACHINE));
     carry_out(Chore::StartAdmin);
     (0..nodes).for_each(|index| carry_out(Chore::StartNode(index)));
+    (0..nodes).for_each(|index| carry_out(Chore::MemoryIsBack(index)));
     (0..clients).for_each(|index| carry_out(Chore::StartClient(index)));
 }
 
@@ -285,6 +292,7 @@ enum Fault {
     DiskFull,
     CommitMishap,
     MemoryRefused,
+    MemoryWanted,
     LocalDisk,
     TwoHeads,
 }
@@ -296,7 +304,7 @@ fn is_for_everybody(fault: Fault) -> bool {
 }
 
 /// How often each happens, beside the others.
-const WEIGHTS: [(Fault, u64); 23] = [
+const WEIGHTS: [(Fault, u64); 24] = [
     (Fault::CutConnection, 24),
     (Fault::StallConnection, 20),
     (Fault::SwallowDirection, 12),
@@ -318,6 +326,7 @@ const WEIGHTS: [(Fault, u64); 23] = [
     (Fault::DiskFull, 2),
     (Fault::CommitMishap, 7),
     (Fault::MemoryRefused, 5),
+    (Fault::MemoryWanted, 8),
     (Fault::LocalDisk, 2),
     (Fault::TwoHeads, 6),
 ];
@@ -400,6 +409,19 @@ fn happen(fault: Fault) {
                     .for_each(|life| life.service.memory().refuse(times));
             }
         }),
+        Fault::MemoryWanted => world(|world| {
+            let Some(process) = any_process(world, Fault::NodeDies) else { return };
+            let is_it = |place: &NodePlace| place.life.as_ref().is_some_and(|life| life.process == process);
+            let Some(index) = world.parties.nodes.iter().position(is_it) else { return };
+            let (life_ns, all) = (world.plan.life_ns(), u64::from(world.plan.regions_of_node[index]));
+            let left = world.random.below(all) as u32;
+            let evacuate_ms = world.random.skewed(1, 2 * life_ns / MS);
+            let back_ns = world.random.skewed(MS, 2 * life_ns);
+            world.tally.fault(word(fault));
+            world.note(process, word(fault), [left.into(), evacuate_ms, back_ns / MS]);
+            parties::limit_node(world, index, left, Some(evacuate_ms));
+            world.chore_in(back_ns, Chore::MemoryIsBack(index));
+        }),
         Fault::LocalDisk => world(|world| {
             let machine = any_machine(world);
             let life_ns = world.plan.life_ns();
@@ -435,6 +457,7 @@ fn word(fault: Fault) -> &'static str {
         Fault::DiskFull => "disk full",
         Fault::CommitMishap => "commit mishap",
         Fault::MemoryRefused => "memory refused",
+        Fault::MemoryWanted => "memory wanted by the host",
         Fault::LocalDisk => "local disk broken",
         Fault::TwoHeads => "two brokers",
     }

@@ -438,7 +438,7 @@ impl Oracle {
 
     fn invariant_every_region_is_counted_once(&mut self, inventory: &Inventory, region_count: u32) {
         let counts = &inventory.counts;
-        let sum = counts.free + counts.leased + counts.named + counts.cleaning;
+        let sum = counts.free + counts.leased + counts.named + counts.cleaning + counts.away;
         self.check(sum == region_count, "counts", || format!("{counts:?} of {region_count} regions"));
     }
 

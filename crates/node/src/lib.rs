@@ -23,11 +23,12 @@ mod service;
 mod start;
 mod turnstile;
 
+pub use farpool_lease::node::Reach;
 pub use farpool_lease::ticket::node_id;
 pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
 pub use options::{FunctionOptions, Limits, NodeOptions, PressureOptions};
-pub use reporting::{TICK_MS, keep_house, keep_reserve, keep_time, report};
+pub use reporting::{TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use service::{Life, NodeService};
 pub use start::{Node, StartError};
 pub use turnstile::{Turnstile, TurnstilePassage};

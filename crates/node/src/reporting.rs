@@ -246,6 +246,7 @@ pub fn keep_reserve<M: Memory>(
     evacuate_ms: u64,
 ) {
     let region_bytes = node.arena.region_bytes();
+    let regions = |bytes: u64| u32::try_from(bytes / region_bytes).unwrap_or(u32::MAX);
     while !node.chores().stop {
         if node.chores().touches {
             // What falls now falls by this node's own doing.
@@ -253,36 +254,45 @@ pub fn keep_reserve<M: Memory>(
         }
         if let Ok(sample) = source.sample() {
             let now = node.host.now();
-            let mut leases = node.leases();
-            let going_bytes = u64::from(leases.surplus()) * region_bytes;
-            let limit = leases.present() - leases.surplus();
-            let regions = |bytes: u64| u32::try_from(bytes / region_bytes).unwrap_or(u32::MAX);
-            let mut actions = Vec::new();
-            match pressure.look(now, &sample, going_bytes) {
+            // Nobody else changes the limit.
+            let (present, surplus) = {
+                let leases = node.leases();
+                (leases.present(), leases.surplus())
+            };
+            let limit = present - surplus;
+            match pressure.look(now, &sample, u64::from(surplus) * region_bytes) {
                 Verdict::Hold => {}
                 Verdict::GiveBack { bytes, is_emergency } => {
                     let reach =
                         if is_emergency { Reach::All } else { Reach::Evacuable(now.plus_ms(evacuate_ms)) };
-                    let fewer = limit.saturating_sub(regions(bytes.saturating_add(region_bytes - 1)));
-                    leases.limit(now, fewer, reach, &mut actions);
+                    let fewer = regions(bytes.saturating_add(region_bytes - 1));
+                    keep_regions(node, limit.saturating_sub(fewer), reach);
                 }
                 Verdict::Take { bytes } => {
                     let more = limit.saturating_add(regions(bytes).max(1));
-                    leases.limit(now, more, Reach::Discardable, &mut actions);
+                    keep_regions(node, more, Reach::Discardable);
                 }
-            }
-            // Pages go without the lock: giving many back takes long, and none of these regions is anybody's until this
-            // very thread says so.
-            let (pages, gates): (Vec<_>, Vec<_>) =
-                actions.iter().partition(|action| matches!(action, Action::GiveBack(_)));
-            let _ = node.carry_out(&gates);
-            let is_changed = going_bytes != u64::from(leases.surplus()) * region_bytes || !actions.is_empty();
-            drop(leases);
-            let _ = node.carry_out(&pages);
-            if is_changed {
-                node.changed();
             }
         }
         node.host.wait(&node.stopped, 0, node.host.now().plus_ms(PRESSURE_LOOK_MS));
+    }
+}
+
+/// From now on so many regions may have memory: see [`farpool_lease::NodeLeases::limit`]. For one thread at a time.
+pub fn keep_regions<M: Memory>(node: &NodeService<M>, regions: u32, reach: Reach) {
+    let mut actions = Vec::new();
+    let mut leases = node.leases();
+    let before = leases.surplus();
+    leases.limit(node.host.now(), regions, reach, &mut actions);
+    // Pages go without the lock: giving many back takes long, and none of these regions is anybody's until the limit is
+    // raised by the same thread.
+    let (pages, gates): (Vec<_>, Vec<_>) =
+        actions.iter().partition(|action| matches!(action, Action::GiveBack(_)));
+    let _ = node.carry_out(&gates);
+    let is_news = before != leases.surplus() || !actions.is_empty();
+    drop(leases);
+    let _ = node.carry_out(&pages);
+    if is_news {
+        node.changed();
     }
 }
