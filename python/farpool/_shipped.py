@@ -35,10 +35,10 @@ def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
         schema = stream.schema
     except flight.FlightUnavailableError as error:
         client.close()
-        raise farpool.UnreachableError(f"worker {worker!r} does not answer: {_first_line(error)}") from error
+        raise farpool.UnreachableError(f"worker {worker!r} does not answer: {_words_of(error)}") from error
     except flight.FlightError as error:
         client.close()
-        raise farpool.InvalidError(f"worker {worker!r}: {_first_line(error)}") from error
+        raise farpool.InvalidError(f"worker {worker!r}: {_words_of(error)}") from error
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
         # Holds the client for as long as there are rows.
@@ -49,6 +49,6 @@ def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
     return pyarrow.RecordBatchReader.from_batches(schema, batches())
 
 
-def _first_line(error: Exception) -> str:
+def _words_of(error: Exception) -> str:
     """What the worker says; behind it gRPC says where it came from."""
     return str(error).split(". Detail:")[0].removesuffix(". gRPC client debug context: UNKNOWN")

@@ -7,7 +7,8 @@ use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::kernel::{MachineId, ProcessId, World, world};
 use crate::net::{CALLER, ConnId};
-use crate::parties::{self, BROKER_MACHINE, NodePlace, Phase, SPARE_MACHINE};
+use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
+use crate::pressure;
 use crate::profile::{Profile, Theme};
 use crate::store::Mishap;
 
@@ -91,10 +92,7 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::Boot(machine) => boot(machine),
         Chore::DiskHasSpace => world(|world| world.parties.disk.set_full(false)),
         Chore::LocalDiskWorks(machine) => world(|world| world.machines[machine].disk_is_broken = false),
-        Chore::MemoryIsBack(index) => world(|world| {
-            let all = world.plan.regions_of_node[index];
-            parties::limit_node(world, index, all, None);
-        }),
+        Chore::MemoryIsBack(index) => world(|world| pressure::end(world, index)),
         Chore::EndOlder(process) => {
             parties::end(process, true);
             // The newer one may have ended first.
@@ -410,17 +408,10 @@ fn happen(fault: Fault) {
             }
         }),
         Fault::MemoryWanted => world(|world| {
-            let Some(process) = any_process(world, Fault::NodeDies) else { return };
-            let is_it = |place: &NodePlace| place.life.as_ref().is_some_and(|life| life.process == process);
-            let Some(index) = world.parties.nodes.iter().position(is_it) else { return };
-            let (life_ns, all) = (world.plan.life_ns(), u64::from(world.plan.regions_of_node[index]));
-            let left = world.random.below(all) as u32;
-            let evacuate_ms = world.random.skewed(1, 2 * life_ns / MS);
-            let back_ns = world.random.skewed(MS, 2 * life_ns);
-            world.tally.fault(word(fault));
-            world.note(process, word(fault), [left.into(), evacuate_ms, back_ns / MS]);
-            parties::limit_node(world, index, left, Some(evacuate_ms));
-            world.chore_in(back_ns, Chore::MemoryIsBack(index));
+            if let Some(process) = any_process(world, Fault::NodeDies) {
+                world.tally.fault(word(fault));
+                pressure::begin(world, process);
+            }
         }),
         Fault::LocalDisk => world(|world| {
             let machine = any_machine(world);

@@ -27,6 +27,7 @@ mod observed;
 mod oracle;
 mod panics;
 mod parties;
+mod pressure;
 mod profile;
 mod random;
 mod run;

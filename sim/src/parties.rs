@@ -15,8 +15,8 @@ use crate::store::Disk;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;
 use farpool_lease::ticket;
-use farpool_node::{NodeService, Reach, keep_house, keep_regions, keep_time, report};
-use farpool_transport::{Host, Identity, Service};
+use farpool_node::{NodeService, keep_house, keep_time, report};
+use farpool_transport::{Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::{Incarnation, Name, NodeId, Text};
@@ -226,17 +226,6 @@ pub(crate) fn start_node(index: usize) {
         let place = &mut world.parties.nodes[index];
         place.life = Some(NodeLife { process, node, incarnation: life.incarnation, service });
     });
-}
-
-/// So many regions of a node may have memory from now on; what can be moved has that long.
-pub(crate) fn limit_node(world: &mut World, index: usize, regions: u32, evacuate_ms: Option<u64>) {
-    let Some(life) = &world.parties.nodes[index].life else { return };
-    let (process, service) = (life.process, Arc::clone(&life.service));
-    let limit = move || {
-        let until = |ms| Reach::Evacuable(SimHost(process).now().plus_ms(ms));
-        keep_regions(&service, regions, evacuate_ms.map_or(Reach::Discardable, until));
-    };
-    world.spawn(process, Box::new(limit));
 }
 
 /// Starts a client's process and its workload.
