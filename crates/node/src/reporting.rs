@@ -5,6 +5,7 @@ use crate::host_memory::MemorySource;
 use crate::memory::Memory;
 use crate::pressure::{Pressure, Verdict};
 use crate::service::NodeService;
+use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Reach};
 use farpool_lease::ticket::TicketKey;
 use farpool_transport::{Dial, LinkError};
@@ -79,22 +80,29 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
     }
 }
 
+/// Tells the rules something, and does what follows.
+fn decide<M: Memory>(node: &NodeService<M>, tell: impl FnOnce(&mut NodeLeases) -> Option<Action>) {
+    let mut leases = node.leases();
+    let action = tell(&mut leases);
+    // Wiping and giving back cannot fail but by a bug, which is said aloud.
+    let _ = node.carry_out(action.as_slice());
+}
+
 fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     node.wait_moved(region);
     // What goes is not wiped but given back, which comes to the same and is soon over.
     let goes = node.leases().surplus() > 0;
-    let wiped = match goes {
-        _ if mutant!(NoWiping) => Ok(()),
-        true => node.arena.scrub_away(region),
-        false => node.arena.scrub(region),
+    let wiped = if mutant!(NoWiping) {
+        Ok(())
+    } else if goes {
+        node.arena.scrub_away(region)
+    } else {
+        node.arena.scrub(region)
     };
     match wiped {
         Ok(()) if node.is_withheld(region) => {}
         Ok(()) => {
-            let mut leases = node.leases();
-            let action = leases.scrubbed(region);
-            let _ = node.carry_out(action.as_slice());
-            drop(leases);
+            decide(node, |leases| leases.scrubbed(region));
             node.changed();
         }
         // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
@@ -110,16 +118,12 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
     match node.arena.share(region) {
         Ok(()) => {
-            let mut leases = node.leases();
-            let action = leases.made_mappable(region);
-            let _ = node.carry_out(action.as_slice());
+            decide(node, |leases| leases.made_mappable(region));
             true
         }
         // As it was; the lease that wants it will try again, and say so.
         Err(_) => {
-            let mut leases = node.leases();
-            let action = leases.scrubbed(region);
-            let _ = node.carry_out(action.as_slice());
+            decide(node, |leases| leases.scrubbed(region));
             false
         }
     }

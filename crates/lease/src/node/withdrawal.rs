@@ -9,7 +9,7 @@
 //!
 //! Invariants: as for [`NodeLeases`]; a region that is taken back goes through `Close` and `Scrub` like any other.
 
-use super::{Action, NodeLeases, State};
+use super::{Action, NodeLeases, Region, Session, State};
 use farpool_wire::ids::*;
 use farpool_wire::{MonoNs, RegionIndex};
 
@@ -60,17 +60,19 @@ impl NodeLeases {
             self.free.insert(region);
         }
         self.withdraw_free(actions);
-        self.take_back_class(FileClass::Cache, actions);
+        let leased =
+            |class| move |region: &Region| region.class == class && matches!(region.state, State::Leased(_));
+        self.take_back_where(leased(FileClass::Cache), actions);
         match reach {
             Reach::Discardable => {}
             Reach::Evacuable(until) => self.send_away(until),
             Reach::All => {
-                self.take_back_class(FileClass::Scratch, actions);
-                self.take_back_class(FileClass::Pinned, actions);
-                self.take_back_where(
-                    |state| !matches!(state, State::Free | State::Cleaning | State::Away),
-                    actions,
-                );
+                self.take_back_where(leased(FileClass::Scratch), actions);
+                self.take_back_where(leased(FileClass::Pinned), actions);
+                let is_sealed = |region: &Region| {
+                    matches!(region.state, State::Sealing { .. } | State::Orphan | State::Named(_))
+                };
+                self.take_back_where(is_sealed, actions);
             }
         }
         self.recall(now, actions);
@@ -93,19 +95,10 @@ impl NodeLeases {
         }
     }
 
-    fn take_back_class(&mut self, class: FileClass, actions: &mut Vec<Action>) {
+    /// Takes back such regions, as far as that is still needed.
+    fn take_back_where(&mut self, is_one: impl Fn(&Region) -> bool, actions: &mut Vec<Action>) {
         let all = (0..self.regions.len() as u32).map(RegionIndex);
-        let of_class = |region: &RegionIndex| {
-            let entry = &self.regions[region.0 as usize];
-            entry.class == class && matches!(entry.state, State::Leased(_))
-        };
-        let found: Vec<RegionIndex> = all.filter(of_class).take(self.unmet()).collect();
-        found.into_iter().for_each(|region| self.take_back(region, actions));
-    }
-
-    fn take_back_where(&mut self, is_one: impl Fn(&State) -> bool, actions: &mut Vec<Action>) {
-        let all = (0..self.regions.len() as u32).map(RegionIndex);
-        let found = all.filter(|region| is_one(&self.regions[region.0 as usize].state));
+        let found = all.filter(|region| is_one(&self.regions[region.0 as usize]));
         let found: Vec<RegionIndex> = found.take(self.unmet()).collect();
         found.into_iter().for_each(|region| self.take_back(region, actions));
     }
@@ -149,7 +142,7 @@ impl NodeLeases {
             return;
         }
         let is_late =
-            |(_, session): &(&SessionId, &super::Session)| session.leaves.is_some_and(|until| now >= until);
+            |(_, session): &(&SessionId, &Session)| session.leaves.is_some_and(|until| now >= until);
         let late: Vec<SessionId> = self.sessions.iter().filter(is_late).map(|(id, _)| *id).collect();
         for id in late {
             for region in self.scratch(id).into_iter().take(self.unmet()) {
