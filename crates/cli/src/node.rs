@@ -85,6 +85,10 @@ pub(crate) struct Args {
     /// Where compiled functions are kept from one life of the node to the next
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_cache: Option<PathBuf>,
+    /// A control group that the processes of shipped functions are put into, so that its limits are theirs; may be given
+    /// several times, as version 1 has one for memory and one for CPUs
+    #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
+    function_group: Vec<PathBuf>,
     #[command(flatten)]
     reach: reach::Args,
 }
@@ -105,8 +109,9 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     if !is_there {
         return Err(Failure::Failed(format!("{} is not there", program.display())));
     }
-    let (heap_bytes, cache) = (args.function_heap, args.function_cache.clone());
-    Ok(Some(SandboxOptions { heap_bytes, keys, cache, ..SandboxOptions::new(program) }))
+    let (heap_bytes, cache, groups) =
+        (args.function_heap, args.function_cache.clone(), args.function_group.clone());
+    Ok(Some(SandboxOptions { heap_bytes, keys, cache, groups, ..SandboxOptions::new(program) }))
 }
 
 fn is_on_path(program: &Path) -> bool {

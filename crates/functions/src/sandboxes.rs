@@ -14,11 +14,12 @@ use farpool_wire::frame::Header;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -43,6 +44,8 @@ pub struct SandboxOptions {
     pub keys: Vec<[u8; 32]>,
     /// A folder where what modules were compiled to is kept, in a folder for each tenant.
     pub cache: Option<PathBuf>,
+    /// Control groups that the processes are put into, by their folders: the limits of these are theirs.
+    pub groups: Vec<PathBuf>,
     /// Processes at a time.
     pub processes_max: usize,
 }
@@ -60,9 +63,19 @@ impl SandboxOptions {
             heap_bytes: Self::HEAP_BYTES,
             keys: Vec::new(),
             cache: None,
+            groups: Vec::new(),
             processes_max: 16,
         }
     }
+}
+
+/// The list of a control group's processes, to be written to.
+fn members(group: &Path) -> io::Result<File> {
+    let list = group.join("cgroup.procs");
+    File::options().write(true).open(&list).map_err(|error| {
+        let message = format!("{} is no control group that processes can be put into: {error}", group.display());
+        io::Error::new(error.kind(), message)
+    })
 }
 
 /// See the module. Dropping it ends all of them.
@@ -137,7 +150,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sandboxes {
     /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
+    ///
+    /// An error if there is a control group that no process can be put into.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
+        for group in &options.groups {
+            members(group)?;
+        }
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let processes = Mutex::new(Processes::default());
@@ -225,7 +243,15 @@ impl Process {
         let lanes = (0..LANES_MAX).map(|_| Slot::Free).collect();
         let idle_since = clock::now();
         let state = State { child, lanes, killed_for: None, overdue: None, idle_since, is_gone: false };
-        Ok(Process { control, status: Status::new()?, state: Mutex::new(state) })
+        let process = Process { control, status: Status::new()?, state: Mutex::new(state) };
+        process.join(&options.groups)?;
+        Ok(process)
+    }
+
+    /// Puts it into control groups, before it is anybody's.
+    fn join(&self, groups: &[PathBuf]) -> io::Result<()> {
+        let id = locked(&self.state).child.id().to_string();
+        groups.iter().try_for_each(|group| members(group)?.write_all(id.as_bytes()))
     }
 
     fn reserve(&self) -> Result<usize, Refusal> {
@@ -437,7 +463,7 @@ impl Process {
                 // One tenant's code is never another's.
                 let folder = folder.join(hex(&digest(tenant.as_bytes())[..8]));
                 std::fs::create_dir_all(&folder)?;
-                Some(std::fs::File::open(folder)?.into())
+                Some(File::open(folder)?.into())
             }
             None => None,
         };

@@ -28,10 +28,14 @@ const OWN_BYTES: u64 = 8 << 30;
 /// Linux 6.4: what the kernel tells every process at its start.
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
-/// Ends with whoever started it. The first thing to be done: that one may be gone already, which its closed end tells.
+/// How far it stands back: where CPUs are short, those who wait for the node itself come first.
+const NICENESS: i32 = 10;
+
+/// Stands back, and ends with whoever started it. The first thing to be done: that one may be gone already, which its closed end tells.
 pub fn follow_parent() -> Result<(), Box<dyn Error>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     set_no_new_privs(true)?;
+    rustix::process::nice(NICENESS)?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(())
 }

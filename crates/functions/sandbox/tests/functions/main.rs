@@ -2,6 +2,7 @@
 
 mod calls;
 mod examples;
+mod groups;
 mod hostile;
 mod native;
 mod pool;
