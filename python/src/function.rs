@@ -153,8 +153,10 @@ pub(crate) fn run<'py>(
         "auto" => Place::Auto,
         "ship" => Place::Ship,
         "fetch" => Place::Fetch,
+        "split" => Place::Split,
         other => {
-            return Err(errors::invalid(py, format!("place {other:?}; auto, ship or fetch are permitted")));
+            let message = format!("place {other:?}; auto, ship, fetch or split (of a table) are permitted");
+            return Err(errors::invalid(py, message));
         }
     };
     let deadline = Duration::from_millis(units::millis(py, "deadline", asked.deadline)?);

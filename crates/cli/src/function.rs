@@ -112,6 +112,8 @@ enum Where {
     Auto,
     Ship,
     Fetch,
+    /// Over the row groups of a table: at nodes and here at once.
+    Split,
 }
 
 #[derive(clap::Args)]
@@ -275,6 +277,7 @@ fn call(args: &RunArgs) -> Outcome {
         Where::Auto => Place::Auto,
         Where::Ship => Place::Ship,
         Where::Fetch => Place::Fetch,
+        Where::Split => Place::Split,
     };
     let call = CallOptions {
         place,

@@ -73,7 +73,8 @@ impl SandboxOptions {
 fn members(group: &Path) -> io::Result<File> {
     let list = group.join("cgroup.procs");
     File::options().write(true).open(&list).map_err(|error| {
-        let message = format!("{} is no control group that processes can be put into: {error}", group.display());
+        let message =
+            format!("{} is no control group that processes can be put into: {error}", group.display());
         io::Error::new(error.kind(), message)
     })
 }

@@ -88,6 +88,8 @@ struct SeenLink {
     /// One more than the load.
     load: Average,
     used: u64,
+    /// Nanoseconds for each byte of a function's window that was brought here.
+    window: Average,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -213,12 +215,23 @@ impl Learned {
         seen.note(1.0 + load.clamp(0.0, LOAD_MAX));
     }
 
+    /// Bytes of a function's window were brought here: how many nanoseconds each took.
+    pub fn note_brought(&mut self, node: u64, byte_ns: f64) {
+        self.seen_link(node).window.note(byte_ns);
+    }
+
+    /// What bringing a byte of a window from a node takes, if it was seen.
+    pub fn brought_ns(&self, node: u64) -> Option<f64> {
+        self.links.get(&node).and_then(|link| link.window.get())
+    }
+
     /// What was seen of a function's calls.
     pub fn calls(&self, function: u64) -> SeenCalls {
         self.calls.get(&function).copied().unwrap_or_default()
     }
 
-    /// A function was called: where, how many nanoseconds it ran, and the bytes it left.
+    /// A function was called: where, how many nanoseconds it ran or would have run over its whole window, and the bytes it
+    /// left.
     pub fn note_call(&mut self, function: u64, is_here: bool, ran_ns: u64, output_bytes: u64) {
         self.uses += 1;
         let uses = self.uses;

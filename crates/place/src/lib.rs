@@ -30,7 +30,7 @@ pub mod prior;
 mod simplex;
 pub mod traffic;
 
-pub use calls::{Call, CallEstimate, SeenCalls, break_even_accesses};
+pub use calls::{Call, CallEstimate, EachEstimate, SeenCalls, break_even_accesses};
 pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
 pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, PIPELINES_MAX, Reach, Took, fingerprint};
 pub use leaves::Leaves;

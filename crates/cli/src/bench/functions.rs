@@ -6,6 +6,7 @@
 //! this program computes over the same list.
 
 mod beside;
+mod places;
 
 use super::figures::{median, quantiles};
 use super::machine::machine;
@@ -277,6 +278,7 @@ struct Point {
     access_ns: Vec<(&'static str, f64)>,
     scans: Vec<Scan>,
     beside: Vec<beside::Beside>,
+    placed: Vec<places::Placed>,
 }
 
 /// How fast the forms of a scan are.
@@ -330,9 +332,18 @@ impl Point {
                 json!({ "beside": name, "median_us": median_us, "p99_us": p99_us, "calls": calls })
             })
             .collect();
+        let placed = self.placed.iter().map(|places::Placed { work, ms, chosen }| {
+            let ms: serde_json::Map<String, Value> = places::PLACES
+                .iter()
+                .zip(ms)
+                .map(|((name, _), ms)| ((*name).to_owned(), json!(ms)))
+                .collect();
+            json!({ "work": work, "ms": ms, "chosen": chosen })
+        });
+        let placed: Vec<Value> = placed.collect();
         json!({
             "transport": format!("{:?}", self.transport).to_lowercase(), "waiting": self.way.word(), "kinds": kinds,
-            "access_ns": access, "scans": scans, "pages_beside": pages_beside,
+            "access_ns": access, "scans": scans, "pages_beside": pages_beside, "placed": placed,
         })
     }
 
@@ -366,6 +377,11 @@ impl Point {
         for beside::Beside { name, median_us, p99_us, calls } in &self.beside {
             let calls = if *calls > 0 { format!(", {calls} of them") } else { String::new() };
             lines.push(format!("{PAGE} beside {name}{calls}: {median_us:.2} us, p99 {p99_us:.2} us"));
+        }
+        for places::Placed { work, ms, chosen } in &self.placed {
+            let ways = places::PLACES.iter().zip(ms).map(|((name, _), ms)| format!("{name} {ms:.2} ms"));
+            let ways = ways.collect::<Vec<_>>().join(", ");
+            lines.push(format!("{work} steps for each value of 16 MiB: {ways} (chose {chosen})"));
         }
         for Scan { name, bytes, gb_per_s } in &self.scans {
             let native = gb_per_s.last().map_or(f64::NAN, |(_, rate)| *rate);
@@ -503,7 +519,8 @@ fn measure(
     let access_ns = accesses(args, list, &caller, &resident, &walk, examples)?;
     let scans = examples.map_or(Ok(Vec::new()), |examples| scans(args, list, &caller, examples))?;
     let beside = beside::measure(&stage.connect()?, list, &file, args.rounds as usize)?;
-    Ok(Point { transport, way, kinds, access_ns, scans, beside })
+    let placed = places::measure(&stage.connect()?)?;
+    Ok(Point { transport, way, kinds, access_ns, scans, beside, placed })
 }
 
 fn shipped(fresh: bool) -> CallOptions {

@@ -25,6 +25,8 @@ const IDLE_LANES_MAX: usize = 8;
 const CUTS_MAX: u32 = 2;
 /// Pieces that a call may load from elsewhere: 64 GiB of them, some more than once.
 const SUPPLIED_MAX: u32 = 1 << 20;
+/// So many bytes tell what bringing more of them takes.
+const TELLING_BYTES: u64 = 1 << 20;
 /// Times that a call may hop.
 const HOPS_MAX: u32 = 1 << 20;
 
@@ -66,6 +68,9 @@ pub enum Place {
     At(u64),
     /// On this machine, over all of the window, which is fetched once.
     Fetch,
+    /// At nodes over some row groups and on this machine over others, so shared that both end together:
+    /// [`Caller::call_each`] only.
+    Split,
 }
 
 impl Default for CallOptions {
@@ -163,8 +168,38 @@ impl Station {
 pub(super) enum Lists {
     /// All.
     All,
-    /// Those that lie where it runs.
-    Near,
+    /// Those that lie where it runs, but for those that are taken here.
+    Near(Taken),
+    /// Those that are taken here.
+    Taken(Taken),
+}
+
+/// How many row groups of how many this machine takes from the nodes, from all parts of the table alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) here: usize,
+    pub(super) of: usize,
+}
+
+impl Taken {
+    fn has(&self, index: usize) -> bool {
+        (index + 1) * self.here / self.of.max(1) > index * self.here / self.of.max(1)
+    }
+}
+
+impl Lists {
+    /// Whether a call at this station is told of this row group.
+    fn has(&self, index: usize, group: &RowGroup, places: &Places, station: &Station) -> bool {
+        match (self, station) {
+            (Lists::All, _) => true,
+            (Lists::Taken(taken), _) => taken.has(index),
+            (Lists::Near(taken), Station::Here) => !taken.has(index),
+            (Lists::Near(taken), Station::Node(node)) => {
+                let at = places.node_of(group.offset).map(|links| links.info.node);
+                at == Some(node.info.node) && !taken.has(index)
+            }
+        }
+    }
 }
 
 /// A call under way.
@@ -259,8 +294,9 @@ impl Caller {
     }
 
     /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
-    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`], or if
-    /// [`Place::Auto`] finds that to take less.
+    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`]; at nodes and
+    /// here, whose output comes last, by [`Place::Split`]; [`Place::Auto`] takes what [`Caller::explain_each`] finds to
+    /// take least.
     ///
     /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
     pub fn call_each(
@@ -274,29 +310,39 @@ impl Caller {
             let message = "a function is called at each node over the columns of a far table";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        let place = match options.place {
-            Place::Auto => self.explain(function).choice,
-            place => place,
+        let (place, here) = match options.place {
+            Place::Auto => {
+                let plan = self.explain_each(function);
+                (plan.choice, plan.groups_here)
+            }
+            Place::Split => (Place::Split, self.share(function)),
+            place => (place, 0),
         };
         if place == Place::Fetch {
             return Ok(vec![self.call(function, args, CallOptions { place, ..options })?]);
         }
+        let taken = Taken { here, of: columns.groups().len() };
         self.again_if_moved(|| {
             let places = Arc::clone(&locked(&self.places));
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
-            for group in columns.groups() {
-                let Some(node) = places.node_of(group.offset) else { continue };
+            for (index, group) in columns.groups().iter().enumerate() {
+                let Some(node) = places.node_of(group.offset).filter(|_| !taken.has(index)) else { continue };
                 if firsts.iter().all(|(known, _)| *known != node.info.node) {
                     firsts.push((node.info.node, group.offset));
                 }
             }
-            let at = |(_, first): &(NodeId, u64)| {
-                let options = CallOptions { place: Place::At(*first), ..options };
-                self.try_call(function, args, options, deadline_ms, Lists::Near)
+            let mut calls: Vec<(Place, Lists)> =
+                firsts.iter().map(|(_, first)| (Place::At(*first), Lists::Near(taken))).collect();
+            if here > 0 {
+                calls.push((Place::Fetch, Lists::Taken(taken)));
+            }
+            let at = |&(place, lists): &(Place, Lists)| {
+                self.try_call(function, args, CallOptions { place, ..options }, deadline_ms, lists)
             };
             // All at once: each waits for its own node.
             std::thread::scope(|threads| {
-                let calls: Vec<_> = firsts.iter().map(|first| threads.spawn(move || at(first))).collect();
+                let at = &at;
+                let calls: Vec<_> = calls.iter().map(|call| threads.spawn(move || at(call))).collect();
                 let join = |call: std::thread::ScopedJoinHandle<'_, Result<Called, Error>>| {
                     call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 };
@@ -351,7 +397,16 @@ impl Caller {
             let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
                 let took_ns = self.session.host.now().0.saturating_sub(begun.0);
-                self.note(function, station.links(), called.ran_ns, took_ns, output.len() as u64);
+                // As if it had been over the whole window.
+                let share = self.share_of(lists, &places, &station);
+                let whole_ns = (called.ran_ns as f64 / share) as u64;
+                self.note(
+                    function,
+                    station.links(),
+                    whole_ns,
+                    took_ns - called.ran_ns.min(took_ns),
+                    output.len() as u64,
+                );
             }
             match called.outcome {
                 Outcome::Done => {
@@ -382,13 +437,73 @@ impl Caller {
 
     /// Whether the window is here.
     pub(super) fn is_fetched(&self) -> bool {
-        self.fetched.get().is_some()
+        self.fetched.get().is_some_and(Fetched::is_whole)
+    }
+
+    /// The row groups of the table, if it is one.
+    pub(super) fn groups(&self) -> &[RowGroup] {
+        self.columns.as_ref().map_or(&[], Columns::groups)
+    }
+
+    /// The part of the window that a call there is told of; never nothing.
+    fn share_of(&self, lists: Lists, places: &Places, station: &Station) -> f64 {
+        let bytes =
+            |of: &mut dyn Iterator<Item = &RowGroup>| of.map(|group| f64::from(group.bytes)).sum::<f64>();
+        let groups = || self.groups().iter();
+        let is_told = |(index, group): &(usize, &RowGroup)| lists.has(*index, group, places, station);
+        match lists {
+            Lists::All => 1.0,
+            _ => {
+                let told = bytes(&mut groups().enumerate().filter(is_told).map(|(_, group)| group));
+                (told / bytes(&mut groups()).max(1.0)).clamp(1e-9, 1.0)
+            }
+        }
+    }
+
+    /// The bytes of the window, brought here as far as a call here looks at them.
+    fn bring(&self, lists: Lists, places: &Places) -> Result<(), Error> {
+        let fetched = match self.fetched.get() {
+            Some(fetched) => fetched,
+            None => {
+                let empty = Fetched::empty(self.window_bytes())?;
+                self.fetched.get_or_init(|| empty)
+            }
+        };
+        if fetched.is_whole() {
+            return Ok(());
+        }
+        let (begun, mut bytes) = (self.session.host.now(), 0);
+        let mut of = |range| {
+            bytes += fetched.bring(&self.session, &self.file, self.range.start, range)?;
+            Ok(())
+        };
+        match lists {
+            Lists::All => of(0..self.window_bytes())?,
+            _ => {
+                let is_told =
+                    |(index, group): &(usize, &RowGroup)| lists.has(*index, group, places, &Station::Here);
+                let told = self.groups().iter().enumerate().filter(is_told);
+                told.map(|(_, group)| group.offset..group.offset + u64::from(group.bytes))
+                    .try_for_each(of)?;
+            }
+        }
+        if bytes >= TELLING_BYTES
+            && let Some((node, _)) = places.nodes().first()
+        {
+            let took_ns = self.session.host.now().0.saturating_sub(begun.0);
+            locked(&self.session.learned).note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
+        }
+        Ok(())
     }
 
     fn first_station(&self, places: &Places, place: Place) -> Result<Station, Error> {
         let nowhere = || Error::new(ErrorKind::Lost, "the window lies nowhere");
         match place {
             Place::Fetch => Ok(Station::Here),
+            Place::Split => {
+                let message = "a call is split over the row groups of a far table only: call_each";
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
             Place::Auto | Place::Ship => {
                 let most = places.nodes().into_iter().next().ok_or_else(nowhere)?;
                 Ok(Station::Node(most.0))
@@ -411,6 +526,9 @@ impl Caller {
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
         let key = (station.key(), Side::of(call.function), call.output_bytes);
+        if let (Station::Here, Side::Sandbox) = (station, key.1) {
+            self.bring(call.lists, places)?;
+        }
         let mut cuts = 0;
         let mut idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
         loop {
@@ -461,13 +579,8 @@ impl Caller {
                 Err(Error::new(ErrorKind::Invalid, message))
             }
             (Station::Here, Side::Sandbox) => {
-                let fetched = match self.fetched.get() {
-                    Some(fetched) => fetched,
-                    None => {
-                        let fetched = Fetched::fetch(&self.session, &self.file, self.range.clone())?;
-                        self.fetched.get_or_init(|| fetched)
-                    }
-                };
+                let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
+                let fetched = self.fetched.get().ok_or_else(nothing)?;
                 let options = &self.session.options;
                 self.session.here.lane(options, self.window_bytes(), output_bytes, fetched)
             }
@@ -485,13 +598,7 @@ impl Caller {
         let patience = self.session.options.request_timeout_ms;
         let deadline = || self.session.deadline(patience);
         if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
-            let is_listed = |group: &RowGroup| match (call.lists, station) {
-                (Lists::All, _) | (_, Station::Here) => true,
-                (Lists::Near, Station::Node(node)) => {
-                    let at = places.node_of(group.offset).map(|links| links.info.node);
-                    at == Some(node.info.node)
-                }
-            };
+            let is_listed = |index: usize, group: &RowGroup| call.lists.has(index, group, places, station);
             let columns = columns.encode(is_listed).map(Bytes::new);
             let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
             let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;

@@ -40,7 +40,7 @@ impl FarTable {
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
         let columns = Columns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
-        columns.encode(|_| true).map_err(during)?;
+        columns.encode(|_, _| true).map_err(during)?;
         Ok(self.file().caller(options).map_err(during)?.with_columns(columns))
     }
 }
@@ -52,16 +52,17 @@ impl Columns {
     }
 
     /// The table of columns, of some row groups.
-    pub(super) fn encode(&self, is_listed: impl Fn(&RowGroup) -> bool) -> Result<Vec<u8>, Error> {
+    pub(super) fn encode(&self, is_listed: impl Fn(usize, &RowGroup) -> bool) -> Result<Vec<u8>, Error> {
         let schema = self.table.schema();
         let columns: Vec<Column> =
             self.indexes.iter().map(|index| column(schema.field(*index).data_type())).collect();
-        let listed = self.groups().iter().filter(|group| is_listed(group)).count();
+        let listed =
+            self.groups().iter().enumerate().filter(|(index, group)| is_listed(*index, group)).count();
         let mut bytes = Vec::new();
         put_columns(&columns, listed as u32, &mut bytes);
         let mut position = 0;
-        for group in self.groups() {
-            if is_listed(group) {
+        for (index, group) in self.groups().iter().enumerate() {
+            if is_listed(index, group) {
                 let chunk =
                     |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
                 let chunks: Vec<Chunk> = self.indexes.iter().filter_map(chunk).collect();

@@ -4,23 +4,27 @@ use super::lanes::OpenLane;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::options::PoolOptions;
-use crate::session::Session;
+use crate::session::{Session, locked};
 use farpool_functions::abi::Part;
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_functions::{Owner, SandboxOptions, Sandboxes};
 use farpool_transport::local_lane;
+use farpool_wire::limits::FUNCTION_PIECE_BYTES;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The program that runs functions.
 const PROGRAM: &str = "farpool-sandbox";
 /// Names it, where it is not beside this program.
 const PROGRAM_VARIABLE: &str = "FARPOOL_SANDBOX";
 /// Bytes that are fetched at once.
-const FETCH_BYTES: usize = 8 << 20;
+const FETCH_BYTES: u64 = 8 << 20;
+/// What is fetched or not.
+const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// The sandboxes of this process: started when they are first needed.
 #[derive(Default)]
@@ -80,32 +84,70 @@ impl Here {
     }
 }
 
-/// Bytes of a file that were fetched.
+/// Bytes of a window that were fetched.
 pub(super) struct Fetched {
     file: Arc<OwnedFd>,
+    bytes: u64,
+    /// Which pieces of [`FUNCTION_PIECE_BYTES`] are here. Held while some are fetched: who wants the same ones waits.
+    pieces: Mutex<Vec<bool>>,
+    is_whole: AtomicBool,
 }
 
 impl Fetched {
-    /// Fetches a range. Calls `progress` with the bytes so far.
-    pub(super) fn fetch(session: &Session, file: &FarFile, range: Range<u64>) -> Result<Fetched, Error> {
-        session.check_open()?;
-        let refused = |error: rustix::io::Errno| {
-            Error::new(ErrorKind::Exhausted, format!("memory for {} bytes: {error}", range.end - range.start))
-        };
-        let memory = memfd_create("farpool-fetched", MemfdFlags::CLOEXEC).map_err(refused)?;
-        ftruncate(&memory, range.end - range.start).map_err(refused)?;
-        let mut buffer = vec![0; FETCH_BYTES.min((range.end - range.start) as usize)];
-        let mut at = range.start;
-        while at < range.end {
-            let count = buffer.len().min((range.end - at) as usize);
-            file.read_batch(&mut [ReadRange { offset: at, into: &mut buffer[..count] }])?;
-            let mut written = 0;
-            while written < count {
-                let to = at - range.start + written as u64;
-                written += rustix::io::pwrite(&memory, &buffer[written..count], to).map_err(refused)?;
-            }
-            at += count as u64;
-        }
-        Ok(Fetched { file: Arc::new(memory) })
+    /// Room for a window.
+    pub(super) fn empty(bytes: u64) -> Result<Fetched, Error> {
+        let refused = |error| no_memory(bytes, error);
+        let file = memfd_create("farpool-fetched", MemfdFlags::CLOEXEC).map_err(refused)?;
+        ftruncate(&file, bytes).map_err(refused)?;
+        let pieces = Mutex::new(vec![false; bytes.div_ceil(PIECE) as usize]);
+        Ok(Fetched { file: Arc::new(file), bytes, pieces, is_whole: AtomicBool::new(false) })
     }
+
+    /// Whether all of it is here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
+    }
+
+    /// Fetches of a range what is not here yet, and says how many bytes that were. The window begins at this byte of the
+    /// file.
+    pub(super) fn bring(
+        &self,
+        session: &Session,
+        file: &FarFile,
+        start: u64,
+        range: Range<u64>,
+    ) -> Result<u64, Error> {
+        session.check_open()?;
+        let mut pieces = locked(&self.pieces);
+        let (mut at, end) =
+            ((range.start / PIECE) as usize, range.end.min(self.bytes).div_ceil(PIECE) as usize);
+        let (mut buffer, mut brought) = (Vec::new(), 0);
+        while at < end {
+            let most = end.min(at + (FETCH_BYTES / PIECE) as usize);
+            let missing = pieces[at..most].iter().take_while(|is_here| !**is_here).count();
+            if missing == 0 {
+                at += 1;
+                continue;
+            }
+            let (from, to) = (at as u64 * PIECE, ((at + missing) as u64 * PIECE).min(self.bytes));
+            buffer.resize((to - from) as usize, 0);
+            file.read_batch(&mut [ReadRange { offset: start + from, into: &mut buffer }])?;
+            let mut written = 0;
+            while written < buffer.len() {
+                let wrote = rustix::io::pwrite(&self.file, &buffer[written..], from + written as u64);
+                written += wrote.map_err(|error| no_memory(self.bytes, error))?;
+            }
+            pieces[at..at + missing].fill(true);
+            at += missing;
+            brought += buffer.len() as u64;
+        }
+        if pieces.iter().all(|is_here| *is_here) {
+            self.is_whole.store(true, Ordering::Release);
+        }
+        Ok(brought)
+    }
+}
+
+fn no_memory(bytes: u64, error: rustix::io::Errno) -> Error {
+    Error::new(ErrorKind::Exhausted, format!("memory for {bytes} bytes: {error}"))
 }

@@ -29,7 +29,7 @@ mod lanes;
 mod stored;
 
 pub use calling::{CallOptions, Called, Caller, CallerOptions, Place};
-pub use choosing::CallPlan;
+pub use choosing::{CallPlan, EachPlan};
 pub use ended::Ended;
 pub use farpool_functions::{SandboxOptions, abi};
 pub use farpool_wire::control::{FunctionForm, Outcome};

@@ -33,7 +33,7 @@ const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (
     (i64.const 16)))"#;
 
 #[test]
-fn column_of_two_nodes_is_summed_at_each_here_and_at_one_of_them_alike() {
+fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() {
     let running = Running::start(2, sandbox());
     let pool = running.connect(Tcp);
     let schema = Arc::new(Schema::new(vec![
@@ -54,18 +54,33 @@ fn column_of_two_nodes_is_summed_at_each_here_and_at_one_of_them_alike() {
     let sum = Function::wasm(module(SUM), "sum").unwrap();
     let (wanted, rows) = ((0..400_000u64).sum::<u64>(), 400_000);
     let options = |place| CallOptions { place, ..CallOptions::default() };
-    for (place, calls) in [(Place::Ship, 2), (Place::Fetch, 1)] {
+    // Split first: what it brings here is a part of what fetching wants later.
+    for place in [Place::Split, Place::Ship, Place::Fetch, Place::Split] {
         let called = caller.call_each(&sum, &[], options(place)).unwrap();
-        assert_eq!(called.len(), calls);
+        let calls = called.len();
+        assert!(
+            match place {
+                Place::Ship => calls == 2,
+                Place::Fetch => calls == 1,
+                // A node all of whose row groups are taken is not asked.
+                _ => calls > 1,
+            },
+            "{calls} calls: {place:?}"
+        );
         let parts: Vec<Vec<u64>> = called.iter().map(|called| words_of(&called.output)).collect();
         assert_eq!(parts.iter().map(|part| part[0]).sum::<u64>(), wanted);
         assert_eq!(parts.iter().map(|part| part[1]).sum::<u64>(), rows);
         assert!(called.iter().all(|called| called.supplied == 0));
+        let here = called.iter().position(|called| called.node.is_none());
+        assert_eq!(here, (place != Place::Ship).then_some(calls - 1), "{place:?}");
+        assert!(parts.iter().all(|part| part[1] > 0), "{place:?}");
     }
     // At one node, over all: what lies at the other comes from afar.
     let called = caller.call(&sum, &[], options(Place::Ship)).unwrap();
     assert_eq!(words_of(&called.output), [wanted, rows]);
     assert!(called.supplied > 0);
+    let error = caller.call(&sum, &[], options(Place::Split)).err().unwrap();
+    assert!(error.to_string().contains("call_each"), "{error}");
     let error = table.caller(&["price"], Default::default()).err().unwrap();
     assert!(error.to_string().contains("no column \"price\"; there are name, amount"), "{error}");
 }
