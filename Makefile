@@ -8,7 +8,9 @@ READY := $(VENV)/.ready
 BIN := $(CARGO_TARGET_DIR)/release/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
-TESTED = FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
+# Debian's, unpacked and not installed, where there is none yet.
+ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
+TESTED = FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
@@ -47,6 +49,12 @@ wheel: $(READY) ## Build the Python wheel and install it into the project's envi
 	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --manifest-path python/Cargo.toml --out $(WHEELS)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
+$(CACHE)/etcd/usr/bin/etcd:
+	mkdir -p $(CACHE)/etcd
+	cd $(CACHE)/etcd && (apt-get download etcd-server || (apt-get update && apt-get download etcd-server))
+	dpkg -x $(CACHE)/etcd/etcd-server_*.deb $(CACHE)/etcd
+	touch $@
+
 demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
 	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
 
@@ -75,10 +83,10 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
 	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
 
-test-core: build rivals ## Tests of the core alone, without an SQL engine
-	FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
+test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
+	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
-test-rust: everything reference modules ## Unit, property, conformance and end-to-end tests, SQL included
+test-rust: everything reference modules $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
 test-sim: everything ## A hundred simulated worlds

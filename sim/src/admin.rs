@@ -2,10 +2,10 @@
 
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
-use crate::parties::{BROKER, Phase};
+use crate::parties::{Phase, brokers};
 use crate::random::Random;
 use farpool::{ErrorKind, Pool, PoolOptions};
-use farpool_transport::{Dial, Host, LinkError};
+use farpool_transport::{Host, LinkError};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Name, Reply, Request};
 use std::sync::Arc;
@@ -58,9 +58,18 @@ impl Admin {
     fn order(&mut self, node: usize, drain: bool, stop: bool) -> Result<(), LinkError> {
         let host = SimHost(self.process);
         let deadline = || host.now().plus_ms(world(|world| world.plan.request_timeout_ms));
-        let mut link = host.dial(Dial::Broker { address: BROKER }, deadline())?;
+        let brokers = brokers();
         let name = Name::new(format!("node{node}")).expect("it is a name");
-        let reply = link.call(&Request::Drain(DrainNode { node: name, drain, stop }), deadline())?;
+        let order = Request::Drain(DrainNode { node: name, drain, stop });
+        let ask = || brokers.dial(&host, deadline())?.call(&order, deadline());
+        let mut answer = ask();
+        // Whoever leads is one of them.
+        for _ in 1..brokers.count() {
+            if brokers.heard(&answer) {
+                answer = ask();
+            }
+        }
+        let reply = answer?;
         debug_assert!(matches!(reply, Reply::Drain(_)));
         Ok(())
     }
@@ -102,7 +111,7 @@ impl Admin {
                 ..PoolOptions::default()
             });
             let host = Arc::new(SimHost(self.process));
-            self.pool = Pool::connect_from(host, &format!("farpool://{BROKER}"), options).ok();
+            self.pool = Pool::connect_from(host, &format!("farpool://{}", brokers()), options).ok();
         }
         let Some(pool) = &self.pool else { return };
         let result = pool.evacuate(&format!("node{node}"), |_, _| {});

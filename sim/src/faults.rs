@@ -5,6 +5,7 @@
 
 use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
+use crate::electorate::Trouble;
 use crate::kernel::{MachineId, ProcessId, World, world};
 use crate::net::{CALLER, ConnId};
 use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
@@ -38,6 +39,8 @@ pub(crate) enum Chore {
     EndOlder(ProcessId),
     /// A machine is led to the older broker, though it may have spoken with the newer.
     Mislead(MachineId),
+    /// The brokers' cluster answers a machine again.
+    MendCluster(MachineId),
     /// A machine is led to the newer broker again.
     Lead(MachineId),
     /// No more faults from here on.
@@ -56,7 +59,14 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::Kill(process) => end_and_restart(process),
         Chore::RestartFailedBroker(process) => restart_broker(process),
         Chore::StartBroker(machine) => {
-            let may = world(|world| world.parties.brokers.is_empty() && world.machines[machine].is_up);
+            let may = world(|world| {
+                let mut lives = world.parties.brokers.iter();
+                let is_free = match world.plan.stands {
+                    true => lives.all(|life| life.machine != machine),
+                    false => lives.next().is_none(),
+                };
+                is_free && world.machines[machine].is_up
+            });
             if may {
                 parties::start_broker(machine);
             }
@@ -100,6 +110,10 @@ pub(crate) fn carry_out(chore: Chore) {
         }
         Chore::Mislead(machine) => world(|world| mislead(world, machine)),
         Chore::Lead(machine) => world(|world| world.net.misled.retain(|misled| *misled != machine)),
+        Chore::MendCluster(machine) => world(|world| {
+            let now = world.now();
+            world.parties.cluster.befall(now, 0, Trouble::Mends(machine));
+        }),
         Chore::Heal => heal(),
         Chore::Begin(phase) => world(|world| world.parties.phase = phase),
     }
@@ -186,7 +200,13 @@ fn starts_on(world: &World, machine: MachineId) -> Vec<Chore> {
 
 /// What starts a process's successor.
 fn successor(world: &World, process: ProcessId) -> Option<Chore> {
-    if world.parties.brokers.last().is_some_and(|life| life.process == process) {
+    let mut brokers = world.parties.brokers.iter().rev();
+    // Of two heads the newer one.
+    let is_started = match world.plan.stands {
+        true => brokers.any(|life| life.process == process),
+        false => brokers.next().is_some_and(|life| life.process == process),
+    };
+    if is_started {
         return Some(Chore::StartBroker(world.process(process).machine));
     }
     let is_it = |place: &parties::NodePlace| place.life.as_ref().is_some_and(|life| life.process == process);
@@ -249,7 +269,8 @@ fn heal() {
                 life.service.memory().refuse(0);
             }
         }
-        let count = world.parties.brokers.len();
+        world.parties.cluster.heal();
+        let count = if world.plan.stands { 0 } else { world.parties.brokers.len() };
         let older: Vec<ProcessId> =
             world.parties.brokers.iter().take(count.saturating_sub(1)).map(|life| life.process).collect();
         world.plan.interrupts_per_million = 0;
@@ -261,6 +282,9 @@ fn heal() {
     frozen.into_iter().for_each(thaw);
     let (nodes, clients) = world(|world| (world.parties.nodes.len(), world.parties.clients.len()));
     carry_out(Chore::StartBroker(BROKER_MACHINE));
+    if world(|world| world.plan.stands) {
+        carry_out(Chore::StartBroker(SPARE_MACHINE));
+    }
     carry_out(Chore::StartAdmin);
     (0..nodes).for_each(|index| carry_out(Chore::StartNode(index)));
     (0..nodes).for_each(|index| carry_out(Chore::MemoryIsBack(index)));
@@ -293,16 +317,17 @@ enum Fault {
     MemoryWanted,
     LocalDisk,
     TwoHeads,
+    ClusterTrouble,
 }
 
 /// What befalls the broker or its disk, or more than one machine.
 fn is_for_everybody(fault: Fault) -> bool {
     use Fault::*;
-    matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads)
+    matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads | ClusterTrouble)
 }
 
 /// How often each happens, beside the others.
-const WEIGHTS: [(Fault, u64); 24] = [
+const WEIGHTS: [(Fault, u64); 25] = [
     (Fault::CutConnection, 24),
     (Fault::StallConnection, 20),
     (Fault::SwallowDirection, 12),
@@ -327,6 +352,7 @@ const WEIGHTS: [(Fault, u64); 24] = [
     (Fault::MemoryWanted, 8),
     (Fault::LocalDisk, 2),
     (Fault::TwoHeads, 6),
+    (Fault::ClusterTrouble, 8),
 ];
 
 fn next_fault() {
@@ -422,6 +448,7 @@ fn happen(fault: Fault) {
             world.chore_in(ns, Chore::LocalDiskWorks(machine));
         }),
         Fault::TwoHeads => two_heads(),
+        Fault::ClusterTrouble => world(cluster_trouble),
     }
 }
 
@@ -451,6 +478,7 @@ fn word(fault: Fault) -> &'static str {
         Fault::MemoryWanted => "memory wanted by the host",
         Fault::LocalDisk => "local disk broken",
         Fault::TwoHeads => "two brokers",
+        Fault::ClusterTrouble => "the brokers' cluster in trouble",
     }
 }
 
@@ -650,6 +678,28 @@ fn two_heads() {
     if older.is_some() {
         parties::start_broker(SPARE_MACHINE);
     }
+}
+
+/// The cluster that brokers agree by does what etcd may do.
+fn cluster_trouble(world: &mut World) {
+    if !world.plan.stands {
+        return;
+    }
+    world.tally.fault(word(Fault::ClusterTrouble));
+    let (now, lasts_ns, life_ns) = (world.now(), world.plan.lead_ms * MS, world.plan.life_ns());
+    let machine = if world.random.one_in(2) { BROKER_MACHINE } else { SPARE_MACHINE };
+    let ns = world.random.skewed(10 * MS, life_ns);
+    let trouble = match world.random.below(5) {
+        0 => Trouble::LeasesEnd,
+        1 => Trouble::KeyGoes,
+        2 => Trouble::LeasesBeginAnew,
+        3 => Trouble::Stalls(ns),
+        _ => Trouble::Cuts(machine),
+    };
+    if let Trouble::Cuts(machine) = trouble {
+        world.chore_in(ns, Chore::MendCluster(machine));
+    }
+    world.parties.cluster.befall(now, lasts_ns, trouble);
 }
 
 /// A machine's way to the broker leads to the older of two, and what it had there before is cut.

@@ -14,6 +14,7 @@ mod again;
 mod campaign;
 mod clock;
 mod coroutine;
+mod electorate;
 mod faults;
 mod host;
 #[cfg(feature = "mutants")]

@@ -2,7 +2,6 @@
 
 use crate::kernel::{ProcessId, world};
 use crate::memory::SimMemory;
-use farpool_broker::BrokerService;
 use farpool_node::NodeService;
 use farpool_transport::{Peer, Service, Shared};
 use farpool_wire::control::Attach;
@@ -87,11 +86,11 @@ impl Service for ObservedNode {
 /// A broker, observed.
 pub(crate) struct ObservedBroker {
     pub(crate) process: ProcessId,
-    service: Arc<BrokerService>,
+    service: Arc<dyn Service>,
 }
 
 impl ObservedBroker {
-    pub(crate) fn new(process: ProcessId, service: Arc<BrokerService>) -> ObservedBroker {
+    pub(crate) fn new(process: ProcessId, service: Arc<dyn Service>) -> ObservedBroker {
         ObservedBroker { process, service }
     }
 

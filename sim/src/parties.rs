@@ -5,6 +5,7 @@
 
 use crate::again::UnderWay;
 use crate::clock::{Clock, RATE_TRUE};
+use crate::electorate::{Cluster, SimElectorate};
 use crate::faults::Chore;
 use crate::host::SimHost;
 use crate::kernel::{self, MachineId, MachineState, ProcessId, World, world};
@@ -14,9 +15,10 @@ use crate::observed::{ObservedBroker, ObservedNode};
 use crate::store::Disk;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;
+use farpool_broker::election::Standby;
 use farpool_lease::ticket;
 use farpool_node::{NodeService, keep_house, keep_time, report};
-use farpool_transport::{Identity, Service};
+use farpool_transport::{Bell, Brokers, Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::{Incarnation, Name, NodeId, Text};
@@ -24,7 +26,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Where the pool is, whoever serves there.
-pub(crate) const BROKER: &str = "10.0.0.1:7700";
+const BROKER: &str = "10.0.0.1:7700";
+/// The second of two brokers that stand in for each other.
+const STANDING: &str = "10.0.0.2:7700";
 /// Machine of the first broker; the next one is there for a second.
 pub(crate) const BROKER_MACHINE: MachineId = 0;
 pub(crate) const SPARE_MACHINE: MachineId = 1;
@@ -50,7 +54,7 @@ pub(crate) struct BrokerLife {
     /// Which opening of the disk its store is.
     pub(crate) opening: u64,
     /// Once it has begun its term.
-    pub(crate) service: Option<Arc<BrokerService>>,
+    pub(crate) service: Option<Arc<dyn Service>>,
 }
 
 /// A running node.
@@ -82,7 +86,8 @@ pub(crate) struct ClientPlace {
 #[derive(Default)]
 pub(crate) struct Parties {
     pub(crate) disk: Disk,
-    /// Oldest first; more than one while the pool has two heads.
+    pub(crate) cluster: Cluster,
+    /// Oldest first; more than one while the pool has two heads, or where two stand in for each other.
     pub(crate) brokers: Vec<BrokerLife>,
     /// When the last one ended that another had deposed.
     pub(crate) deposed_until: Option<u64>,
@@ -111,7 +116,7 @@ impl World {
     /// Whether since then a broker has lived that another has deposed, and that may have told of the past.
     pub(crate) fn had_deposed_broker(&self, since: u64) -> bool {
         let openings = self.parties.disk.openings();
-        let lives = self.parties.brokers.iter().any(|life| life.opening < openings);
+        let lives = self.parties.brokers.iter().any(|life| (1..openings).contains(&life.opening));
         lives || self.parties.deposed_until.is_some_and(|until| until >= since)
     }
 
@@ -148,8 +153,50 @@ impl World {
     }
 }
 
-/// Starts a broker over the disk of the world; whoever had the disk loses it.
+/// The pool's brokers.
+pub(crate) fn brokers() -> Brokers {
+    let text = match world(|world| world.plan.stands) {
+        true => format!("{BROKER},{STANDING}"),
+        false => BROKER.to_owned(),
+    };
+    Brokers::new(&text).expect("they are addresses")
+}
+
+/// Starts a broker that stands for election.
+fn start_standing(machine: MachineId) {
+    let (process, settings) = world(|world| {
+        let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
+        world.note(process, "starts", [0; 3]);
+        world.parties.brokers.push(BrokerLife { process, machine, opening: 0, service: None });
+        (process, world.plan.broker_settings())
+    });
+    let begin = move || {
+        let standby = Arc::new(Standby::new(Arc::new(SimHost(process))));
+        let service: Arc<dyn Service> = Arc::<Standby>::clone(&standby);
+        world(|world| {
+            let observed = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
+            let address = if machine == BROKER_MACHINE { BROKER } else { STANDING };
+            world.net.listen(address, machine, process, observed);
+            let mut lives = world.parties.brokers.iter_mut();
+            if let Some(life) = lives.find(|life| life.process == process) {
+                life.service = Some(service);
+            }
+        });
+        let told = |service: &Arc<BrokerService>| {
+            let term = service.term();
+            world(|world| world.note(process, "begins its term", [term.0, 0, 0]));
+        };
+        standby.stand(settings, &SimElectorate(process), &Bell::default(), told);
+    };
+    world(|world| world.spawn(process, Box::new(begin)));
+}
+
+/// Starts a broker over the disk of the world; whoever had the disk loses it. Where brokers stand in for each other, one that
+/// stands for election.
 pub(crate) fn start_broker(machine: MachineId) {
+    if world(|world| world.plan.stands) {
+        return start_standing(machine);
+    }
     let (process, settings, store) = world(|world| {
         let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
         let store = world.parties.disk.open();
@@ -161,9 +208,9 @@ pub(crate) fn start_broker(machine: MachineId) {
     });
     let begin = move || match BrokerService::open(Arc::new(SimHost(process)), settings, Box::new(store)) {
         Ok(service) => {
-            let service = Arc::new(service);
-            let observed: Arc<dyn Service> = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
             let term = service.term();
+            let service: Arc<dyn Service> = Arc::new(service);
+            let observed: Arc<dyn Service> = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
             world(|world| {
                 world.net.listen(BROKER, machine, process, observed);
                 world.note(process, "begins its term", [term.0, 0, 0]);
@@ -192,7 +239,7 @@ pub(crate) fn start_node(index: usize) {
         world.note(process, "starts", [0; 3]);
         (process, machine, world.plan.regions_of_node[index])
     });
-    let host = Arc::new(SimHost(process));
+    let (host, brokers) = (Arc::new(SimHost(process)), brokers());
     let memory = SimMemory::new(REGION_BYTES_MIN, regions);
     let (service, life) = NodeService::begin(host, memory, node).expect("chance does not fail here");
     let service = Arc::new(service);
@@ -222,7 +269,7 @@ pub(crate) fn start_node(index: usize) {
         world.spawn(process, Box::new(move || keep_house(&loops, false, tick_ms)));
         let loops = Arc::clone(&service);
         let key = life.ticket_key;
-        world.spawn(process, Box::new(move || report(&loops, &info, key, BROKER)));
+        world.spawn(process, Box::new(move || report(&loops, &info, key, &brokers)));
         let place = &mut world.parties.nodes[index];
         place.life = Some(NodeLife { process, node, incarnation: life.incarnation, service });
     });
@@ -263,7 +310,7 @@ pub(crate) fn end(process: ProcessId, says_so: bool) {
         let brokers =
             world.parties.brokers.extract_if(.., |life| life.process == process).collect::<Vec<_>>();
         let openings = world.parties.disk.openings();
-        if brokers.iter().any(|life| life.opening < openings) {
+        if brokers.iter().any(|life| (1..openings).contains(&life.opening)) {
             world.parties.deposed_until = Some(world.now());
         }
         let mut nodes = Vec::new();

@@ -96,6 +96,10 @@ pub(crate) struct Plan {
     pub(crate) drifting_clocks: bool,
     /// What was asked once may be asked again.
     pub(crate) asks_again: bool,
+    /// Two brokers stand in for each other.
+    pub(crate) stands: bool,
+    /// A leader without a sign of life is given up after this.
+    pub(crate) lead_ms: u64,
 }
 
 impl Plan {
@@ -200,6 +204,8 @@ impl Plan {
             commit_ns_max: random.skewed(100_000, 20_000_000),
             drifting_clocks: !still,
             asks_again: !still,
+            stands: theme == Theme::Everybody && !still && random.one_in(2),
+            lead_ms: random.skewed(500, 20_000),
             settings,
         }
     }

@@ -6,7 +6,7 @@
 use crate::faults::{self, Chore};
 use crate::kernel::{self, World, put_world, take_world, world};
 use crate::oracle::Violation;
-use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase};
+use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase, SPARE_MACHINE};
 use crate::profile::{Plan, Profile, Theme};
 use crate::tally::Tally;
 use crate::{panics, trace};
@@ -44,6 +44,9 @@ pub fn run_world(seed: u64, profile: Profile, loud: bool) -> Outcome {
         (world.plan.nodes, world.plan.clients)
     });
     parties::start_broker(BROKER_MACHINE);
+    if world(|world| world.plan.stands) {
+        parties::start_broker(SPARE_MACHINE);
+    }
     parties::start_admin();
     (0..nodes).for_each(parties::start_node);
     // Clients come when there is a pool.

@@ -7,6 +7,7 @@
 //! Faults: no space (nothing is kept), an error after which nobody knows whether the records are there, the
 //! process dying before the records are there or right behind.
 
+use crate::electorate;
 use crate::faults::Chore;
 use crate::kernel::{rest, world};
 use crate::names::places;
@@ -86,7 +87,8 @@ impl SimStore {
 
     fn failed(what: &str) -> StoreError {
         world(|world| {
-            if let Some(process) = world.running_process() {
+            // One that stands gives up its lead by itself.
+            if let Some(process) = world.running_process().filter(|_| !world.plan.stands) {
                 let soon = world.random.range(100_000_000, 3_000_000_000);
                 world.chore_in(soon, Chore::RestartFailedBroker(process));
             }
@@ -114,6 +116,9 @@ impl Store for SimStore {
         // A disk takes its time.
         let takes = world(|world| world.random.skewed(20_000, world.plan.commit_ns_max));
         rest(takes);
+        if let Some(process) = world(|world| world.running_process().filter(|_| world.plan.stands)) {
+            electorate::ask(process)?;
+        }
         let (opening, is_full, mishap) = {
             let mut content = self.disk.content();
             (content.opening, content.is_full, content.mishap.take())

@@ -6,6 +6,7 @@
 //! Never in this crate: a rule about leases (that is `lease`), or file bytes.
 #![forbid(unsafe_code)]
 
+pub mod election;
 mod service;
 pub mod stores;
 

@@ -5,21 +5,36 @@ use crate::signals::Stop;
 use crate::{Outcome, reach, units};
 use farpool_broker::stores::{MemoryStore, RedbStore, Store};
 use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
+use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
 use farpool_wire::Name;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Run the broker: admits sessions, grants memory, keeps the names of published files.
 #[derive(clap::Args)]
-#[command(after_help = "Example:  farpool broker --listen 127.0.0.1:7700 --store broker.redb")]
+#[command(after_help = "Examples:\n  farpool broker --listen 127.0.0.1:7700 --store broker.redb\n  \
+                        farpool broker --listen 127.0.0.1:7700 --store etcd://127.0.0.1:2379,127.0.0.1:2479")]
 pub(crate) struct Args {
     /// Where to serve; port 0 picks a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
     listen: String,
-    /// What must survive: a file, or "memory" for nothing
-    #[arg(long, value_name = "FILE|memory", default_value = "memory")]
+    /// What must survive: a file; "memory" for nothing; or an etcd cluster, where several brokers stand in for each other:
+    /// etcd://HOST:PORT,HOST:PORT/PREFIX, etcds:// over TLS
+    #[arg(long, value_name = "FILE|memory|etcd://..", default_value = "memory")]
     store: String,
+    /// Of several brokers, one that gives no sign of life is given up after this: 1s to 60s
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "3s")]
+    lead: u32,
+    /// The authority that signed the certificates of the etcd cluster
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// Our certificate for the etcd cluster, if it wants one
+    #[arg(long, value_name = "FILE", requires = "etcd_key", requires = "etcd_ca")]
+    etcd_cert: Option<PathBuf>,
+    /// And its key
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
     /// A lease not renewed for this long expires (300ms to 10m)
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "5s")]
     ttl: u32,
@@ -61,6 +76,27 @@ fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
     }
 }
 
+/// Whole seconds, as etcd has them.
+fn lead_seconds(args: &Args) -> Result<u64, Failure> {
+    match args.lead {
+        ms @ 1_000..=60_000 if ms % 1_000 == 0 => Ok(u64::from(ms / 1_000)),
+        ms => Err(Failure::Usage(format!("--lead {ms} ms: 1s to 60s are permitted, in whole seconds"))),
+    }
+}
+
+/// What etcd is reached with over TLS.
+fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
+    let Some(ca) = &args.etcd_ca else { return Ok(None) };
+    let read = |flag: &str, file: &Path| {
+        std::fs::read(file).map_err(|error| Failure::Failed(format!("{flag} {}: {error}", file.display())))
+    };
+    let identity = match (&args.etcd_cert, &args.etcd_key) {
+        (Some(cert), Some(key)) => Some((read("--etcd-cert", cert)?, read("--etcd-key", key)?)),
+        _ => None,
+    };
+    Ok(Some(EtcdTls { ca: read("--etcd-ca", ca)?, identity }))
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
     let reach = args.reach.reach("broker")?;
@@ -70,17 +106,32 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return Err(Failure::Usage(format!("--ttl {} ms --grace {} ms: {mistake}", args.ttl, args.grace)));
     }
     let settings = BrokerSettings { lease, quotas: quotas_of(args)? };
-    let store: Box<dyn Store> = match args.store.as_str() {
-        "memory" => Box::new(MemoryStore::default()),
-        path => Box::new(RedbStore::open(Path::new(path)).map_err(Failure::failed)?),
-    };
-    let broker = Broker::start(address, &reach, settings, store).map_err(|error| match error.kind() {
+    let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Failed(format!(
             "--listen {address}: in use by another process; choose another port, or 0 for a free one"
         )),
         std::io::ErrorKind::InvalidInput => Failure::Failed(format!("broker: {error}")),
         _ => Failure::Failed(format!("--listen {address}: {error}")),
-    })?;
+    };
+    let broker = match EtcdAddress::parse(&args.store) {
+        Some(cluster) => {
+            let wrong = |error: String| Failure::Usage(format!("--store {}: {error}", args.store));
+            let cluster = cluster.map_err(wrong)?;
+            let etcd = Etcd::new(&cluster, etcd_tls(args)?.as_ref(), &args.listen);
+            let etcd = etcd.map_err(|error| wrong(error.to_string()))?.lasts_seconds(lead_seconds(args)?);
+            Broker::stand(address, &reach, settings, Box::new(etcd)).map_err(failed)?
+        }
+        None => {
+            if args.etcd_ca.is_some() {
+                return Err(Failure::Usage(format!("--etcd-ca: --store {} is no etcd cluster", args.store)));
+            }
+            let store: Box<dyn Store> = match args.store.as_str() {
+                "memory" => Box::new(MemoryStore::default()),
+                path => Box::new(RedbStore::open(Path::new(path)).map_err(Failure::failed)?),
+            };
+            Broker::start(address, &reach, settings, store).map_err(failed)?
+        }
+    };
     writeln!(std::io::stdout(), "ready farpool://{}", broker.address())?;
     stop.wait();
     Ok(())

@@ -8,7 +8,7 @@ use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, reach, table, units};
 use farpool::{NodeStatus, Pool, PoolOptions};
-use farpool_transport::{Dial, LinkError, Machine, Reach};
+use farpool_transport::{LinkError, Machine, Reach, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -75,12 +75,23 @@ pub(crate) fn run(args: &Args) -> Outcome {
 /// Tells the broker.
 fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
     let host = Machine::host(reach.clone());
-    let address = reach::broker_of("--pool", &args.pool)?;
-    reach::resolve("--pool", &address, reach)?;
+    let brokers = reach::brokers_of("--pool", &args.pool, reach)?;
     let deadline = host.now().plus_ms(BROKER_PATIENCE_MS);
-    let answer = host
-        .dial(Dial::Broker { address: &address }, deadline)
-        .and_then(|mut link| link.call(&Request::Drain(order.clone()), deadline));
+    let ask = || {
+        let answer = brokers
+            .dial(&*host, deadline)
+            .and_then(|mut link| link.call(&Request::Drain(order.clone()), brokers.until(&*host, deadline)));
+        brokers.heard(&answer);
+        answer
+    };
+    // Whoever leads is one of them.
+    let mut answer = ask();
+    for _ in 1..brokers.count() {
+        match answer {
+            Err(error) if is_not_leader(&error) || !error.link_survives() => answer = ask(),
+            _ => break,
+        }
+    }
     match answer {
         Ok(_) => Ok(()),
         Err(LinkError::Refused { refusal, .. }) => Err(Failure::Refused(match refusal.code {
@@ -90,9 +101,9 @@ fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
             Code::NotPermitted => {
                 "only the administrator may drain a node: use the certificate of admin.farpool".into()
             }
-            _ => format!("broker {address}: {refusal}"),
+            _ => format!("broker {brokers}: {refusal}"),
         })),
-        Err(error) => Err(Failure::Failed(format!("broker {address}: {error}"))),
+        Err(error) => Err(Failure::Failed(format!("broker {brokers}: {error}"))),
     }
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// How much to donate; rounded down to whole regions
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: u64,
-    /// The pool to donate it to
-    #[arg(long, value_name = "farpool://HOST:PORT")]
+    /// The pool to donate it to; several brokers of it have commas between
+    #[arg(long, value_name = "farpool://HOST:PORT[,..]")]
     broker: String,
     /// Unit of donation and lease: a power of two from 1MiB to 2GiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
@@ -140,9 +140,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
         })
     };
     let reach = args.reach.reach(&format!("node-{}", args.name))?;
-    let broker = reach::broker_of("--broker", &args.broker)?;
-    reach::resolve("--broker", &broker, &reach)?;
-    let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, broker);
+    let brokers = reach::brokers_of("--broker", &args.broker, &reach)?;
+    let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, brokers.to_string());
     options.region_bytes = args.region_size;
     options.listen = reach::resolve("--listen", &args.listen, &reach)?;
     if let Some(address) = &args.advertise {

@@ -10,7 +10,7 @@ use crate::session::{Session, answer_of, locked};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Host, Machine, Reach, Task};
+use farpool_transport::{Brokers, Host, Machine, Reach, Task};
 use farpool_wire::control::{ByName, ListNames, NameInfo, Rename, StatusReport};
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
@@ -55,21 +55,21 @@ const SCHEME: &str = "farpool://";
 /// An embedded node must be known to its broker within this.
 const EMBEDDED_START: Duration = Duration::from_secs(5);
 
-/// `host:port` of a pool's address.
-fn broker_address(url: &str) -> Result<String, Error> {
-    let address = url.strip_prefix(SCHEME).map(|rest| rest.trim_end_matches('/'));
-    let port = address.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.parse::<u16>());
-    match (address, port) {
-        (Some(address), Some(Ok(1..))) => Ok(address.to_owned()),
-        _ => Err(Error::new(
-            ErrorKind::Invalid,
-            format!("{url:?} is no pool address; farpool://HOST:PORT is one"),
-        )),
-    }
+/// The brokers of a pool's address.
+fn brokers_of(url: &str) -> Result<Brokers, Error> {
+    let invalid = |what: &str| {
+        let message = format!(
+            "{url:?} is no pool address; farpool://HOST:PORT is one, or with several brokers HOST:PORT,HOST:PORT{what}"
+        );
+        Error::new(ErrorKind::Invalid, message)
+    };
+    let addresses = url.strip_prefix(SCHEME).ok_or_else(|| invalid(""))?.trim_end_matches('/');
+    Brokers::new(addresses).map_err(|why| invalid(&format!(": {why}")))
 }
 
 impl Pool {
-    /// Opens a session with the pool of the broker at `farpool://host:port`.
+    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each other
+    /// have commas between: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
         Pool::connect_with(url, PoolOptions::default())
     }
@@ -116,7 +116,7 @@ impl Pool {
         embedded: Option<(Vec<Node>, Broker)>,
     ) -> Result<Pool, Error> {
         let reserve_bytes = options.reserve_bytes;
-        let session = Arc::new(Session::open(Arc::clone(&host), broker_address(url)?, options)?);
+        let session = Arc::new(Session::open(Arc::clone(&host), brokers_of(url)?, options)?);
         let kept = Arc::clone(&session);
         let keeper = host
             .spawn("farpool-keeper", Box::new(move || while kept.keep_alive() {}))
@@ -146,7 +146,7 @@ impl Pool {
         Arc::clone(&self.inner.session)
     }
 
-    /// Where the pool is: `farpool://host:port` of its broker.
+    /// Where the pool is: `farpool://host:port` of its broker, or brokers.
     pub fn url(&self) -> &str {
         &self.inner.url
     }

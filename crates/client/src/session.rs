@@ -11,7 +11,7 @@ use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
 use farpool_place::Learned;
 use farpool_transport::landing::Keeper;
-use farpool_transport::{Bell, Dial, ForkMark, Host, Link, LinkError, Turn};
+use farpool_transport::{Bell, Brokers, ForkMark, Host, Link, LinkError, Turn, is_not_leader};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) struct Held {
 pub(crate) struct Session {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: PoolOptions,
-    broker_address: String,
+    brokers: Brokers,
     pub(crate) broker: Turn<Option<Box<dyn Link>>>,
     pub(crate) proof: SessionProof,
     pub(crate) lease_ttl_ms: u32,
@@ -96,7 +96,7 @@ pub(crate) use answer_of;
 impl Session {
     pub(crate) fn open(
         host: Arc<dyn Host>,
-        broker_address: String,
+        brokers: Brokers,
         options: PoolOptions,
     ) -> Result<Session, Error> {
         options.check()?;
@@ -106,7 +106,7 @@ impl Session {
         let mut session = Session {
             host,
             options,
-            broker_address,
+            brokers,
             broker: Turn::default(),
             proof: SessionProof { session: Default::default(), secret: Default::default() },
             lease_ttl_ms: 0,
@@ -137,7 +137,7 @@ impl Session {
         };
         let open = OpenSession { resume: session.proof.session, secret: session.proof.secret, label };
         // A pool that is not there should be said at once, not after the patience for one that restarts.
-        let reply = session.ask_once(&Request::OpenSession(open))?;
+        let reply = session.ask_first(&Request::OpenSession(open))?;
         let opened = answer_of!(reply, OpenSession)?;
         session.proof = SessionProof { session: opened.session, secret: opened.secret };
         session.lease_ttl_ms = opened.lease_ttl_ms;
@@ -167,7 +167,7 @@ impl Session {
     }
 
     fn broker_error(&self, error: &LinkError) -> Error {
-        Error::of_link(&format!("broker {}", self.broker_address), error)
+        Error::of_link(&format!("broker {}", self.brokers), error)
     }
 
     fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
@@ -184,17 +184,35 @@ impl Session {
         let deadline = self.deadline(timeout_ms);
         let link = match &mut *broker {
             Some(link) => link,
-            none => none.insert(self.host.dial(Dial::Broker { address: &self.broker_address }, deadline)?),
+            none => none.insert(self.brokers.dial(&*self.host, deadline)?),
         };
-        let result = link.call(request, deadline);
-        if link.is_worn() || result.as_ref().err().is_some_and(|error| !error.link_survives()) {
+        let result = link.call(request, self.brokers.until(&*self.host, deadline));
+        if self.brokers.heard(&result) || link.is_worn() {
             *broker = None;
         }
         result
     }
 
-    fn ask_once(&self, request: &Request) -> Result<Reply, Error> {
-        self.ask_link(request).map_err(|error| self.broker_error(&error))
+    /// Asks each broker once; again and again only if one of them is there and waits for another to lead.
+    fn ask_first(&self, request: &Request) -> Result<Reply, Error> {
+        let give_up = self.host.now().plus_ms(self.options.broker_patience_ms);
+        loop {
+            let mut stands_by = false;
+            let mut last = None;
+            for _ in 0..self.brokers.count() {
+                match self.ask_link(request) {
+                    Ok(reply) => return Ok(reply),
+                    Err(error) => {
+                        stands_by |= is_not_leader(&error);
+                        last = Some(error);
+                    }
+                }
+            }
+            if let Some(error) = last.filter(|_| !stands_by || self.host.now() >= give_up) {
+                return Err(self.broker_error(&error));
+            }
+            self.pause(50)?;
+        }
     }
 
     /// Asks the broker, again and again while it cannot be reached, for as long as the patience lasts. Every
@@ -210,6 +228,7 @@ impl Session {
         loop {
             let error = match self.ask_link(request) {
                 Ok(reply) => return Ok(reply),
+                Err(error) if is_not_leader(&error) => error,
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
                     // A broker waits for its nodes to present themselves, and to report what they have sealed.
                     (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)

@@ -1,7 +1,7 @@
 //! The flags that say how far connections go, and what proves each side to the other.
 
 use crate::exit::Failure;
-use farpool_transport::{Reach, ReachError, Tls, TlsFiles};
+use farpool_transport::{Brokers, Reach, ReachError, Tls, TlsFiles};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -91,10 +91,27 @@ pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, F
     }
 }
 
-/// `host:port` of a pool's address.
-pub fn broker_of(flag: &str, url: &str) -> Result<String, Failure> {
-    match url.strip_prefix("farpool://").map(|rest| rest.trim_end_matches('/')) {
-        Some(address) if address.contains(':') => Ok(address.to_owned()),
-        _ => Err(Failure::Usage(format!("{flag} {url}: no pool address; farpool://HOST:PORT is one"))),
+/// The brokers of a pool's address, refused if one lies beyond this machine and nothing protects it.
+pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failure> {
+    let usage = |why: &str| {
+        Failure::Usage(format!(
+            "{flag} {url}: no pool address{why}; farpool://HOST:PORT is one, or with several brokers \
+             farpool://HOST:PORT,HOST:PORT"
+        ))
+    };
+    let addresses = url.strip_prefix("farpool://").ok_or_else(|| usage(""))?.trim_end_matches('/');
+    let brokers = Brokers::new(addresses).map_err(|why| usage(&format!(": {why}")))?;
+    let mut unresolved = None;
+    for address in brokers.addresses() {
+        match resolve(flag, address, reach) {
+            Ok(_) => {}
+            // One of several may be gone with its name.
+            Err(error @ Failure::Usage(_)) if brokers.count() > 1 => unresolved = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match unresolved {
+        Some(error) if brokers.addresses().iter().all(|one| resolve(flag, one, reach).is_err()) => Err(error),
+        _ => Ok(brokers),
     }
 }

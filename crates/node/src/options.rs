@@ -21,7 +21,7 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// `host:port` that clients are told; by default where it serves.
     pub advertise: Option<String>,
-    /// `host:port` of the broker.
+    /// `host:port` of the broker; of several that stand in for each other, with commas between.
     pub broker: String,
     /// What proves this node to others and others to it, and how far its connections go. Default: no further
     /// than this machine, in plaintext.

@@ -8,7 +8,7 @@ use crate::service::NodeService;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Reach};
 use farpool_lease::ticket::TicketKey;
-use farpool_transport::{Dial, LinkError};
+use farpool_transport::{Brokers, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
 use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
 
@@ -20,6 +20,8 @@ const REPORT_GATHER_MS: u64 = 10;
 const TAKE_OVER_MS: u64 = 100;
 /// Longest pause between two tries to reach the broker.
 const RETRY_MS_MAX: u64 = 1_000;
+/// The same, where there are others to ask.
+const OTHERS_MS: u64 = 100;
 /// The broker must answer within this.
 const BROKER_PATIENCE_MS: u64 = 2_000;
 
@@ -131,12 +133,12 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
 
 /// Presents the node to the broker and reports until the node stops. Serves on without a broker: what is
 /// leased stays leased.
-pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: TicketKey, broker: &str) {
+pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: TicketKey, brokers: &Brokers) {
     let mut retry_ms = 50;
     let mut complained = false;
     loop {
         let joined_before = retry_ms;
-        match report_until_cut(node, info, ticket_key, broker, &mut retry_ms) {
+        match report_until_cut(node, info, ticket_key, brokers, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
                 let other = other_life(&error);
@@ -149,9 +151,12 @@ pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: Tic
                         ),
                         None => error.to_string(),
                     };
-                    node.host.say(&format!("farpool node {}: broker {broker}: {why}; trying on", info.name));
+                    node.host.say(&format!("farpool node {}: broker {brokers}: {why}; trying on", info.name));
                 }
                 complained = true;
+                if brokers.count() > 1 {
+                    retry_ms = retry_ms.min(OTHERS_MS);
+                }
                 if other.is_some() {
                     // Soon after the other is silent.
                     retry_ms = TAKE_OVER_MS;
@@ -178,21 +183,26 @@ fn report_until_cut<M: Memory>(
     node: &NodeService<M>,
     info: &NodeInfo,
     ticket_key: TicketKey,
-    broker: &str,
+    brokers: &Brokers,
     retry_ms: &mut u64,
 ) -> Result<(), LinkError> {
     let host = &*node.host;
     let patience = || host.now().plus_ms(BROKER_PATIENCE_MS);
-    let mut link = host.dial(Dial::Broker { address: broker }, patience())?;
+    let mut link = brokers.dial(host, patience())?;
+    let mut ask = |request: &Request| {
+        let answer = link.call(request, patience());
+        brokers.heard(&answer);
+        answer
+    };
     let offer = Offer { info: info.clone(), ticket_key };
-    let Reply::Offer(offered) = link.call(&Request::Offer(offer), patience())? else { return Ok(()) };
+    let Reply::Offer(offered) = ask(&Request::Offer(offer))? else { return Ok(()) };
     node.leases().offered(&offered);
     *retry_ms = 50;
     loop {
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
         let (was_draining, was_empty) = (inventory.draining, node.is_empty(&inventory));
         let sent = host.now();
-        let Reply::Inventory(ruling) = link.call(&Request::Inventory(inventory), patience())? else {
+        let Reply::Inventory(ruling) = ask(&Request::Inventory(inventory))? else {
             return Ok(());
         };
         let (is_draining, may_end) = {

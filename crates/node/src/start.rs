@@ -8,7 +8,7 @@ use crate::service::{Chores, Life, NodeService};
 use farpool_lease::ticket;
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
-use farpool_transport::{Identity, Machine, Service, Task, shm, tcp};
+use farpool_transport::{Brokers, Identity, Machine, Service, Task, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
 use farpool_wire::{Name, Text};
@@ -65,6 +65,7 @@ impl Node {
     /// Starts serving; presents itself to the broker in the background.
     pub fn start(options: NodeOptions) -> Result<Node, StartError> {
         let host = Machine::host(options.reach.clone());
+        let brokers = Brokers::new(&options.broker).map_err(StartError::Setting)?;
         let node = Identity::Node(ticket::node_id(&options.name));
         if let Some(tls) = options.reach.tls.as_ref().filter(|tls| *tls.identity() != node) {
             return Err(StartError::Setting(format!(
@@ -142,9 +143,7 @@ impl Node {
         }
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
-        running.spawn("farpool-report", move || {
-            reporting::report(&service, &info, ticket_key, &options.broker)
-        })?;
+        running.spawn("farpool-report", move || reporting::report(&service, &info, ticket_key, &brokers))?;
         Ok(running)
     }
 

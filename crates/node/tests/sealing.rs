@@ -5,8 +5,8 @@ use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
-    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared, Task,
-    Transport, WriteOp,
+    Bell, Brokers, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared,
+    Task, Transport, WriteOp,
 };
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
@@ -254,9 +254,10 @@ impl Pool {
         };
         let house = Arc::clone(&node);
         let reporter = Arc::clone(&node);
+        let brokers = Brokers::new("broker:7700").expect("an address");
         let threads = vec![
             std::thread::spawn(move || keep_house(&house, false, TICK_MS)),
-            std::thread::spawn(move || report(&reporter, &info, ticket_key, "broker")),
+            std::thread::spawn(move || report(&reporter, &info, ticket_key, &brokers)),
         ];
         let grants = lease(&node, life, 1, 2).expect("leased");
         let pool = Pool { node, inventories, rulings, threads, life, grants };

@@ -98,6 +98,9 @@ pub struct EachEstimate {
 
 /// For each byte of a window, besides its way: it comes into fresh memory. 0.6 was found on a virtual machine.
 const LAND_NS: f64 = 0.5;
+/// A call in two places instead of one: another lane and thread, and bytes that come in many small pieces. 2 to 4 ms were
+/// found.
+const BOTH_NS: f64 = 2.5e6;
 /// A call within this machine: a ring, and a process that wakes.
 const HERE_NS: f64 = 5e3;
 
@@ -122,7 +125,7 @@ impl Call {
         let (node_ns, here_ns) = (run_ns * most, fetch_ns - HERE_NS);
         let sum_ns = node_ns + here_ns;
         let here = if sum_ns > 0.0 { (shipped - HERE_NS) / sum_ns } else { 0.0 }.clamp(0.0, 1.0);
-        let split_ns = (shipped - here * node_ns).max(HERE_NS + here * here_ns);
+        let split_ns = BOTH_NS + (shipped - here * node_ns).max(HERE_NS + here * here_ns);
         EachEstimate { ship_ns: shipped, fetch_ns, split_ns, here, is_sure }
     }
 
@@ -196,20 +199,20 @@ mod tests {
 
     #[test]
     fn row_groups_are_shared_so_that_nodes_and_this_machine_end_together() {
-        // It runs for 10 ms over a window that takes 1 ms to fetch.
-        let mut heavy = call(1e6);
-        heavy.seen.note(false, 1e7, 8.0);
+        // It runs for 100 ms over a window that takes 15 ms to fetch.
+        let mut heavy = call(1e7);
+        heavy.seen.note(false, 1e8, 8.0);
         let one = heavy.estimate_each(1.0);
         assert!((0.4..0.5).contains(&one.here), "{one:?}");
         assert!(one.split_ns < 0.6 * one.ship_ns && one.split_ns < 0.6 * one.fetch_ns, "{one:?}");
         // Four nodes leave less to do here.
         let four = heavy.estimate_each(0.25);
         assert!((0.15..0.25).contains(&four.here) && four.split_ns < four.ship_ns, "{four:?}");
-        // What is hardly more than its fetching stays where it is.
+        // What is less than its fetching stays where it is.
         let mut light = call(1e8);
         light.seen.note(false, 1e7, 8.0);
         let light = light.estimate_each(1.0);
-        assert!(light.here < 0.15 && light.split_ns > 0.85 * light.ship_ns, "{light:?}");
+        assert!(light.here < 0.15 && light.split_ns > light.ship_ns, "{light:?}");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! an async runtime.
 #![deny(unsafe_code)]
 
+mod brokers;
 mod client;
 pub mod clock;
 mod connection;
@@ -33,6 +34,7 @@ pub mod tcp;
 pub mod tls;
 pub mod waiting;
 
+pub use brokers::{BROKERS_MAX, Brokers, is_not_leader};
 pub use client::FrameLink;
 pub use fork::ForkMark;
 pub use host::{Bell, Dial, DiskFile, Host, Machine, Task, Turn};

@@ -112,6 +112,8 @@ codes! {
     BadWindow = 42,
     /// The process that was to run functions could not be started; detail: 0.
     NoSandbox = 43,
+    /// Another broker leads this pool, or nobody does yet: ask the others, again soon; detail: 0.
+    NotLeader = 44,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -193,6 +195,7 @@ impl fmt::Display for Refusal {
             }
             Code::BadWindow if detail == u64::MAX => f.write_str("the window is too large, or empty"),
             Code::BadWindow => write!(f, "part {detail} of the window is not a range of a sealed region"),
+            Code::NotLeader => f.write_str("it does not lead the pool's brokers"),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),

@@ -12,7 +12,7 @@ mod storm;
 use self::storm::Storm;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
-use crate::parties::{BROKER, Phase};
+use crate::parties::{Phase, brokers};
 use crate::profile::{Profile, Theme};
 use crate::random::Random;
 use farpool::plan::RangeSet;
@@ -204,7 +204,7 @@ impl Client {
             ..PoolOptions::default()
         });
         let host = Arc::new(SimHost(self.process));
-        Pool::connect_from(host, &format!("farpool://{BROKER}"), options)
+        Pool::connect_from(host, &format!("farpool://{}", brokers()), options)
     }
 
     fn leave(&mut self) {

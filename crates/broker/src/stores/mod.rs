@@ -2,9 +2,11 @@
 //! same contract.
 
 mod memory;
+mod published;
 mod redb;
 
 pub use self::memory::MemoryStore;
+pub use self::published::{decode_file, encode_file};
 pub use self::redb::RedbStore;
 
 use farpool_lease::broker::{Durable, Record};

@@ -4,12 +4,9 @@
 //! the form of the wire). A file whose `format` is another version is refused, never converted in passing. No table is
 //! ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
 
-use super::{Store, StoreError};
-use farpool_lease::broker::{Durable, NamedFile, Record, place_of};
-use farpool_wire::codec::{Cursor, Field};
-use farpool_wire::control::NamedExtent;
-use farpool_wire::limits::NAMED_EXTENTS_MAX;
-use farpool_wire::{FileClass, FileId, List, Name, Term};
+use super::{Store, StoreError, decode_file, encode_file};
+use farpool_lease::broker::{Durable, Record};
+use farpool_wire::{FileId, Name, Term};
 use redb::{Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::Path;
 
@@ -104,38 +101,6 @@ fn check_version(format: &[u8], path: &str) -> Result<(), StoreError> {
     )))
 }
 
-fn encode(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
-    let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
-        List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
-    let by_admin = file.extents.iter().map(|extent| file.leased_by_admin.contains(&place_of(extent)));
-    let leased_by_admin: List<bool, NAMED_EXTENTS_MAX> =
-        List::new(by_admin.collect()).map_err(|error| StoreError(error.to_string()))?;
-    let mut bytes = Vec::new();
-    file.file.put(&mut bytes);
-    file.class.put(&mut bytes);
-    file.tenant.put(&mut bytes);
-    extents.put(&mut bytes);
-    leased_by_admin.put(&mut bytes);
-    Ok(bytes)
-}
-
-fn decode(bytes: &[u8]) -> Result<NamedFile, farpool_wire::WireError> {
-    let mut from = Cursor::new(bytes);
-    let file = FileId::take(&mut from)?;
-    let class = FileClass::take(&mut from)?;
-    let tenant = Name::take(&mut from)?;
-    let extents: List<NamedExtent, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
-    let by_admin: List<bool, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
-    from.finish()?;
-    let leased_by_admin = extents
-        .iter()
-        .zip(by_admin.iter())
-        .filter(|(_, by)| **by)
-        .map(|(extent, _)| place_of(extent))
-        .collect();
-    Ok(NamedFile { file, class, tenant, extents: extents.into_vec(), leased_by_admin })
-}
-
 impl Store for RedbStore {
     fn load(&self) -> Result<Durable, StoreError> {
         let transaction = self.database.begin_read().map_err(|error| self.failed(error))?;
@@ -154,8 +119,8 @@ impl Store for RedbStore {
         for entry in names.iter().map_err(|error| self.failed(error))? {
             let (name, file) = entry.map_err(|error| self.failed(error))?;
             let shown = name.value().to_owned();
-            let file =
-                decode(file.value()).map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
+            let file = decode_file(file.value())
+                .map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
             let name = Name::new(shown).map_err(|error| self.damaged(&error.to_string()))?;
             durable.names.insert(name, file);
         }
@@ -181,7 +146,7 @@ impl Store for RedbStore {
                             .map_err(|error| self.failed(error))?;
                     }
                     Record::Name(name, file) => {
-                        names.insert(&**name, &encode(file)?[..]).map_err(|error| self.failed(error))?;
+                        names.insert(&**name, &encode_file(file)?[..]).map_err(|error| self.failed(error))?;
                     }
                     Record::DropName(name) => {
                         names.remove(&**name).map_err(|error| self.failed(error))?;

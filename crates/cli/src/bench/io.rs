@@ -20,6 +20,7 @@ use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, reach};
+use farpool_transport::Reach;
 use farpool_transport::shaped::Shape;
 use farpool_transport::waiting::{self, Waiting};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -175,7 +176,8 @@ fn check(args: &IoArgs) -> Outcome {
         )));
     }
     if let Some(url) = &args.pool {
-        reach::broker_of("--pool", url)?;
+        // Whether it may be used is for its session to say.
+        reach::brokers_of("--pool", url, &Reach { tls: None, plaintext: true })?;
     }
     Ok(())
 }

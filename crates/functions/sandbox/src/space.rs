@@ -116,7 +116,9 @@ impl Space {
     fn map_piece(&self, piece: &Piece) -> io::Result<()> {
         let files = &self.layout.window.files;
         let file = files.get(piece.file as usize).ok_or(io::ErrorKind::InvalidData)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let mut flags = MapFlags::SHARED | MapFlags::FIXED;
+        // A region has its pages. What a client brings to itself may be a part of its window: the rest would be made now.
+        flags.set(MapFlags::POPULATE, self.layout.window.words.is_some());
         let at = self.at(WINDOW_AT + piece.part.first);
         // SAFETY: `LaneWindow::check` holds the part inside the window, whose 3 GiB lie inside the reservation; nothing of
         // Rust's is there. Loads past the file's end are answered by `crate::faults`.

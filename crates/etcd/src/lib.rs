@@ -1,0 +1,186 @@
+//! Brokers that stand in for each other: who leads, and what survives, in an etcd cluster.
+//!
+//! The idea: etcd's leases and locks bound nothing. A lease may be revoked early, prolonged by a change of etcd's own leader, or
+//! found to have ended by nobody who was paused meanwhile. So a lease serves one thing alone: that the key of a dead leader
+//! goes away. What is safe rests on revisions: the leader's key has the revision at which it was made, and every write of
+//! that leader is a transaction that compares it. Whoever has lost the lead writes nothing, whatever it believes.
+//!
+//! Never in this crate: a rule about leases of regions, or anything of the data path. What is in etcd is `spec/etcd.md`.
+#![forbid(unsafe_code)]
+
+mod gateway;
+mod lead;
+mod store;
+
+pub use gateway::EtcdTls;
+pub use store::EtcdStore;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use farpool_broker::election::{Electorate, Won};
+use farpool_broker::stores::StoreError;
+use gateway::Gateway;
+use lead::EtcdLead;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the keys of a pool are, if nothing else is said.
+pub const PREFIX: &str = "farpool";
+/// Members of a cluster that are asked, at most.
+const MEMBERS_MAX: usize = 16;
+/// Seconds after which a leader without a sign of life is given up, where nothing else is said.
+pub const LEAD_SECONDS: u64 = 3;
+/// An answer is waited for no longer than this, over all members.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Which cluster, and where in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdAddress {
+    /// `host:port` of its members' clients' ports.
+    pub members: Vec<String>,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// Whether TLS is spoken.
+    pub is_tls: bool,
+}
+
+impl EtcdAddress {
+    /// Reads `etcd://host:port,host:port/prefix`, or `etcds://` for TLS. Nothing if it is of another kind; an error says
+    /// what is permitted.
+    pub fn parse(text: &str) -> Option<Result<EtcdAddress, String>> {
+        let (rest, is_tls) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
+            (Some(rest), _) => (rest, false),
+            (_, Some(rest)) => (rest, true),
+            _ => return None,
+        };
+        let (members, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = if prefix.is_empty() { PREFIX } else { prefix.trim_end_matches('/') };
+        let members: Vec<String> = members.split(',').map(str::to_owned).collect();
+        let is_member = |member: &&String| {
+            member.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
+        };
+        if let Some(wrong) = members.iter().find(|member| !is_member(member)) {
+            return Some(Err(format!(
+                "{wrong:?} is no member of a cluster; etcd://HOST:PORT,HOST:PORT/PREFIX is permitted, the prefix may be \
+                 left out"
+            )));
+        }
+        if members.len() > MEMBERS_MAX {
+            return Some(Err(format!("{} members; up to {MEMBERS_MAX} are permitted", members.len())));
+        }
+        Some(Ok(EtcdAddress { members, prefix: prefix.to_owned(), is_tls }))
+    }
+}
+
+/// An etcd cluster as the place where the brokers of a pool agree.
+pub struct Etcd {
+    gateway: Arc<Gateway>,
+    keys: Keys,
+    name: String,
+    lasts_seconds: u64,
+}
+
+/// The keys of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) fn leader(&self) -> String {
+        format!("{}/leader", self.prefix)
+    }
+
+    pub(crate) fn meta(&self, what: &str) -> String {
+        format!("{}/meta/{what}", self.prefix)
+    }
+
+    pub(crate) fn names(&self) -> String {
+        format!("{}/names/", self.prefix)
+    }
+}
+
+/// Bytes as etcd's JSON has them.
+pub(crate) fn encoded(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+pub(crate) fn decoded(value: &Value) -> Result<Vec<u8>, StoreError> {
+    match value {
+        // What is empty is left out.
+        Value::Null => Ok(Vec::new()),
+        Value::String(text) => {
+            STANDARD.decode(text).map_err(|error| StoreError(format!("etcd answered no base64: {error}")))
+        }
+        other => Err(StoreError(format!("etcd answered {other} where bytes belong"))),
+    }
+}
+
+/// A number, which etcd's JSON has as text, and leaves out if it is 0.
+pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
+    let wrong = || StoreError(format!("etcd answered {value} where a number belongs"));
+    match value {
+        Value::Null => Ok(0),
+        Value::String(text) => text.parse().map_err(|_| wrong()),
+        other => other.as_i64().ok_or_else(wrong),
+    }
+}
+
+impl Etcd {
+    /// A cluster. `name` is what the leader is called in it, for people who look. Connects when it is asked first.
+    ///
+    /// Errors: `tls` is wanted and not given, or of no use.
+    pub fn new(address: &EtcdAddress, tls: Option<&EtcdTls>, name: &str) -> Result<Etcd, StoreError> {
+        let gateway = Arc::new(Gateway::new(address, tls)?);
+        let keys = Keys { prefix: address.prefix.clone() };
+        Ok(Etcd { gateway, keys, name: name.to_owned(), lasts_seconds: LEAD_SECONDS })
+    }
+
+    /// A leader that gives no sign of life is given up after so many seconds, or later.
+    pub fn lasts_seconds(self, seconds: u64) -> Etcd {
+        Etcd { lasts_seconds: seconds.max(1), ..self }
+    }
+}
+
+impl Electorate for Etcd {
+    fn campaign(&self) -> Result<Option<Won>, StoreError> {
+        let leader = self.keys.leader();
+        let key = encoded(leader.as_bytes());
+        let led = self.gateway.call("kv/range", &json!({ "key": key }), PATIENCE)?;
+        if led["kvs"].as_array().is_some_and(|found| !found.is_empty()) {
+            return Ok(None);
+        }
+        let granted = self.gateway.call("lease/grant", &json!({ "TTL": self.lasts_seconds }), PATIENCE)?;
+        let (lease, seconds) = (number(&granted["ID"])?, number(&granted["TTL"])?);
+        let mut lead = EtcdLead::new(Arc::clone(&self.gateway), lease, seconds.max(1) as u64);
+        let put = json!({ "key": key, "value": encoded(self.name.as_bytes()), "lease": lease.to_string() });
+        let won = json!({
+            "compare": [{ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" }],
+            "success": [{ "request_put": put }],
+            "failure": [{ "request_range": { "key": key } }],
+        });
+        let answer = self.gateway.call("kv/txn", &won, PATIENCE);
+        let revision = answer.and_then(|answer| match answer["succeeded"].as_bool() {
+            Some(true) => number(&answer["header"]["revision"]).map(Some),
+            // The first try may have won, and only its answer was lost.
+            _ => {
+                let found = &answer["responses"][0]["response_range"]["kvs"][0];
+                let is_ours = number(&found["lease"])? == lease;
+                number(&found["create_revision"]).map(|revision| is_ours.then_some(revision))
+            }
+        });
+        match revision {
+            Ok(Some(revision)) if revision > 0 => {
+                let store = EtcdStore::new(Arc::clone(&self.gateway), self.keys.clone(), revision);
+                Ok(Some(Won { lead: Box::new(lead), store: Box::new(store) }))
+            }
+            other => {
+                farpool_broker::election::Lead::resign(&mut lead);
+                other.map(|_| None)
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
+
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Debian's `etcd-server`, or whichever is named.
+fn program() -> String {
+    std::env::var("FARPOOL_ETCD")
+        .expect("FARPOOL_ETCD names an etcd program: run `make test`, or install etcd-server")
+}
+
+/// An address that nobody listens on at present.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound")
+}
+
+struct Member {
+    name: String,
+    clients: SocketAddr,
+    peers: SocketAddr,
+    process: Option<Child>,
+}
+
+/// A cluster on this machine, ended with this value.
+pub struct Cluster {
+    members: Vec<Member>,
+    folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// One of so many members, that answers.
+    pub fn start(count: usize) -> Cluster {
+        let member = |index| Member {
+            name: format!("e{index}"),
+            clients: free_address(),
+            peers: free_address(),
+            process: None,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut cluster = Cluster { members: (0..count).map(member).collect(), folder };
+        (0..count).for_each(|index| cluster.start_member(index));
+        cluster.await_writes();
+        cluster
+    }
+
+    /// Starts a member that was killed, over what it had kept.
+    pub fn start_member(&mut self, index: usize) {
+        let all: Vec<String> =
+            self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peers)).collect();
+        let member = &mut self.members[index];
+        let (clients, peers) = (format!("http://{}", member.clients), format!("http://{}", member.peers));
+        let folder = self.folder.path().join(&member.name);
+        let process = Command::new(program())
+            .args(["--name", &member.name, "--data-dir", &folder.display().to_string()])
+            .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
+            .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+            .args([
+                "--initial-cluster",
+                &all.join(","),
+                "--initial-cluster-state",
+                "new",
+                "--log-level",
+                "error",
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd starts");
+        member.process = Some(process);
+    }
+
+    /// Waits until the cluster takes a write by each member that runs.
+    pub fn await_writes(&self) {
+        let begun = Instant::now();
+        for member in self.members.iter().filter(|member| member.process.is_some()) {
+            while !writes(member.clients) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{} takes no writes", member.name);
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+        }
+    }
+
+    /// `host:port` of each member, for clients.
+    pub fn members(&self) -> Vec<SocketAddr> {
+        self.members.iter().map(|member| member.clients).collect()
+    }
+
+    /// Where it is, for a broker.
+    pub fn url(&self) -> String {
+        let members: Vec<String> = self.members.iter().map(|member| member.clients.to_string()).collect();
+        format!("etcd://{}", members.join(","))
+    }
+
+    pub fn signal(&self, index: usize, signal: Signal) {
+        if let Some(process) = &self.members[index].process {
+            rustix::process::kill_process(rustix::process::Pid::from_child(process), signal)
+                .expect("signalled");
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, index: usize) {
+        if let Some(mut process) = self.members[index].process.take() {
+            process.kill().expect("killed");
+            process.wait().expect("gone");
+        }
+    }
+
+    /// Ends the lead of whoever has it, as an operator could, or etcd itself before its time.
+    pub fn revoke_lead(&self, prefix: &str) {
+        let key = encoded(&format!("{prefix}/leader"));
+        let delete = format!("{{\"key\":\"{key}\"}}");
+        let answer = post(self.members[0].clients, "/v3/kv/deleterange", &delete).expect("etcd answers");
+        assert!(answer.contains("200 OK"), "{answer}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        (0..self.members.len()).for_each(|index| self.kill(index));
+    }
+}
+
+fn writes(member: SocketAddr) -> bool {
+    let put = format!("{{\"key\":\"{}\",\"value\":\"\"}}", encoded("test/ready"));
+    post(member, "/v3/kv/put", &put).is_ok_and(|answer| answer.contains("200 OK"))
+}
+
+fn post(member: SocketAddr, path: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&member, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let length = body.len();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn encoded(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |bytes: &[u8]| -> String {
+        let word =
+            bytes.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - bytes.len()));
+        let digit = |at: usize| char::from(DIGITS[(word >> (18 - 6 * at)) as usize & 63]);
+        (0..4).map(|at| if at <= bytes.len() { digit(at) } else { '=' }).collect()
+    };
+    text.as_bytes().chunks(3).map(group).collect()
+}
+
+/// A way to a server that can be cut: then nothing passes either way, and nobody is told.
+pub struct Way {
+    pub address: SocketAddr,
+    is_cut: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Way {
+    pub fn to(server: SocketAddr) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (is_cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (cut, kept): (Arc<AtomicBool>, Arc<Mutex<Vec<TcpStream>>>) = (is_cut.clone(), streams.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(server) else { continue };
+                let pairs = [(&near, &far), (&far, &near)];
+                for (from, to) in pairs {
+                    let (mut from, mut to) = (from.try_clone().expect("open"), to.try_clone().expect("open"));
+                    kept.lock().expect("nobody panics").push(from.try_clone().expect("open"));
+                    let cut = Arc::clone(&cut);
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 64 << 10];
+                        while let Ok(count @ 1..) = from.read(&mut bytes) {
+                            // What comes while it is cut is lost, as if the cable were out for good.
+                            if !cut.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Way { address, is_cut, streams }
+    }
+
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// Whole again, for new connections: what was lost on the old ones stays lost.
+    pub fn mend(&self) {
+        for stream in self.streams.lock().expect("nobody panics").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.is_cut.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,269 @@
+//! Brokers that stand in for each other over a real etcd cluster: killed, paused and cut off, with etcd's members as well.
+
+#[path = "../../crates/broker/tests/contract/mod.rs"]
+mod contract;
+
+use crate::etcd::{Cluster, Way, free_address};
+use crate::processes::{Process, until};
+use contract::{conformance, load};
+use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection};
+use farpool_broker::election::{Electorate, Lead, Won};
+use farpool_broker::stores::Store;
+use farpool_etcd::{Etcd, EtcdAddress};
+use farpool_lease::broker::Record;
+use farpool_wire::Term;
+use rustix::process::Signal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// Nobody leads for no longer than this.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn etcd(cluster: &Cluster) -> Etcd {
+    let address = EtcdAddress::parse(&cluster.url()).expect("of etcd").expect("an address");
+    Etcd::new(&address, None, "test").expect("no TLS").lasts_seconds(2)
+}
+
+/// Takes the lead, as soon as nobody has it.
+fn win(etcd: &Etcd) -> (Box<dyn Lead>, Box<dyn Store>) {
+    let begun = Instant::now();
+    loop {
+        if let Ok(Some(Won { lead, store })) = etcd.campaign() {
+            return (lead, store);
+        }
+        assert!(begun.elapsed() < PATIENCE, "the lead is not to be had");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn etcd_store_keeps_the_contract_and_the_next_leader_loads_the_same() {
+    let cluster = Cluster::start(1);
+    let (one, other) = (etcd(&cluster), etcd(&cluster));
+    let (mut lead, mut store) = win(&one);
+    let expected = conformance(&mut *store);
+    assert!(other.campaign().expect("etcd answers").is_none(), "one leads");
+    assert!(lead.keep().expect("etcd answers"));
+    lead.resign();
+    assert!(!lead.keep().expect("etcd answers"), "a lead that was given up is over");
+    let (_lead, store) = win(&other);
+    assert_eq!(load(&*store), expected);
+}
+
+#[test]
+fn leader_that_lost_its_lead_writes_nothing_whatever_it_believes() {
+    let cluster = Cluster::start(1);
+    let (one, other) = (etcd(&cluster), etcd(&cluster));
+    let (mut first, mut store) = win(&one);
+    store.commit(&[Record::Term(Term(7))]).expect("it leads");
+    // Its lease lives on: only the key is gone, and made anew by another.
+    cluster.revoke_lead("farpool");
+    assert!(first.keep().expect("etcd answers"), "its lease tells it nothing");
+    let error = store.commit(&[Record::Term(Term(8))]).expect_err("nobody leads");
+    assert!(error.to_string().contains("another broker may lead"), "{error}");
+    let (_lead, mut second) = win(&other);
+    second.commit(&[Record::Term(Term(9))]).expect("it leads");
+    store.commit(&[Record::Term(Term(10))]).expect_err("another leads");
+    assert_eq!(load(&*second).term, Term(9));
+}
+
+#[test]
+fn lead_without_a_sign_of_life_goes_to_another() {
+    let cluster = Cluster::start(1);
+    let (one, other) = (etcd(&cluster), etcd(&cluster));
+    let (mut lead, mut store) = win(&one);
+    let (_next, _) = win(&other);
+    assert!(!lead.keep().expect("etcd answers"));
+    store.commit(&[Record::Term(Term(3))]).expect_err("another leads");
+}
+
+/// Three brokers, each with a way of its own to each member of a cluster of three; two nodes.
+struct Stage {
+    cluster: Cluster,
+    brokers: Vec<Standing>,
+    url: String,
+    _nodes: Vec<Process>,
+}
+
+struct Standing {
+    process: Option<Process>,
+    listen: String,
+    ways: Vec<Way>,
+}
+
+impl Standing {
+    fn start(&mut self) {
+        let members: Vec<String> = self.ways.iter().map(|way| way.address.to_string()).collect();
+        let store = format!("etcd://{}", members.join(","));
+        let args = ["broker", "--listen", &self.listen, "--store", &store, "--ttl", "2s", "--grace", "1s"];
+        self.process = Some(Process::start(&[&args[..], &["--lead", "2s"]].concat()));
+    }
+
+    /// Asks this one alone.
+    fn leads(&self) -> bool {
+        let options =
+            PoolOptions { request_timeout_ms: 500, broker_patience_ms: 0, ..PoolOptions::default() };
+        Pool::connect_with(&format!("farpool://{}", self.listen), options).is_ok()
+    }
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let cluster = Cluster::start(3);
+        let ways = || cluster.members().into_iter().map(Way::to).collect();
+        let standing = |_| Standing { process: None, listen: free_address().to_string(), ways: ways() };
+        let mut brokers: Vec<Standing> = (0..3).map(standing).collect();
+        brokers.iter_mut().for_each(Standing::start);
+        let addresses: Vec<&str> = brokers.iter().map(|broker| broker.listen.as_str()).collect();
+        let url = format!("farpool://{}", addresses.join(","));
+        let node = |name: &str| {
+            let fixed = ["node", "--memory", "64MiB", "--region-size", "1MiB", "--no-reserve"];
+            Process::start(&[&fixed[..], &["--name", name, "--host-label", name, "--broker", &url]].concat())
+        };
+        let nodes = vec![node("n0"), node("n1")];
+        Stage { cluster, brokers, url, _nodes: nodes }
+    }
+
+    fn connect(&self) -> Pool {
+        let options = PoolOptions {
+            request_timeout_ms: 5_000,
+            broker_patience_ms: PATIENCE.as_millis() as u64,
+            protection: Some(Protection::None),
+            ..PoolOptions::default()
+        };
+        Pool::connect_with(&self.url, options).expect("a session")
+    }
+
+    /// Which broker leads.
+    fn leader(&self) -> usize {
+        let begun = Instant::now();
+        loop {
+            let alive = self.brokers.iter().enumerate().filter(|(_, broker)| broker.process.is_some());
+            if let Some((index, _)) = alive.into_iter().find(|(_, broker)| broker.leads()) {
+                return index;
+            }
+            assert!(begun.elapsed() < PATIENCE, "nobody leads");
+        }
+    }
+}
+
+/// Reads and writes of a file, without a pause, until it is told to end. Any failure ends it.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    operations: Arc<AtomicU64>,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+impl Load {
+    fn begin(file: FarFile) -> Load {
+        let (is_over, operations) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, done) = (Arc::clone(&is_over), Arc::clone(&operations));
+        let thread = std::thread::spawn(move || {
+            let (mut bytes, mut back) = (vec![0; 8192], vec![0; 8192]);
+            for round in 0u64.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                bytes.fill(round as u8);
+                let offset = round * 8192 % (2 * MIB);
+                file.write_at(offset, &bytes).map_err(|error| format!("write {round}: {error}"))?;
+                file.read_at(offset, &mut back).map_err(|error| format!("read {round}: {error}"))?;
+                if back != bytes {
+                    return Err(format!("wrong bytes in round {round}"));
+                }
+                done.fetch_add(2, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Load { is_over, operations, thread }
+    }
+
+    fn end(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic").expect("no operation fails");
+        self.operations.load(Ordering::Relaxed)
+    }
+}
+
+/// What needs a broker goes on: memory is leased, names are given, found and dropped.
+fn check_broker(pool: &Pool, round: usize) {
+    let name = format!("file {round}");
+    let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
+    file.write_at(0, &vec![round as u8; MIB as usize]).expect("memory is leased");
+    pool.publish(&name, false).expect("published");
+    let mut back = vec![0; MIB as usize];
+    pool.open(&name).expect("found").read_at(0, &mut back).expect("read");
+    assert!(back.iter().all(|byte| *byte == round as u8), "round {round}");
+    if let Some(before) = round.checked_sub(1) {
+        pool.delete(&format!("file {before}")).expect("dropped");
+    }
+}
+
+#[test]
+fn brokers_killed_paused_and_cut_off_in_turn_cost_no_data_operation_and_no_name() {
+    let mut stage = Stage::new();
+    let pool = stage.connect();
+    let scratch = pool.create("scratch", FileClass::Scratch, CreateOptions::default()).expect("created");
+    scratch.write_at(0, &vec![0; 2 * MIB as usize]).expect("written");
+    let load = Load::begin(scratch);
+    let mut term = pool.status().expect("a status").term;
+    check_broker(&pool, 0);
+    for round in 1..7 {
+        let leader = stage.leader();
+        match round % 3 {
+            0 => drop(stage.brokers[leader].process.take().map(Process::kill)),
+            1 => stage.brokers[leader].process.as_ref().expect("it runs").signal(Signal::STOP),
+            _ => stage.brokers[leader].ways.iter().for_each(Way::cut),
+        }
+        check_broker(&pool, round);
+        let next = pool.status().expect("a status").term;
+        assert!(next > term, "round {round}: another leads, in a term of its own");
+        term = next;
+        match round % 3 {
+            0 => stage.brokers[leader].start(),
+            1 => stage.brokers[leader].process.as_ref().expect("it runs").signal(Signal::CONT),
+            _ => stage.brokers[leader].ways.iter().for_each(Way::mend),
+        }
+        // Back, it stands by. It may lead again, if the other gives up; not beside it.
+        until(&pool, PATIENCE, "both nodes have come to the new leader", |status| {
+            status.nodes.len() == 2 && status.nodes.iter().all(|node| node.alive)
+        });
+    }
+    assert!(load.end() > 100, "data moved all the while");
+}
+
+#[test]
+fn etcd_members_killed_and_paused_cost_no_data_operation_and_the_pool_goes_on() {
+    let mut stage = Stage::new();
+    let pool = stage.connect();
+    let scratch = pool.create("scratch", FileClass::Scratch, CreateOptions::default()).expect("created");
+    scratch.write_at(0, &vec![0; 2 * MIB as usize]).expect("written");
+    let load = Load::begin(scratch);
+    check_broker(&pool, 0);
+    for round in 1..4 {
+        let member = round % 3;
+        stage.cluster.signal(member, Signal::STOP);
+        check_broker(&pool, 2 * round - 1);
+        stage.cluster.signal(member, Signal::CONT);
+        stage.cluster.await_writes();
+        stage.cluster.kill(member);
+        check_broker(&pool, 2 * round);
+        stage.cluster.start_member(member);
+        stage.cluster.await_writes();
+    }
+    // Without any etcd nobody leads; what was leased works on.
+    (0..3).for_each(|member| stage.cluster.kill(member));
+    let before = load.operations.load(Ordering::Relaxed);
+    let gone = Instant::now();
+    while gone.elapsed() < Duration::from_secs(5) {
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert!(load.operations.load(Ordering::Relaxed) > before + 100, "leases are renewed at nodes");
+    (0..3).for_each(|member| stage.cluster.start_member(member));
+    stage.cluster.await_writes();
+    check_broker(&pool, 7);
+    load.end();
+}
