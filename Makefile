@@ -20,7 +20,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions modules reference farview lint sim loss mutants tla fuzz guest-test clean
+.PHONY: help build sandbox sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions modules reference farview lint sim loss chaos mutants tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,8 +80,8 @@ lint: $(READY) ## Formatting, lints, dependency and licence rules
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/papers bench/pressure bench/sql examples integrations
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/brokers bench/chaos bench/papers bench/pressure bench/sql examples integrations
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/brokers bench/chaos bench/papers bench/pressure bench/sql examples integrations
 
 test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
 	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -101,6 +101,10 @@ sim: ## Simulate whole pools under faults (MINUTES=10)
 
 loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each protection)
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/python python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
+
+chaos: build wheel $(ETCD) ## Real processes in network namespaces under faults for 20 minutes (CHAOS="--minutes 2 --seed 7"); needs root
+	cargo build $(CARGO_FLAGS) --package farpool-tests --bins
+	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/chaos/run.py $(CHAOS)
 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)

@@ -1,7 +1,7 @@
 //! What the brokers of some worlds agree by: a cluster with etcd's semantics, over the disk of the world.
 //!
 //! The idea: it gives no more than etcd does. A lease ends early, or late, or is prolonged by a change of the cluster's own
-//! leader; the key of a leader may go while its lease lives on, so that the leader is told that all is well; the cluster
+//! leader; the key of a leader may go while its lease lives on; the cluster
 //! does not answer, or not everybody; a transaction takes so long that another leads when it is carried out. What it does
 //! keep to is its revisions: whoever was elected by an earlier one writes nothing.
 
@@ -135,7 +135,8 @@ impl Lead for SimLead {
             let (now, lasts_ns) = (world.now(), world.plan.lead_ms * MS);
             let cluster = &mut world.parties.cluster;
             cluster.tidy(now);
-            let lease = cluster.leases.get_mut(&self.lease);
+            let is_ours = cluster.key == Some(self.lease);
+            let lease = cluster.leases.get_mut(&self.lease).filter(|_| is_ours);
             lease.map(|until| *until = now + lasts_ns).is_some()
         }))
     }

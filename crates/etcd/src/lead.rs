@@ -1,7 +1,7 @@
-//! The lead, as a lease of etcd's: when it ends, the leader's key goes.
+//! The lead: a key of etcd's that is there for as long as its lease is kept, if nobody takes it away.
 
 use crate::gateway::Gateway;
-use crate::number;
+use crate::{encoded, number};
 use farpool_broker::election::Lead;
 use farpool_broker::stores::StoreError;
 use serde_json::json;
@@ -12,15 +12,13 @@ use std::time::Duration;
 const RESIGNING: Duration = Duration::from_millis(500);
 
 pub(crate) struct EtcdLead {
-    gateway: Arc<Gateway>,
-    lease: i64,
-    seconds: u64,
-}
-
-impl EtcdLead {
-    pub(crate) fn new(gateway: Arc<Gateway>, lease: i64, seconds: u64) -> EtcdLead {
-        EtcdLead { gateway, lease, seconds }
-    }
+    pub(crate) gateway: Arc<Gateway>,
+    /// The leader's key, and the revision at which it was made.
+    pub(crate) key: String,
+    pub(crate) revision: i64,
+    /// The lease that it goes with.
+    pub(crate) lease: i64,
+    pub(crate) seconds: u64,
 }
 
 impl Lead for EtcdLead {
@@ -31,6 +29,13 @@ impl Lead for EtcdLead {
     fn keep(&mut self) -> Result<bool, StoreError> {
         // One try on each of three members within what is left of it.
         let patience = Duration::from_millis(self.lasts_ms() / 3);
+        // The key may have gone while its lease lives on, and another may have been elected: nodes that report to a leader of
+        // whom nobody else knows would hear nothing of the pool any more.
+        let found =
+            self.gateway.call("kv/range", &json!({ "key": encoded(self.key.as_bytes()) }), patience)?;
+        if number(&found["kvs"][0]["create_revision"])? != self.revision {
+            return Ok(false);
+        }
         let kept =
             self.gateway.call("lease/keepalive", &json!({ "ID": self.lease.to_string() }), patience)?;
         // A lease that has ended has no time to live.

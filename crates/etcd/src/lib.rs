@@ -17,7 +17,7 @@ pub use store::EtcdStore;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use farpool_broker::election::{Electorate, Won};
+use farpool_broker::election::{Electorate, Lead, Won};
 use farpool_broker::stores::StoreError;
 use gateway::Gateway;
 use lead::EtcdLead;
@@ -155,7 +155,9 @@ impl Electorate for Etcd {
         }
         let granted = self.gateway.call("lease/grant", &json!({ "TTL": self.lasts_seconds }), PATIENCE)?;
         let (lease, seconds) = (number(&granted["ID"])?, number(&granted["TTL"])?);
-        let mut lead = EtcdLead::new(Arc::clone(&self.gateway), lease, seconds.max(1) as u64);
+        let gateway = Arc::clone(&self.gateway);
+        let seconds = seconds.max(1) as u64;
+        let mut lead = EtcdLead { gateway, key: leader, revision: 0, lease, seconds };
         let put = json!({ "key": key, "value": encoded(self.name.as_bytes()), "lease": lease.to_string() });
         let won = json!({
             "compare": [{ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" }],
@@ -174,11 +176,12 @@ impl Electorate for Etcd {
         });
         match revision {
             Ok(Some(revision)) if revision > 0 => {
+                lead.revision = revision;
                 let store = EtcdStore::new(Arc::clone(&self.gateway), self.keys.clone(), revision);
                 Ok(Some(Won { lead: Box::new(lead), store: Box::new(store) }))
             }
             other => {
-                farpool_broker::election::Lead::resign(&mut lead);
+                lead.resign();
                 other.map(|_| None)
             }
         }

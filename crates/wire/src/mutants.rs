@@ -49,12 +49,18 @@ mutants! {
     HandleNotChecked,
     /// Node: sealed bytes stay where their writer may have them mapped.
     SealedNotMoved,
+    /// Node: a free region that the host got back may be granted.
+    WithdrawnStaysFree,
+    /// Node: a region that is taken back for the host is not closed to those who had it.
+    WithdrawnStaysOpen,
     /// Client on the node's host: the fence word is looked at before a copy only.
     FenceNotLookedAtAgain,
     /// Client on the node's host: the fence word is not looked at.
     FenceNotLookedAt,
     /// Broker: an answer is given before its records are in the store.
     AnsweredBeforeStored,
+    /// Broker: one that lost its lead goes on to write.
+    LeadNotCompared,
     /// Broker: a restart keeps the term.
     TermKept,
     /// Broker: a publication may name what the broker has told a node to free.

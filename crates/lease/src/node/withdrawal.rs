@@ -11,7 +11,7 @@
 
 use super::{Action, NodeLeases, Region, Session, State};
 use farpool_wire::ids::*;
-use farpool_wire::{MonoNs, RegionIndex};
+use farpool_wire::{MonoNs, RegionIndex, mutant};
 
 /// How far a node goes to give memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,9 @@ impl NodeLeases {
             } else {
                 self.regions[region.0 as usize].state = State::Away;
                 self.away.insert(region);
+                if mutant!(WithdrawnStaysFree) {
+                    self.free.insert(region);
+                }
                 actions.push(Action::GiveBack(region));
             }
         }
@@ -100,7 +103,12 @@ impl NodeLeases {
         let all = (0..self.regions.len() as u32).map(RegionIndex);
         let found = all.filter(|region| is_one(&self.regions[region.0 as usize]));
         let found: Vec<RegionIndex> = found.take(self.unmet()).collect();
+        let before = actions.len();
         found.into_iter().for_each(|region| self.take_back(region, actions));
+        if mutant!(WithdrawnStaysOpen) {
+            let taken = actions.split_off(before);
+            actions.extend(taken.into_iter().filter(|action| !matches!(action, Action::Close { .. })));
+        }
     }
 
     /// Regions of scratch that a session holds.

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""How long a pool is without a leader, what its clients notice, and how soon a new leader knows what there is.
+
+    bench/brokers/failover.py                          # 50 kills, 5 minutes without any broker, 10,000 regions
+    bench/brokers/failover.py --kills 5 --gone 10 --regions 1000
+
+An etcd cluster of three members, three brokers and two nodes, all on loopback; a client of this process moves data all
+the while. The broker that leads is killed (SIGKILL), and the time until the client has an answer of another leader is
+taken; then the killed one is started again. With all brokers killed, data goes on. Last, the leader is killed while one
+node has many regions leased, and the time until another's status shows all of them is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from statistics import median
+
+from local import Etcd, Farpool, free_port, quantile, wait
+
+import farpool
+
+MIB = 1 << 20
+
+
+class Load:
+    """Writes and reads of a far file, each compared, until told to end."""
+
+    def __init__(self, pool: farpool.Pool):
+        self.file = pool.create("load")
+        self.file.write_at(0, bytes(2 * MIB))
+        self.operations, self.failures, self.is_over = 0, [], False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.is_over:
+            offset = self.operations * 8192 % (2 * MIB)
+            written = self.operations.to_bytes(8, "little") * 1024
+            try:
+                self.file.write_at(offset, written)
+                if bytes(self.file.read_at(offset, len(written))) != written:
+                    self.failures.append("wrong bytes")
+            except farpool.Error as error:
+                self.failures.append(str(error))
+            self.operations += 2
+            time.sleep(0.001)
+
+    def end(self) -> None:
+        self.is_over = True
+        self.thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--gone", type=float, default=300, help="seconds without any broker")
+    parser.add_argument("--regions", type=int, default=10_000, help="of 1 MiB, leased while the leader is killed")
+    parser.add_argument("--json", help="a file for what was found")
+    args = parser.parse_args()
+    etcd = Etcd()
+    ports = [free_port() for _ in range(3)]
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    url = "farpool://" + ",".join(addresses)
+    # A broker is ready before its cluster is: it stands by until then.
+    brokers = [Farpool("broker", "--listen", address, "--store", etcd.url, "--ttl", "3s") for address in addresses]
+    sizes = [("n0", "256MiB"), ("n1", f"{args.regions + 256}MiB")]
+    nodes = [
+        Farpool(
+            "node",
+            "--name",
+            name,
+            "--memory",
+            size,
+            "--region-size",
+            "1MiB",
+            "--broker",
+            url,
+            "--no-reserve",
+            "--no-lock",
+            "--no-prefault",
+            "--no-shm",
+            "--host-label",
+            name,
+        )
+        for name, size in sizes
+    ]
+
+    def leads(address: str) -> bool:
+        try:
+            with farpool.connect(f"farpool://{address}", timeout="300ms"):
+                return True
+        except farpool.Error:
+            return False
+
+    def leader() -> int:
+        found = []
+        wait(
+            lambda: found.extend(at for at in range(3) if brokers[at].process and leads(addresses[at])) or found,
+            60,
+            "a leader",
+        )
+        return found[0]
+
+    try:
+        wait(lambda: farpool.connect(url, timeout="1s").close() or True, 60, "the pool")
+        pool = farpool.connect(url, transport="tcp", protection="none", timeout="1s")
+        load = Load(pool)
+        times = []
+        for number in range(args.kills):
+            at = leader()
+            term = pool.status()["term"]
+            brokers[at].kill()
+            times.append(wait(lambda before=term: pool.status()["term"] > before, 60, "another leader"))
+            brokers[at].start()
+            print(f"kill {number + 1}: {times[-1]:.2f} s", flush=True)
+        for broker in brokers:
+            broker.kill()
+        before, failed_before = load.operations, len(load.failures)
+        time.sleep(args.gone)
+        gone = (load.operations - before, len(load.failures) - failed_before)
+        for broker in brokers:
+            broker.start()
+        wait(lambda: pool.status()["nodes"], 60, "a leader again")
+        holder = farpool.connect(url, transport="tcp", protection="none", reserve=args.regions * MIB)
+        held = args.regions * MIB
+        wait(lambda: pool.status()["leased_bytes"] >= held, 60, "all regions in the inventory")
+        term, at = pool.status()["term"], leader()
+        brokers[at].kill()
+        without = wait(lambda: pool.status()["term"] > term, 60, "another leader")
+        rebuilt = wait(lambda: pool.status()["leased_bytes"] >= held, 60, "all regions in the new leader's inventory")
+        holder.close()
+        load.end()
+        pool.close()
+    finally:
+        for process in brokers + nodes:
+            process.kill()
+        etcd.close()
+    figures = {
+        "kills": args.kills,
+        "without a leader, s": {"median": median(times), "p99": quantile(times, 0.99), "most": max(times)},
+        "without any broker, s": args.gone,
+        "operations meanwhile": gone[0],
+        "of them failed": gone[1],
+        "operations in all": load.operations,
+        "failed in all": len(load.failures),
+        "regions": args.regions,
+        "known to the new leader after, s": rebuilt,
+        "after the kill, s": without + rebuilt,
+    }
+    for what, value in figures.items():
+        print(f"{what:34} {value}")
+    for failure in load.failures[:5]:
+        print(f"failure: {failure}")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(figures, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,546 @@
+#!/usr/bin/env python3
+"""Brokers, nodes and clients as real processes, each host a network namespace, and faults without a pause.
+
+    make chaos                          # 20 minutes
+    make chaos CHAOS="--minutes 2 --seed 7"
+
+Three hosts have an etcd member and a broker each, four a node, two are of clients. DuckDB spills into the pool, with a
+mirror, and every answer is compared; another client writes and reads files, with a mirror, and compares every byte;
+ghosts lease memory, are stopped until their leases are over by any clock, and show their old rights to a node; victims
+are killed while they write. Meanwhile brokers, members, nodes and clients are killed (SIGKILL) or stopped (SIGSTOP) for
+longer than a lease, their hosts are cut off, and the disks of brokers filled. One node and one broker's host are in
+trouble at a time, and a node only once what the last one cost is mended: that is what a mirror and a cluster of three
+promise to stand.
+
+Needs root, ip (Debian: iproute2), etcd (FARPOOL_ETCD), the farpool command (FARPOOL_BIN), the zombie of the tests
+beside it, and the wheel. Everything is on one machine: faults are real, networks are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache" / "farpool" / "target"))
+FARPOOL = os.environ.get("FARPOOL_BIN", str(TARGET / "release" / "farpool"))
+ZOMBIE = str(TARGET / "release" / "zombie")
+ETCD = os.environ.get("FARPOOL_ETCD") or shutil.which("etcd") or "etcd"
+TTL_S, GRACE_S = 3.0, 1.0
+PREFIX = "10.204.0."
+GHOST_TRIES = 2_000
+ROWS = 250_000
+UNPROTECTED = "unprotected bytes"
+MIB = 1 << 20
+
+
+def run(*command: str, check: bool = True) -> None:
+    subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
+
+
+class Host:
+    """A network namespace on a bridge of this machine."""
+
+    def __init__(self, bridge: str, name: str, number: int):
+        self.name, self.address = f"{bridge}-{name}", f"{PREFIX}{number}"
+        self.way = f"{bridge}{number}"
+        run("ip", "netns", "add", self.name)
+        run("ip", "link", "add", self.way, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        run("ip", "link", "set", self.way, "master", bridge, "up")
+        for command in (["addr", "add", f"{self.address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            run("ip", "-n", self.name, *command)
+        run("ip", "-n", self.name, "link", "set", "lo", "up")
+
+    def start(self, *command: str, log: Path, **more) -> subprocess.Popen:
+        with log.open("ab") as err:
+            return subprocess.Popen(["ip", "netns", "exec", self.name, *command], stderr=err, text=True, **more)
+
+    def cut(self, is_cut: bool) -> None:
+        run("ip", "link", "set", self.way, "down" if is_cut else "up", check=False)
+
+    def remove(self) -> None:
+        run("ip", "netns", "del", self.name, check=False)
+
+
+class Server:
+    """A process that is started again when it ends."""
+
+    def __init__(self, host: Host, command: list[str], log: Path):
+        self.host, self.command, self.log = host, command, log
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self.process = self.host.start(*self.command, log=self.log, stdout=subprocess.DEVNULL)
+
+    def send(self, number: int) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def has_ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+
+class Pool:
+    """The processes of a pool, and what was counted."""
+
+    def __init__(self, folder: Path, seed: int):
+        self.folder, self.random = folder, random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.failures: list[str] = []
+        # Of each client that must not notice: bytes of which one copy is left.
+        self.unprotected: dict[str, int] = {}
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.bridge = f"fpc{os.getpid() % 10_000}"
+        run("ip", "link", "add", self.bridge, "type", "bridge")
+        run("ip", "addr", "add", f"{PREFIX}254/24", "dev", self.bridge)
+        run("ip", "link", "set", self.bridge, "up")
+        self.hosts = {
+            name: Host(self.bridge, name, at + 1)
+            for at, name in enumerate(["b0", "b1", "b2", "n0", "n1", "n2", "n3", "c0", "c1"])
+        }
+        brokers = [self.hosts[f"b{at}"] for at in range(3)]
+        self.url = "farpool://" + ",".join(f"{host.address}:7700" for host in brokers)
+        etcd = "etcd://" + ",".join(f"{host.address}:2379" for host in brokers)
+        cluster = ",".join(f"e{at}=http://{host.address}:2380" for at, host in enumerate(brokers))
+        self.members, self.brokers, self.nodes = [], [], []
+        for at, host in enumerate(brokers):
+            disk = folder / f"disk{at}"
+            disk.mkdir()
+            run("mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(disk))
+            clients, peers = f"http://{host.address}:2379", f"http://{host.address}:2380"
+            self.members.append(
+                Server(
+                    host,
+                    [
+                        ETCD,
+                        "--name",
+                        f"e{at}",
+                        "--data-dir",
+                        str(disk / "etcd"),
+                        "--listen-client-urls",
+                        clients,
+                        "--advertise-client-urls",
+                        clients,
+                        "--listen-peer-urls",
+                        peers,
+                        "--initial-advertise-peer-urls",
+                        peers,
+                        "--initial-cluster",
+                        cluster,
+                        "--initial-cluster-state",
+                        "new",
+                        "--log-level",
+                        "error",
+                    ],
+                    folder / f"etcd{at}.log",
+                )
+            )
+            self.brokers.append(
+                Server(
+                    host,
+                    [
+                        FARPOOL,
+                        "broker",
+                        "--listen",
+                        f"{host.address}:7700",
+                        "--plaintext",
+                        "--store",
+                        etcd,
+                        "--ttl",
+                        f"{TTL_S:.0f}s",
+                        "--grace",
+                        f"{GRACE_S:.0f}s",
+                    ],
+                    folder / f"broker{at}.log",
+                )
+            )
+        for at in range(4):
+            host = self.hosts[f"n{at}"]
+            self.nodes.append(
+                Server(
+                    host,
+                    [
+                        FARPOOL,
+                        "node",
+                        "--name",
+                        f"n{at}",
+                        "--host-label",
+                        f"host{at}",
+                        "--memory",
+                        "768MiB",
+                        "--region-size",
+                        "1MiB",
+                        "--listen",
+                        f"{host.address}:7800",
+                        "--plaintext",
+                        "--broker",
+                        self.url,
+                        "--no-shm",
+                        "--no-lock",
+                        "--no-reserve",
+                    ],
+                    folder / f"node{at}.log",
+                )
+            )
+        for server in self.members + self.brokers + self.nodes:
+            server.start()
+
+    def fault(self, what: str) -> None:
+        with self.lock:
+            self.faults[what] += 1
+
+    def count(self, what: str, times: int = 1) -> None:
+        with self.lock:
+            self.counts[what] += times
+
+    def fail(self, what: str) -> None:
+        with self.lock:
+            self.failures.append(what)
+
+    def close(self) -> None:
+        for server in self.brokers + self.nodes + self.members:
+            server.send(signal.SIGCONT)
+            server.kill()
+        for host in self.hosts.values():
+            host.remove()
+        run("ip", "link", "del", self.bridge, check=False)
+        for at in range(3):
+            run("umount", str(self.folder / f"disk{at}"), check=False)
+
+    # Faults: each method causes some, one behind the other, until it is over.
+
+    def rest(self, least: float, most: float) -> None:
+        self.over.wait(self.random.uniform(least, most))
+
+    def befall(self, server: Server, name: str) -> None:
+        """Kills, stops or cuts off a process, for a while."""
+        kind = self.random.choice(["killed", "stopped", "cut off"])
+        self.fault(f"{name} {kind}")
+        match kind:
+            case "killed":
+                server.kill()
+                self.rest(0.2, 2.0)
+            case "stopped":
+                server.send(signal.SIGSTOP)
+                self.rest(0.2, 2 * (TTL_S + GRACE_S))
+                server.send(signal.SIGCONT)
+            case _:
+                server.host.cut(True)
+                self.rest(0.2, 1.5 * TTL_S)
+                server.host.cut(False)
+        if server.has_ended():
+            server.start()
+
+    def trouble_nodes(self) -> None:
+        while not self.over.is_set():
+            self.befall(self.random.choice(self.nodes), "node")
+            # Whoever lost a copy notices, and makes it anew, before the next one goes.
+            self.rest(1.5, 3.0)
+            while any(self.unprotected.values()) and not self.over.is_set():
+                self.rest(0.2, 0.3)
+
+    def trouble_brokers(self) -> None:
+        while not self.over.is_set():
+            at = self.random.randrange(3)
+            match self.random.randrange(4):
+                case 0:
+                    self.fill(at)
+                case 1:
+                    self.befall(self.members[at], "etcd member")
+                case _:
+                    self.befall(self.brokers[at], "broker")
+            self.rest(0.2, 2.0)
+
+    def fill(self, at: int) -> None:
+        """A broker's disk is full for a while."""
+        self.fault("disk full")
+        ballast = self.folder / f"disk{at}" / "ballast"
+        try:
+            with ballast.open("wb") as file:
+                while True:
+                    file.write(bytes(MIB))
+        except OSError:
+            pass
+        self.rest(0.5, 4.0)
+        ballast.unlink(missing_ok=True)
+        if self.members[at].has_ended():
+            self.members[at].start()
+
+    def trouble_clients(self) -> None:
+        """Clients that are short of the pool for moments, and clients that die."""
+        while not self.over.is_set():
+            if self.random.randrange(2):
+                host = self.hosts[self.random.choice(["c0", "c1"])]
+                self.fault("client cut off")
+                host.cut(True)
+                self.rest(0.1, 0.4 * TTL_S)
+                host.cut(False)
+            else:
+                victim = self.client("victim", "c1")
+                self.rest(0.8, 2.0)
+                self.fault("client killed")
+                victim.kill()
+                victim.wait()
+            self.rest(0.5, 2.0)
+
+    def client(self, kind: str, host: str, **more) -> subprocess.Popen:
+        command = [sys.executable, __file__, "--client", kind, "--url", self.url]
+        return self.hosts[host].start(*command, log=self.folder / f"{kind}.log", stdin=subprocess.PIPE, **more)
+
+    def haunt(self) -> None:
+        """Ghosts, one behind the other."""
+        environment = {**os.environ, "ZOMBIE_PLAINTEXT": "1"}
+        brokers = self.url.removeprefix("farpool://")
+        while not self.over.is_set():
+            order = ["ghost", "tcp", brokers, "/dev/null", "4", str(int(GRACE_S * 1000)), str(GHOST_TRIES)]
+            ghost = self.hosts["c1"].start(
+                ZOMBIE, *order, log=self.folder / "ghost.log", stdout=subprocess.PIPE, env=environment
+            )
+            if ghost.stdout.readline().strip() != "leased":
+                # Its node or its broker went under its first steps.
+                ghost.kill()
+                ghost.wait()
+                self.count("ghosts that could not begin")
+                continue
+            self.rest(0.0, 0.5)
+            self.fault("client stopped")
+            ghost.send_signal(signal.SIGSTOP)
+            time.sleep(TTL_S + GRACE_S + 0.5)
+            ghost.send_signal(signal.SIGCONT)
+            for line in ghost.stdout:
+                words = line.split(maxsplit=2)
+                if words[0] == "count":
+                    self.count(words[2].strip(), int(words[1]))
+            ghost.wait()
+
+    def work(self, kind: str, host: str) -> None:
+        """A client that must not notice anything. Ends when its input does."""
+        client = self.client(kind, host, stdout=subprocess.PIPE)
+        threading.Thread(target=lambda: (self.over.wait(), client.stdin.close()), daemon=True).start()
+        for line in client.stdout:
+            told = json.loads(line)
+            if told["what"] == UNPROTECTED:
+                self.unprotected[kind] = told["times"]
+                continue
+            self.count(told["what"], told["times"])
+            if told.get("text"):
+                self.fail(f"{told['what']}: {told['text']}")
+        if client.wait() != 0:
+            self.fail(f"client {kind} ended with {client.returncode}; see {self.folder / (kind + '.log')}")
+
+
+def say(what: str, times: int, text: str = "") -> None:
+    # One write: a client says things from two threads.
+    sys.stdout.write(json.dumps({"what": what, "times": times, "text": text}) + "\n")
+    sys.stdout.flush()
+
+
+def connect(url: str):
+    import farpool
+
+    pool = farpool.connect(url, transport="tcp", plaintext=True, protection="mirror", timeout="1s")
+
+    def tell() -> None:
+        while True:
+            say(UNPROTECTED, pool.stats()["unprotected_bytes"])
+            time.sleep(0.25)
+
+    threading.Thread(target=tell, daemon=True).start()
+    return pool
+
+
+def is_over() -> bool:
+    import select
+
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def spilling_client(url: str) -> None:
+    import duckdb
+
+    import farpool.duckdb
+
+    query = f"""
+    SELECT sum(place * (weight % 1000)), max(length(padding))
+    FROM (SELECT row_number() OVER (ORDER BY weight, padding) AS place, weight, padding
+          FROM (SELECT hash(i) AS weight, repeat('y', 40) || hash(i + 1) AS padding FROM range({ROWS}) t(i)))
+    """
+    with duckdb.connect(config={"temp_directory": ""}) as con:
+        wanted = con.execute(query).fetchall()
+    pool = connect(url)
+    while not is_over():
+        before = pool.stats()["bytes_written"]
+        with duckdb.connect(config={"memory_limit": "40MB", "threads": 1, "preserve_insertion_order": "false"}) as con:
+            try:
+                farpool.duckdb.attach(con, pool)
+                found = con.execute(query).fetchall()
+            except Exception as error:
+                say("queries that failed", 1, str(error)[:500])
+                continue
+        say("queries", 1)
+        say("bytes spilled", pool.stats()["bytes_written"] - before)
+        if found != wanted:
+            say("wrong answers", 1, f"{found} and not {wanted}")
+    pool.close()
+
+
+def writing_client(url: str) -> None:
+    pool = connect(url)
+    chance = random.Random(1)
+    block, blocks, files = 64 << 10, 64, 4
+    held = [pool.create(f"file {at}") for at in range(files)]
+    stamps = [[None] * blocks for _ in range(files)]
+    done, stamp = 0, 0
+    while not is_over():
+        for _ in range(64):
+            file, at = chance.randrange(files), chance.randrange(blocks)
+            try:
+                if stamps[file][at] is None or chance.randrange(2):
+                    stamp += 1
+                    held[file].write_at(at * block, stamp.to_bytes(8, "little") * (block // 8))
+                    stamps[file][at] = stamp
+                else:
+                    found = bytes(held[file].read_at(at * block, block))
+                    if found != stamps[file][at].to_bytes(8, "little") * (block // 8):
+                        say(
+                            "wrong bytes",
+                            1,
+                            f"block {at} of file {file}: {found[:8]!r}, {stamps[file][at]} was written",
+                        )
+            except Exception as error:
+                say("operations that failed", 1, str(error)[:500])
+                stamps[file][at] = None
+            done += 1
+        say("file operations", done)
+        done = 0
+    pool.close()
+
+
+def victim_client(url: str) -> None:
+    pool = connect(url)
+    file = pool.create("victim")
+    while True:
+        file.write_at(0, bytes(4 * MIB))
+
+
+def leaked_bytes(url: str) -> int:
+    """What is held when all clients are gone for so long that nothing may be."""
+    import farpool
+
+    with farpool.connect(url, transport="tcp", plaintext=True, timeout="5s") as pool:
+        return pool.status()["leased_bytes"]
+
+
+def await_pool(pool: Pool) -> None:
+    import farpool
+
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            with farpool.connect(pool.url, transport="tcp", plaintext=True) as session:
+                if sum(node["alive"] for node in session.status()["nodes"]) == 4:
+                    return
+        except farpool.Error:
+            pass
+        time.sleep(0.2)
+    sys.exit(f"the pool does not come up; see {pool.folder}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="of the choice of faults; default: the time")
+    parser.add_argument("--json", type=Path, help="a file for what was counted")
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.client:
+        {"spilling": spilling_client, "writing": writing_client, "victim": victim_client}[args.client](args.url)
+        return 0
+    if os.geteuid() != 0:
+        sys.exit("network namespaces need root")
+    seed = args.seed if args.seed is not None else int(time.time())
+    folder = Path(tempfile.mkdtemp(prefix="farpool-chaos-"))
+    pool = Pool(folder, seed)
+    try:
+        await_pool(pool)
+        works = [threading.Thread(target=pool.work, args=one) for one in (("spilling", "c0"), ("writing", "c1"))]
+        troubles = [pool.trouble_nodes, pool.trouble_brokers, pool.trouble_clients, pool.haunt, pool.haunt]
+        troubles = [threading.Thread(target=one) for one in troubles]
+        for thread in works + troubles:
+            thread.start()
+        begun = time.monotonic()
+        while (left := args.minutes * 60 - (time.monotonic() - begun)) > 0:
+            time.sleep(min(left, 10))
+            if sys.stderr.isatty() or int(left) % 60 < 10:
+                faults, queries = sum(pool.faults.values()), pool.counts["queries"]
+                print(
+                    f"{left:5.0f} s left: {faults} faults, {queries} queries, {len(pool.failures)} failures",
+                    file=sys.stderr,
+                )
+        pool.over.set()
+        for thread in troubles + works:
+            thread.join()
+        for server in pool.members + pool.brokers + pool.nodes:
+            if server.has_ended():
+                server.start()
+        await_pool(pool)
+        time.sleep(TTL_S + GRACE_S + 1)
+        leaked = leaked_bytes(pool.url)
+    finally:
+        pool.over.set()
+        pool.close()
+    counts, faults = pool.counts, pool.faults
+    stale = {what: times for what, times in counts.items() if what.startswith("stale")}
+    accepted = sum(times for what, times in counts.items() if what.startswith("wrong: "))
+    figures = {
+        "minutes": args.minutes,
+        "seed": seed,
+        "faults": dict(sorted(faults.items())),
+        "faults in all": sum(faults.values()),
+        "queries": counts["queries"],
+        "queries that failed": counts["queries that failed"],
+        "wrong answers": counts["wrong answers"],
+        "bytes spilled": counts["bytes spilled"],
+        "file operations": counts["file operations"],
+        "operations that failed": counts["operations that failed"],
+        "wrong bytes": counts["wrong bytes"],
+        "stale operations tried": sum(stale.values()) + accepted,
+        "stale operations": stale,
+        "stale operations accepted": accepted,
+        "leaked bytes": leaked,
+    }
+    for what, value in figures.items():
+        print(f"{what:28} {value}")
+    for failure in pool.failures[:20]:
+        print(f"failure: {failure}")
+    if args.json:
+        args.json.write_text(json.dumps({**figures, "failures": pool.failures}, indent=1))
+    is_good = not (pool.failures or accepted or leaked)
+    if is_good:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        print(f"what the processes said is in {folder}")
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
