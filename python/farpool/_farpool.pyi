@@ -159,6 +159,8 @@ class PoolStatus(TypedDict):
     """The pool as its broker sees it."""
 
     url: str
+    term: int
+    """The life of its broker: greater with each start, and with each of several brokers that comes to lead."""
     nodes: list[NodeStatus]
     """Nodes that are serving; a lost node leaves this list."""
     sessions: int

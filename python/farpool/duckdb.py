@@ -64,6 +64,7 @@ _PREFIX = "farpool://"
 
 # Of what is free on the disk of local copies, DuckDB may fill this much: its own rule for spilling there.
 _DISK_SHARE = 0.9
+_NODES_SECONDS = 10.0
 
 # Attached file systems by the temporary directory each one serves; no two share a directory.
 _attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDictionary()
@@ -111,7 +112,10 @@ def attach(
 
     fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}", protection)
     if max_bytes is None:
-        max_bytes = _room_bytes(pool, fs.protection)
+        # A broker that has just begun hears from its nodes within moments.
+        until = time.monotonic() + _NODES_SECONDS
+        while (max_bytes := _room_bytes(pool, fs.protection)) == 0 and time.monotonic() < until:
+            time.sleep(0.05)
     with con.cursor() as cursor:
         fs._directory_before = _setting(cursor, "temp_directory")
         con.register_filesystem(fs)

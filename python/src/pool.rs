@@ -548,6 +548,7 @@ impl PyPool {
         let status = PyDict::new(py);
         status.set_item("url", self.pool.url())?;
         status.set_item("nodes", nodes)?;
+        status.set_item("term", report.term.0)?;
         status.set_item("sessions", report.sessions)?;
         status.set_item("files", published)?;
         status.set_item("donated_bytes", donated_bytes)?;
