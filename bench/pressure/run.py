@@ -11,6 +11,7 @@ Python from 3.11 on, and a farpool command that was built (FARPOOL_BIN, or the o
 """
 
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -126,6 +128,44 @@ def settled(group: Group, least: int) -> None:
         time.sleep(0.05)
 
 
+class Watch:
+    """What a node holds and what its group has left, again and again, until it is closed."""
+
+    def __init__(self, pid: int, group: Group, args: argparse.Namespace):
+        self.pid, self.group, self.args = pid, group, args
+        self.samples: list[tuple[float, int, int]] = []
+        self.is_over = False
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
+
+    def look(self) -> None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/{self.pid}/statm") as file:
+            while not self.is_over:
+                file.seek(0)
+                held = int(file.read().split()[1]) * page
+                self.samples.append((time.monotonic(), held, self.args.limit - self.group.usage()))
+                time.sleep(0.001)
+
+    def close(self) -> dict:
+        """Milliseconds from when less than the reserve was left until the first byte was back; the largest burst."""
+        self.is_over = True
+        self.thread.join()
+        # A region is the least that goes; smaller changes are the node's own.
+        first = next((at for (_, a, _), (at, b, _) in itertools.pairwise(self.samples) if a - b >= MIB), None)
+        short = next((at for at, _, left in self.samples if left < self.args.reserve), None)
+        best, begun = (0, float("nan")), None
+        for (before, a, _), (at, b, _) in itertools.pairwise(self.samples):
+            if a - b < MIB:
+                begun = None
+                continue
+            begun = begun or (before, a)
+            if begun[1] - b > best[0]:
+                best = (begun[1] - b, (begun[1] - b) / (at - begun[0]))
+        waited = (first - short) * 1e3 if first and short else 0.0
+        return {"waited_ms": waited, "burst_bytes": best[0], "burst_rate": best[1]}
+
+
 def ramp(group: Group, wanted: int, rate: float) -> dict:
     """One ramp: how long the workload's steps took, and whether it came to its end."""
     command = [sys.executable, __file__, "--workload", str(wanted), str(rate)]
@@ -137,13 +177,17 @@ def ramp(group: Group, wanted: int, rate: float) -> dict:
 
 def run(kind: str, ramps: int, args: argparse.Namespace) -> dict:
     found = {"donor": kind, "ramps": 0, "survived": 0, "p50_ms": [], "p99_ms": []}
-    kills = 0
+    given_back = []
+    kills, swapped = 0, swapped_out()
     while found["ramps"] < ramps:
         group = Group(args.limit)
         donor = Donor(kind, group, args)
         try:
             settled(group, min(args.donate, args.limit - args.reserve) * 9 // 10)
+            watch = Watch(donor.processes[-1].pid, group, args) if kind == "node" else None
             one = ramp(group, args.take, args.rate)
+            if watch:
+                given_back.append(watch.close())
             found["ramps"] += 1
             found["survived"] += one["survived"] and donor.is_alive()
             found["p50_ms"].append(statistics.median(one["times"]) * 1e3 if one["times"] else float("nan"))
@@ -156,7 +200,18 @@ def run(kind: str, ramps: int, args: argparse.Namespace) -> dict:
     print(file=sys.stderr)
     for name in ("p50_ms", "p99_ms"):
         found[name] = statistics.median(found[name])
-    return found | {"oom_kills": kills}
+    if given_back:
+        waited = [one["waited_ms"] for one in given_back]
+        found |= {"waited_p50_ms": statistics.median(waited), "waited_most_ms": max(waited)}
+        for name in ("burst_bytes", "burst_rate"):
+            found[name] = statistics.median(one[name] for one in given_back)
+    return found | {"oom_kills": kills, "swapped_pages": swapped_out() - swapped}
+
+
+def swapped_out() -> int:
+    """Pages that this machine has swapped out since it was started."""
+    lines = Path("/proc/vmstat").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("pswpout ")), 0)
 
 
 def alone(ramps: int, args: argparse.Namespace) -> dict:
@@ -209,6 +264,11 @@ def main() -> None:
             f"| {one['donor']} | {one['ramps']} | {one['survived']} | {one['oom_kills']} | {one['p50_ms']:.2f} ms "
             f"| {one['p99_ms']:.2f} ms | {over:.2f} |"
         )
+    node = found[1]
+    waited = f"{node['waited_p50_ms']:.0f} ms (median; at most {node['waited_most_ms']:.0f} ms)"
+    burst = f"{node['burst_bytes'] / MIB:.0f} MiB at {node['burst_rate'] / 2**30:.1f} GiB/s (medians)"
+    print(f"\nafter less than the reserve was left, the node's first byte is back within {waited}; less than 0: before")
+    print(f"its largest burst: {burst}; {node['swapped_pages']} pages were swapped out meanwhile")
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
 

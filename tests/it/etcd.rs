@@ -1,5 +1,6 @@
 //! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
 
+use crate::certificates::{Ca, Issued, Wish};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -31,6 +32,8 @@ struct Member {
 pub struct Cluster {
     members: Vec<Member>,
     folder: tempfile::TempDir,
+    /// Speaks TLS with clients whom this one has signed.
+    is_tls: bool,
 }
 
 impl Cluster {
@@ -43,9 +46,23 @@ impl Cluster {
             process: None,
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let mut cluster = Cluster { members: (0..count).map(member).collect(), folder };
+        let mut cluster = Cluster { members: (0..count).map(member).collect(), folder, is_tls: false };
         (0..count).for_each(|index| cluster.start_member(index));
         cluster.await_writes();
+        cluster
+    }
+
+    /// One member that speaks TLS, with whom this authority has signed.
+    pub fn start_tls(ca: &Ca) -> Cluster {
+        let (clients, peers) = (free_address(), free_address());
+        let member = Member { name: "e0".to_owned(), clients, peers, process: None };
+        let folder = tempfile::tempdir().expect("a folder");
+        let Issued { cert, key } = ca.issue(&Wish { names: &["127.0.0.1"], days: (-1, 1) });
+        for (file, text) in [("ca.pem", &ca.pem), ("cert.pem", &cert), ("key.pem", &key)] {
+            std::fs::write(folder.path().join(file), text).expect("written");
+        }
+        let mut cluster = Cluster { members: vec![member], folder, is_tls: true };
+        cluster.start_member(0);
         cluster
     }
 
@@ -54,9 +71,16 @@ impl Cluster {
         let all: Vec<String> =
             self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peers)).collect();
         let member = &mut self.members[index];
-        let (clients, peers) = (format!("http://{}", member.clients), format!("http://{}", member.peers));
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let (clients, peers) = (format!("{scheme}://{}", member.clients), format!("http://{}", member.peers));
+        let file = |name: &str| self.folder.path().join(name).display().to_string();
         let folder = self.folder.path().join(&member.name);
-        let process = Command::new(program())
+        let mut command = Command::new(program());
+        if self.is_tls {
+            command.args(["--cert-file", &file("cert.pem"), "--key-file", &file("key.pem")]);
+            command.args(["--client-cert-auth", "--trusted-ca-file", &file("ca.pem")]);
+        }
+        let process = command
             .args(["--name", &member.name, "--data-dir", &folder.display().to_string()])
             .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
@@ -94,7 +118,7 @@ impl Cluster {
     /// Where it is, for a broker.
     pub fn url(&self) -> String {
         let members: Vec<String> = self.members.iter().map(|member| member.clients.to_string()).collect();
-        format!("etcd://{}", members.join(","))
+        format!("{}://{}", if self.is_tls { "etcds" } else { "etcd" }, members.join(","))
     }
 
     pub fn signal(&self, index: usize, signal: Signal) {

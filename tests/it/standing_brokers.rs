@@ -3,13 +3,14 @@
 #[path = "../../crates/broker/tests/contract/mod.rs"]
 mod contract;
 
+use crate::certificates::{Ca, Issued, Wish};
 use crate::etcd::{Cluster, Way, free_address};
 use crate::processes::{Process, until};
 use contract::{conformance, load};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection};
 use farpool_broker::election::{Electorate, Lead, Won};
 use farpool_broker::stores::Store;
-use farpool_etcd::{Etcd, EtcdAddress};
+use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
 use farpool_lease::broker::Record;
 use farpool_wire::Term;
 use rustix::process::Signal;
@@ -78,6 +79,45 @@ fn lead_without_a_sign_of_life_goes_to_another() {
     let (_next, _) = win(&other);
     assert!(!lead.keep().expect("etcd answers"));
     store.commit(&[Record::Term(Term(3))]).expect_err("another leads");
+}
+
+#[test]
+fn cluster_that_speaks_tls_is_led_by_whom_it_trusts_and_trusted_only_if_its_authority_is() {
+    let ca = Ca::new();
+    let cluster = Cluster::start_tls(&ca);
+    let address = EtcdAddress::parse(&cluster.url()).expect("of etcd").expect("an address");
+    let with = |trusted: &Ca, own: &Ca| {
+        let Issued { cert, key } = own.issue(&Wish { names: &["broker.test"], days: (-1, 1) });
+        let identity = Some((cert.into_bytes(), key.into_bytes()));
+        let tls = EtcdTls { ca: trusted.pem.clone().into_bytes(), identity };
+        Etcd::new(&address, Some(&tls), "test").expect("good certificates").lasts_seconds(2)
+    };
+    let (_lead, mut store) = win(&with(&ca, &ca));
+    store.commit(&[Record::Term(Term(5))]).expect("it leads");
+    assert_eq!(load(&*store).term, Term(5));
+    let other = Ca::new();
+    for (trusted, own) in [(&other, &ca), (&ca, &other)] {
+        let error = with(trusted, own).campaign().err().expect("no trust").to_string();
+        assert!(error.contains("etcd at https://"), "{error}");
+    }
+    let error = Etcd::new(&address, None, "test").err().expect("nobody to trust").to_string();
+    assert!(error.contains("etcds:// wants the authority"), "{error}");
+}
+
+#[test]
+fn address_of_a_cluster_is_read_with_or_without_a_prefix_or_refused_by_what_is_wrong_with_it() {
+    let of = |text: &str| EtcdAddress::parse(text).expect("of etcd");
+    let address = of("etcds://a:1,b:2/pools/red/").expect("an address");
+    let members = vec!["a:1".to_owned(), "b:2".to_owned()];
+    assert_eq!(address, EtcdAddress { members, prefix: "pools/red".to_owned(), is_tls: true });
+    assert_eq!(of("etcd://a:1").expect("an address").prefix, "farpool");
+    for (text, wrong) in
+        [("etcd://a", "\"a\""), ("etcd://a:1,b:99999", "b:99999"), ("etcd://", "\"\""), ("etcd://:1", ":1")]
+    {
+        let error = of(text).expect_err("no address");
+        assert!(error.contains(wrong) && error.contains("etcd://HOST:PORT"), "{text}: {error}");
+    }
+    assert!(EtcdAddress::parse("broker.redb").is_none());
 }
 
 /// Three brokers, each with a way of its own to each member of a cluster of three; two nodes.
