@@ -131,14 +131,14 @@ impl Standby {
         &self,
         service: Arc<BrokerService>,
         mut lead: Box<dyn Lead>,
-        mut alive: MonoNs,
+        begun: MonoNs,
         stopped: &Bell,
         told: &impl Fn(&Arc<BrokerService>),
     ) {
         let lasts_ms = lead.lasts_ms();
         let until = |alive: MonoNs| alive.plus_ms(lasts_ms - lasts_ms / MARGIN);
         let host = &*self.host;
-        self.lead(&service, until(alive));
+        self.lead(&service, until(begun));
         told(&service);
         let why = loop {
             host.wait(stopped, 0, host.now().plus_ms(lasts_ms / SIGNS_OF_LIFE));
@@ -150,14 +150,10 @@ impl Standby {
             }
             let asked = host.now();
             match lead.keep() {
-                Ok(true) => {
-                    alive = asked;
-                    self.lead(&service, until(alive));
-                }
+                Ok(true) => self.lead(&service, until(asked)),
                 Ok(false) => break Some("its lead was given up".to_owned()),
-                // As long as it may lead, it tries on.
-                Err(_) if host.now() < until(alive) => {}
-                Err(error) => break Some(error.to_string()),
+                // Nobody may have won meanwhile: if so, it leads on when that is found out. Until then it sends others away.
+                Err(_) => {}
             }
         };
         self.step_down();

@@ -1,7 +1,7 @@
 //! The broker at work: requests in, decisions under one lock, records committed, replies out.
 
 use crate::election::{Electorate, Standby};
-use crate::stores::{Store, StoreError};
+use crate::stores::Store;
 use farpool_lease::broker::Record;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_transport::tcp::{self, Listening};
@@ -11,6 +11,7 @@ use farpool_wire::data::Span;
 use farpool_wire::{Code, Name, Opcode, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -30,8 +31,6 @@ enum Role {
 struct Core {
     leases: BrokerLeases,
     store: Box<dyn Store>,
-    /// Once a commit has failed, memory and store may differ: nothing is answered until a restart.
-    failure: Option<StoreError>,
 }
 
 /// What answers a broker's peers, without a listener.
@@ -39,6 +38,8 @@ pub struct BrokerService {
     host: Arc<dyn Host>,
     /// Held until what was decided is in the store.
     core: Turn<Core>,
+    /// Once a commit has failed, memory and store may differ: nothing is answered any more.
+    has_failed: AtomicBool,
 }
 
 /// The tenant that a connection proves.
@@ -68,7 +69,11 @@ impl BrokerService {
         let mut records = Vec::new();
         let leases = BrokerLeases::start(host.now(), settings, durable, key, &mut records);
         store.commit(&records).map_err(io::Error::other)?;
-        Ok(BrokerService { host, core: Turn::new(Core { leases, store, failure: None }) })
+        Ok(BrokerService {
+            host,
+            core: Turn::new(Core { leases, store }),
+            has_failed: AtomicBool::new(false),
+        })
     }
 
     /// This life of the broker.
@@ -78,7 +83,7 @@ impl BrokerService {
 
     /// Whether its store failed: it answers nothing more then.
     pub fn has_failed(&self) -> bool {
-        self.core().failure.is_some()
+        self.has_failed.load(Ordering::Acquire)
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
@@ -185,7 +190,13 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
 }
 
 impl Core {
-    fn answer(&mut self, host: &dyn Host, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+    fn answer(
+        &mut self,
+        host: &dyn Host,
+        failed: &AtomicBool,
+        peer: &Peer,
+        request: Request,
+    ) -> Result<Reply, Refusal> {
         let (now, tenant) = (host.now(), &tenant_of(peer));
         let leases = &mut self.leases;
         leases.tick(now);
@@ -226,8 +237,11 @@ impl Core {
             && !mutant!(AnsweredBeforeStored)
             && let Err(error) = self.store.commit(&records)
         {
-            host.say(&format!("farpool broker: {error}. Nothing more is answered until it is restarted."));
-            self.failure = Some(error);
+            host.say(&format!(
+                "farpool broker: {error}. Nothing more is answered in term {}.",
+                self.leases.term()
+            ));
+            failed.store(true, Ordering::Release);
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
         Ok(answer)
@@ -240,10 +254,10 @@ impl Service for BrokerService {
             check_permitted(identity, &request)?;
         }
         let mut core = self.core();
-        if core.failure.is_some() {
+        if self.has_failed() {
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
-        core.answer(&*self.host, peer, request)
+        core.answer(&*self.host, &self.has_failed, peer, request)
     }
 
     fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {

@@ -8,8 +8,8 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Giving it up is worth waiting so long.
-const RESIGNING: Duration = Duration::from_millis(500);
+/// Giving it up is worth waiting so long: a cluster that is back by then need not wait for the lease to end.
+const RESIGNING: Duration = Duration::from_secs(3);
 
 pub(crate) struct EtcdLead {
     pub(crate) gateway: Arc<Gateway>,
