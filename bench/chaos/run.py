@@ -257,7 +257,7 @@ class Pool:
         while not self.over.is_set():
             self.befall(self.random.choice(self.nodes), "node")
             # Whoever lost a copy notices, and makes it anew, before the next one goes.
-            self.rest(1.5, 3.0)
+            self.rest(7.0, 9.0)
             while any(self.unprotected.values()) and not self.over.is_set():
                 self.rest(0.2, 0.3)
 

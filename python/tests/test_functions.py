@@ -75,7 +75,7 @@ def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nod
 
 def test_bad_arguments_are_named(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
     for wrong, match in [
-        ({"place": "moon"}, "auto, ship or fetch"),
+        ({"place": "moon"}, "auto, ship, fetch or split"),
         ({"deadline": "2h"}, "2h"),
         ({"output_size": "1GiB"}, "251658240"),
         ({"columns": ["a"]}, "a far file has none"),
