@@ -13,9 +13,11 @@ node has many regions leased, and the time until another's status shows all of t
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import threading
 import time
+import urllib.request
 from statistics import median
 
 from local import Etcd, Farpool, free_port, quantile, wait
@@ -88,20 +90,20 @@ def main() -> None:
         for name, size in sizes
     ]
 
-    def leads(address: str) -> bool:
-        try:
-            with farpool.connect(f"farpool://{address}", timeout="300ms"):
-                return True
-        except farpool.Error:
-            return False
-
     def leader() -> int:
+        """Which broker leads, as etcd has it."""
         found = []
-        wait(
-            lambda: found.extend(at for at in range(3) if brokers[at].process and leads(addresses[at])) or found,
-            60,
-            "a leader",
-        )
+
+        def look() -> bool:
+            key = {"key": base64.b64encode(b"farpool/leader").decode()}
+            request = urllib.request.Request(f"http://{etcd.members[0]}/v3/kv/range", json.dumps(key).encode())
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                at = addresses.index(base64.b64decode(json.load(answer)["kvs"][0]["value"]).decode())
+            if brokers[at].process:
+                found.append(at)
+            return bool(found)
+
+        wait(look, 60, "a leader")
         return found[0]
 
     try:
