@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How long a pool is without a leader, what its clients notice, and how soon a new leader knows what there is.
 
-    bench/brokers/failover.py                          # 50 kills, 5 minutes without any broker, 10,000 regions
-    bench/brokers/failover.py --kills 5 --gone 10 --regions 1000
+    bench/brokers/failover.py        # 50 kills, 10 machines stopped, 5 minutes without any broker, 10,000 regions
+    bench/brokers/failover.py --kills 5 --machines 2 --gone 10 --regions 1000
 
 An etcd cluster of three members, three brokers and two nodes, all on loopback; a client of this process moves data all
 the while. The broker that leads is killed (SIGKILL), and the time until the client has an answer of another leader is
-taken; then the killed one is started again. With all brokers killed, data goes on. Last, the leader is killed while one
+taken; then the killed one is started again. Then the same with a machine that stops (SIGSTOP), as far as that can be had
+on loopback: the broker that leads and the member of etcd that leads, at once. With all brokers killed, data goes on. Last, the leader is killed while one
 node has many regions leased, and the time until another's status shows all of them is taken.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import signal
 import threading
 import time
 import urllib.request
@@ -58,6 +60,7 @@ class Load:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--machines", type=int, default=10, help="times that both leaders stop at once")
     parser.add_argument("--gone", type=float, default=300, help="seconds without any broker")
     parser.add_argument("--regions", type=int, default=10_000, help="of 1 MiB, leased while the leader is killed")
     parser.add_argument("--json", help="a file for what was found")
@@ -98,7 +101,8 @@ def main() -> None:
             key = {"key": base64.b64encode(b"farpool/leader").decode()}
             request = urllib.request.Request(f"http://{etcd.members[0]}/v3/kv/range", json.dumps(key).encode())
             with urllib.request.urlopen(request, timeout=5) as answer:
-                at = addresses.index(base64.b64decode(json.load(answer)["kvs"][0]["value"]).decode())
+                value = base64.b64decode(json.load(answer)["kvs"][0]["value"]).decode()
+            at = addresses.index(value.splitlines()[0])
             if brokers[at].process:
                 found.append(at)
             return bool(found)
@@ -118,6 +122,18 @@ def main() -> None:
             times.append(wait(lambda before=term: pool.status()["term"] > before, 60, "another leader"))
             brokers[at].start()
             print(f"kill {number + 1}: {times[-1]:.2f} s", flush=True)
+        machines = []
+        for number in range(args.machines):
+            stopped = [brokers[leader()].process, etcd.processes[etcd.leader()]]
+            term = pool.status()["term"]
+            for process in stopped:
+                process.send_signal(signal.SIGSTOP)
+            machines.append(wait(lambda before=term: pool.status()["term"] > before, 60, "another leader"))
+            for process in stopped:
+                process.send_signal(signal.SIGCONT)
+            print(f"machine {number + 1}: {machines[-1]:.2f} s", flush=True)
+            # Three members again, before one of them goes.
+            wait(etcd.is_whole, 60, "all members of etcd")
         for broker in brokers:
             broker.kill()
         before, failed_before = load.operations, len(load.failures)
@@ -143,6 +159,8 @@ def main() -> None:
     figures = {
         "kills": args.kills,
         "without a leader, s": {"median": median(times), "p99": quantile(times, 0.99), "most": max(times)},
+        "machines": args.machines,
+        "both leaders stopped, s": {"median": median(machines or [0]), "most": max(machines, default=0)},
         "without any broker, s": args.gone,
         "operations meanwhile": gone[0],
         "of them failed": gone[1],

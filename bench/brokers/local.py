@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import socket
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache" / "farpool" / "target"))
@@ -43,6 +46,24 @@ class Etcd:
     @property
     def url(self) -> str:
         return "etcd://" + ",".join(self.members)
+
+    def leader(self) -> int:
+        """Which member leads the others, as whoever runs says."""
+        for at, member in enumerate(self.members):
+            request = urllib.request.Request(f"http://{member}/v3/maintenance/status", b"{}")
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=1) as answer:
+                status = json.load(answer)
+                if status.get("leader") == status["header"]["member_id"]:
+                    return at
+        raise RuntimeError("no member of the cluster leads")
+
+    def is_whole(self) -> bool:
+        """Whether each member knows of a leader and has what was agreed."""
+        for member in self.members:
+            with urllib.request.urlopen(f"http://{member}/health", timeout=1) as answer:
+                if json.load(answer)["health"] != "true":
+                    return False
+        return True
 
     def close(self) -> None:
         for process in self.processes:

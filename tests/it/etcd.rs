@@ -136,6 +136,34 @@ impl Cluster {
         }
     }
 
+    /// Kills the member that leads the others, once there is one; which one that was.
+    pub fn kill_leader(&mut self) -> usize {
+        let begun = Instant::now();
+        loop {
+            let leads = |member: &&Member| {
+                let status = post(member.clients, "/v3/maintenance/status", "{}").unwrap_or_default();
+                let of = |field: &str| Some(status.split_once(field)?.1.split('"').nth(1)?.to_owned());
+                of("\"leader\":").is_some_and(|leader| of("\"member_id\":") == Some(leader))
+            };
+            let running = self.members.iter().filter(|member| member.process.is_some());
+            if let Some(name) = running.into_iter().find(leads).map(|member| member.name.clone()) {
+                let index =
+                    self.members.iter().position(|member| member.name == name).expect("it is of them");
+                self.kill(index);
+                return index;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no member leads");
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+
+    /// How many leases live, as the first member that runs has it.
+    pub fn leases(&self) -> usize {
+        let member = self.members.iter().find(|member| member.process.is_some()).expect("one runs");
+        let answer = post(member.clients, "/v3/lease/leases", "{}").expect("etcd answers");
+        answer.matches("\"ID\":").count()
+    }
+
     /// Ends the lead of whoever has it, as an operator could, or etcd itself before its time.
     pub fn revoke_lead(&self, prefix: &str) {
         let key = encoded(&format!("{prefix}/leader"));

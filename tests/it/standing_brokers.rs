@@ -82,6 +82,33 @@ fn lead_without_a_sign_of_life_goes_to_another() {
 }
 
 #[test]
+fn change_of_etcds_own_leader_prolongs_the_lead_of_one_that_lives_and_of_nobody_else() {
+    let mut cluster = Cluster::start(3);
+    let lasts = Duration::from_secs(6);
+    let etcd = |cluster: &Cluster| etcd(cluster).lasts_seconds(lasts.as_secs());
+    let (one, other) = (etcd(&cluster), etcd(&cluster));
+    let (mut lead, _store) = win(&one);
+    let killed = cluster.kill_leader();
+    // Until etcd has a leader again nobody is answered.
+    let begun = Instant::now();
+    while lead.keep().is_err() || other.campaign().is_err() {
+        assert!(begun.elapsed() < PATIENCE, "etcd does not answer");
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < lasts {
+        assert!(lead.keep().expect("etcd answers"), "it lives");
+        assert!(other.campaign().expect("etcd answers").is_none(), "one leads");
+        std::thread::park_timeout(Duration::from_millis(200));
+    }
+    cluster.start_member(killed);
+    cluster.await_writes();
+    cluster.kill_leader();
+    let _next = win(&other);
+    assert_eq!(cluster.leases(), 2, "the lease of the one that was given up lives on");
+    assert!(!lead.keep().expect("etcd answers"), "another leads");
+}
+
+#[test]
 fn cluster_that_speaks_tls_is_led_by_whom_it_trusts_and_trusted_only_if_its_authority_is() {
     let ca = Ca::new();
     let cluster = Cluster::start_tls(&ca);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
-/// A member is waited for no longer than this, as there are others.
+/// A member is waited for no longer than this, and no longer than leaves time for each, as there are others.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// Pause before a member is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -65,13 +65,14 @@ impl Gateway {
     /// Asks one member after the other until one answers. What is asked may be carried out several times.
     pub(crate) fn call(&self, what: &str, body: &Value, patience: Duration) -> Result<Value, StoreError> {
         let until = Instant::now() + patience;
+        let attempt = (patience / self.members.len() as u32).min(ATTEMPT);
         let body = body.to_string();
         let mut tried = 0;
         loop {
             let now = self.now.load(Ordering::Relaxed);
             let member = &self.members[now % self.members.len()];
             let left = until.saturating_duration_since(Instant::now());
-            match self.ask(member, what, &body, left.min(ATTEMPT).max(PAUSE)) {
+            match self.ask(member, what, &body, left.min(attempt).max(PAUSE)) {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Refused(why)) => return Err(StoreError(format!("etcd at {member}: {why}"))),
                 Err(Failed::Again(why)) => {

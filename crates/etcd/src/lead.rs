@@ -1,6 +1,7 @@
 //! The lead: a key of etcd's that is there for as long as its lease is kept, if nobody takes it away.
 
 use crate::gateway::Gateway;
+use crate::suspicion::Shown;
 use crate::{encoded, number};
 use farpool_broker::election::Lead;
 use farpool_broker::stores::StoreError;
@@ -19,6 +20,8 @@ pub(crate) struct EtcdLead {
     /// The lease that it goes with.
     pub(crate) lease: i64,
     pub(crate) seconds: u64,
+    /// What the key says.
+    pub(crate) shown: Shown,
 }
 
 impl Lead for EtcdLead {
@@ -27,14 +30,30 @@ impl Lead for EtcdLead {
     }
 
     fn keep(&mut self) -> Result<bool, StoreError> {
-        // One try on each of three members within what is left of it.
+        // Each member can be tried once within what is left of it.
         let patience = Duration::from_millis(self.lasts_ms() / 3);
+        let key = encoded(self.key.as_bytes());
         // The key may have gone while its lease lives on, and another may have been elected: nodes that report to a leader of
         // whom nobody else knows would hear nothing of the pool any more.
-        let found =
-            self.gateway.call("kv/range", &json!({ "key": encoded(self.key.as_bytes()) }), patience)?;
+        let found = self.gateway.call("kv/range", &json!({ "key": key }), patience)?;
         if number(&found["kvs"][0]["create_revision"])? != self.revision {
             return Ok(false);
+        }
+        let raft_term = number(&found["header"]["raft_term"])?;
+        if raft_term > self.shown.raft_term {
+            let shown = Shown { raft_term, ..self.shown.clone() };
+            let lease = self.lease.to_string();
+            let while_ours = json!({
+                "compare": [{
+                    "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": self.revision.to_string(),
+                }],
+                "success": [{ "request_put": { "key": key, "value": encoded(&shown.encode()), "lease": lease } }],
+            });
+            let answer = self.gateway.call("kv/txn", &while_ours, patience)?;
+            if answer["succeeded"].as_bool() != Some(true) {
+                return Ok(false);
+            }
+            self.shown = shown;
         }
         let kept =
             self.gateway.call("lease/keepalive", &json!({ "ID": self.lease.to_string() }), patience)?;

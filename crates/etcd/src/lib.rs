@@ -11,6 +11,7 @@
 mod gateway;
 mod lead;
 mod store;
+mod suspicion;
 
 pub use gateway::EtcdTls;
 pub use store::EtcdStore;
@@ -22,8 +23,9 @@ use farpool_broker::stores::StoreError;
 use gateway::Gateway;
 use lead::EtcdLead;
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use suspicion::{Shown, Sight, Suspicion};
 
 /// Where the keys of a pool are, if nothing else is said.
 pub const PREFIX: &str = "farpool";
@@ -81,6 +83,7 @@ pub struct Etcd {
     keys: Keys,
     name: String,
     lasts_seconds: u64,
+    suspicion: Mutex<Suspicion>,
 }
 
 /// The keys of a pool.
@@ -136,7 +139,13 @@ impl Etcd {
     pub fn new(address: &EtcdAddress, tls: Option<&EtcdTls>, name: &str) -> Result<Etcd, StoreError> {
         let gateway = Arc::new(Gateway::new(address, tls)?);
         let keys = Keys { prefix: address.prefix.clone() };
-        Ok(Etcd { gateway, keys, name: name.to_owned(), lasts_seconds: LEAD_SECONDS })
+        Ok(Etcd {
+            gateway,
+            keys,
+            name: name.to_owned(),
+            lasts_seconds: LEAD_SECONDS,
+            suspicion: Mutex::default(),
+        })
     }
 
     /// A leader that gives no sign of life is given up after so many seconds, or later.
@@ -145,20 +154,46 @@ impl Etcd {
     }
 }
 
+impl Etcd {
+    /// Takes the key of a leader that shows no sign of life after a change of etcd's own leader. Whether it is gone.
+    fn gives_up(&self, found: &Value, raft_term: i64) -> Result<bool, StoreError> {
+        let written = number(&found["mod_revision"])?;
+        let shown = Shown::decode(&decoded(&found["value"])?)?.raft_term;
+        let sight = Sight { written, shown, raft_term };
+        // A leader that lives asks three times meanwhile.
+        let patience = Duration::from_secs(self.lasts_seconds) / 2;
+        let mut suspicion = self.suspicion.lock().unwrap_or_else(PoisonError::into_inner);
+        if !suspicion.look(sight, Instant::now(), patience) {
+            return Ok(false);
+        }
+        let key = &found["key"];
+        let unless_written = json!({
+            "compare": [{ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": written.to_string() }],
+            "success": [{ "request_delete_range": { "key": key } }],
+        });
+        let answer = self.gateway.call("kv/txn", &unless_written, PATIENCE)?;
+        Ok(answer["succeeded"].as_bool() == Some(true))
+    }
+}
+
 impl Electorate for Etcd {
     fn campaign(&self) -> Result<Option<Won>, StoreError> {
         let leader = self.keys.leader();
         let key = encoded(leader.as_bytes());
         let led = self.gateway.call("kv/range", &json!({ "key": key }), PATIENCE)?;
-        if led["kvs"].as_array().is_some_and(|found| !found.is_empty()) {
+        let raft_term = number(&led["header"]["raft_term"])?;
+        if let Some(found) = led["kvs"].as_array().and_then(|found| found.first())
+            && !self.gives_up(found, raft_term)?
+        {
             return Ok(None);
         }
         let granted = self.gateway.call("lease/grant", &json!({ "TTL": self.lasts_seconds }), PATIENCE)?;
         let (lease, seconds) = (number(&granted["ID"])?, number(&granted["TTL"])?);
         let gateway = Arc::clone(&self.gateway);
         let seconds = seconds.max(1) as u64;
-        let mut lead = EtcdLead { gateway, key: leader, revision: 0, lease, seconds };
-        let put = json!({ "key": key, "value": encoded(self.name.as_bytes()), "lease": lease.to_string() });
+        let shown = Shown { name: self.name.clone(), raft_term };
+        let put = json!({ "key": key, "value": encoded(&shown.encode()), "lease": lease.to_string() });
+        let mut lead = EtcdLead { gateway, key: leader, revision: 0, lease, seconds, shown };
         let won = json!({
             "compare": [{ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" }],
             "success": [{ "request_put": put }],

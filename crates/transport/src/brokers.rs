@@ -3,12 +3,14 @@
 use crate::{Dial, Host, Link, LinkError};
 use farpool_wire::{Code, MonoNs};
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Brokers that stand in for each other, at most.
 pub const BROKERS_MAX: usize = 16;
-/// Where there are others to ask, one that does not answer is waited for no longer than this.
-const ATTEMPT_MS: u64 = 2_000;
+/// Where there are others to ask, one that does not answer is waited for no longer than this: at first, and at most. It doubles
+/// with each round in vain, so that a leader that is only slow is heard in the end.
+const ATTEMPT_MS: (u64, u64) = (500, 4_000);
 
 /// `host:port` of each broker, of which one leads at a time.
 ///
@@ -17,7 +19,10 @@ const ATTEMPT_MS: u64 = 2_000;
 #[derive(Debug)]
 pub struct Brokers {
     addresses: Vec<String>,
+    /// Which is asked at present, counted on over all of them.
     now: AtomicUsize,
+    /// How many were waited for in vain since one answered.
+    in_vain: AtomicUsize,
 }
 
 impl Brokers {
@@ -34,7 +39,7 @@ impl Brokers {
         }
         match addresses.iter().find(|address| !is_address(address)) {
             Some(wrong) => Err(format!("{wrong:?} is no address of a broker; HOST:PORT is one")),
-            None => Ok(Brokers { addresses, now: AtomicUsize::new(0) }),
+            None => Ok(Brokers { addresses, now: AtomicUsize::new(0), in_vain: AtomicUsize::new(0) }),
         }
     }
 
@@ -53,28 +58,44 @@ impl Brokers {
         let now = self.now.load(Ordering::Relaxed);
         let address = &self.addresses[now % self.addresses.len()];
         let dialled = host.dial(Dial::Broker { address }, self.until(host, deadline));
-        if dialled.is_err() {
-            self.leave(now);
+        if let Err(error) = &dialled {
+            self.leave(now, error);
         }
         dialled
     }
 
     /// Until when to wait for one of them.
     pub fn until(&self, host: &dyn Host, deadline: MonoNs) -> MonoNs {
-        if self.addresses.len() == 1 { deadline } else { deadline.min(host.now().plus_ms(ATTEMPT_MS)) }
+        if self.addresses.len() == 1 {
+            return deadline;
+        }
+        let rounds = self.in_vain.load(Ordering::Relaxed) / self.addresses.len();
+        let (least, most) = ATTEMPT_MS;
+        deadline.min(host.now().plus_ms(most.min(least << rounds.min(16))))
     }
 
     /// What an answer, or none, says of who is asked next. Whether its connection is of no more use.
     pub fn heard<T>(&self, answer: &Result<T, LinkError>) -> bool {
-        let Err(error) = answer else { return false };
+        let Err(error) = answer else {
+            self.in_vain.store(0, Ordering::Relaxed);
+            return false;
+        };
         let is_over = is_not_leader(error) || !error.link_survives();
         if is_over {
-            self.leave(self.now.load(Ordering::Relaxed));
+            self.leave(self.now.load(Ordering::Relaxed), error);
         }
         is_over
     }
 
-    fn leave(&self, one: usize) {
+    fn leave(&self, one: usize, why: &LinkError) {
+        let timed_out = match why {
+            LinkError::TimedOut => true,
+            LinkError::Cut(error) => error.kind() == ErrorKind::TimedOut,
+            _ => false,
+        };
+        if timed_out {
+            self.in_vain.fetch_add(1, Ordering::Relaxed);
+        }
         // If another thread has gone on already, that is far enough.
         let next = (one + 1) % self.addresses.len();
         let _ = self.now.compare_exchange(one, next, Ordering::Relaxed, Ordering::Relaxed);
