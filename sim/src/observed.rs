@@ -114,16 +114,4 @@ impl Service for ObservedBroker {
         world(|world| world.broker_was_asked(peer, &request));
         self.answer(peer, request)
     }
-
-    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-        self.service.read(span, into)
-    }
-
-    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
-        self.service.write(span, from)
-    }
-
-    fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {
-        self.service.share(attach)
-    }
 }

@@ -8,10 +8,8 @@
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
 use farpool_lease::BrokerSettings;
-use farpool_transport::{Bell, Host, Peer, Service, Shared};
-use farpool_wire::control::Attach;
-use farpool_wire::data::Span;
-use farpool_wire::{Code, MonoNs, Opcode, Refusal, Reply, Request, Term};
+use farpool_transport::{Bell, Host, Peer, Service};
+use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often one that stands by looks whether nobody leads.
@@ -172,17 +170,5 @@ impl Service for Standby {
             Err(refusal) if refusal.code == Code::StoreFailed => Err(NOT_LEADER),
             answer => answer,
         }
-    }
-
-    fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Read as u64))
-    }
-
-    fn write(&self, _span: &Span, _from: &[u8]) -> Result<(), Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Write as u64))
-    }
-
-    fn share(&self, _attach: &Attach) -> Result<Shared, Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Attach as u64))
     }
 }

@@ -5,10 +5,8 @@ use crate::stores::Store;
 use farpool_lease::broker::Record;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_transport::tcp::{self, Listening};
-use farpool_transport::{Bell, Host, Identity, Machine, Peer, Reach, Service, Shared, Turn};
-use farpool_wire::control::Attach;
-use farpool_wire::data::Span;
-use farpool_wire::{Code, Name, Opcode, Refusal, Reply, Request, SessionId, Term, mutant};
+use farpool_transport::{Bell, Host, Identity, Machine, Peer, Reach, Service, Turn};
+use farpool_wire::{Code, Name, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -258,17 +256,5 @@ impl Service for BrokerService {
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
         core.answer(&*self.host, &self.has_failed, peer, request)
-    }
-
-    fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Read as u64))
-    }
-
-    fn write(&self, _span: &Span, _from: &[u8]) -> Result<(), Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Write as u64))
-    }
-
-    fn share(&self, _attach: &Attach) -> Result<Shared, Refusal> {
-        Err(Refusal::new(Code::Unsupported, Opcode::Attach as u64))
     }
 }

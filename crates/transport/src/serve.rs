@@ -57,14 +57,18 @@ pub enum Mappable {
 /// Which of several ranges was refused, and why.
 pub type RefusedAt = (usize, Refusal);
 
-/// What a node or broker does for its peers. Called from many threads at once.
+/// What a node or broker does for its peers. Called from many threads at once. What is not implemented is not supported.
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal>;
     /// Copies the range into the buffer, which is exactly as long.
-    fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal>;
+    fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {
+        Err(Refusal::new(Code::Unsupported, Opcode::Read as u64))
+    }
     /// Copies the bytes, exactly as many as the range, into it.
-    fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal>;
+    fn write(&self, _span: &Span, _from: &[u8]) -> Result<(), Refusal> {
+        Err(Refusal::new(Code::Unsupported, Opcode::Write as u64))
+    }
     /// Whether all of these ranges may be read, or written; if not, which of them, and why.
     fn admits(&self, _spans: &[Span], _writes: bool) -> Result<(), RefusedAt> {
         Err((0, Refusal::new(Code::Unsupported, 0)))
@@ -92,7 +96,9 @@ pub trait Service: Send + Sync + 'static {
         Err((0, Refusal::new(Code::Unsupported, 0)))
     }
     /// Hands out a region to a local peer.
-    fn share(&self, attach: &Attach) -> Result<Shared, Refusal>;
+    fn share(&self, _attach: &Attach) -> Result<Shared, Refusal> {
+        Err(Refusal::new(Code::Unsupported, Opcode::Attach as u64))
+    }
     /// Makes a connection one on which functions are called: what it is told, and who goes on with it from then on.
     fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
