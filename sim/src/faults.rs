@@ -3,11 +3,15 @@
 //! The idea: every fault is a thing that happens in machine rooms, done to the simulated one by a chore, and
 //! most of them leave a second chore in the queue that undoes them.
 
+mod heads;
+mod ways;
+
+pub(crate) use ways::congest;
+
 use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::Trouble;
 use crate::kernel::{MachineId, ProcessId, World, world};
-use crate::net::{CALLER, ConnId};
 use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
 use crate::pressure;
 use crate::profile::{Profile, Theme};
@@ -108,7 +112,7 @@ pub(crate) fn carry_out(chore: Chore) {
             // The newer one may have ended first.
             carry_out(Chore::StartBroker(BROKER_MACHINE));
         }
-        Chore::Mislead(machine) => world(|world| mislead(world, machine)),
+        Chore::Mislead(machine) => world(|world| heads::mislead(world, machine)),
         Chore::Lead(machine) => world(|world| world.net.misled.retain(|misled| *misled != machine)),
         Chore::MendCluster(machine) => world(|world| {
             let now = world.now();
@@ -381,10 +385,10 @@ fn next_fault() {
 fn happen(fault: Fault) {
     match fault {
         Fault::CutConnection | Fault::StallConnection | Fault::SwallowDirection => {
-            world(|world| befall_connection(world, fault));
+            world(|world| ways::befall_connection(world, fault));
         }
         Fault::BlockDirection | Fault::BlockBoth | Fault::Isolate | Fault::SlowPath => {
-            world(|world| befall_path(world, fault));
+            world(|world| ways::befall_path(world, fault));
         }
         Fault::ClientDies | Fault::NodeDies | Fault::BrokerDies => {
             if let Some(process) = world(|world| any_process(world, fault)) {
@@ -447,8 +451,8 @@ fn happen(fault: Fault) {
             world.machines[machine].disk_is_broken = true;
             world.chore_in(ns, Chore::LocalDiskWorks(machine));
         }),
-        Fault::TwoHeads => two_heads(),
-        Fault::ClusterTrouble => world(cluster_trouble),
+        Fault::TwoHeads => heads::two_heads(),
+        Fault::ClusterTrouble => world(heads::cluster_trouble),
     }
 }
 
@@ -515,77 +519,6 @@ fn any_machine(world: &mut World) -> MachineId {
     *world.random.pick(&scope)
 }
 
-fn befall_connection(world: &mut World, fault: Fault) {
-    let scope = scope(world);
-    let is_in_scope = |ends: Option<(ProcessId, ProcessId)>| {
-        let machine_of = |process| world.process(process).machine;
-        ends.is_some_and(|(one, other)| {
-            scope.contains(&machine_of(one)) || scope.contains(&machine_of(other))
-        })
-    };
-    let open: Vec<ConnId> =
-        world.net.open().into_iter().filter(|conn| is_in_scope(world.net.ends_of(*conn))).collect();
-    if open.is_empty() {
-        return;
-    }
-    let conn: ConnId = *world.random.pick(&open);
-    let Some((caller, _)) = world.net.ends_of(conn) else { return };
-    world.tally.fault(word(fault));
-    let way = world.random.below(2) as usize;
-    world.note(caller, word(fault), [way as u64, 0, 0]);
-    match fault {
-        Fault::CutConnection => match world.random.below(3) {
-            // Both ends are told; what is under way is lost.
-            0 => {
-                world.reset_end(conn, CALLER);
-                world.reset_end(conn, 1 - CALLER);
-            }
-            // Only one is: the other may wait for ever, and what goes to it still arrives.
-            _ => world.reset_end(conn, way),
-        },
-        Fault::StallConnection => {
-            let most = world.plan.life_ns().max(1_000 * MS);
-            let ns = world.random.skewed(MS, most);
-            world.delay_direction(conn, way, ns);
-        }
-        _ => world.lose_direction(conn, way),
-    }
-}
-
-fn befall_path(world: &mut World, fault: Fault) {
-    let count = world.machines.len() as u64;
-    let (mut from, mut to) = (any_machine(world), world.random.below(count) as usize);
-    if from == to {
-        return;
-    }
-    if !matches!(fault, Fault::Isolate) && world.random.one_in(2) {
-        (from, to) = (to, from);
-    }
-    let life_ns = world.plan.life_ns();
-    let ns = world.random.skewed(10 * MS, 2 * life_ns);
-    let until = world.now() + ns;
-    world.tally.fault(word(fault));
-    let note = [from as u64, to as u64, ns / MS];
-    world.note(ProcessId(u32::MAX), word(fault), note);
-    match fault {
-        Fault::BlockDirection => world.net.path(from, to).blocked_until = until,
-        Fault::BlockBoth => {
-            world.net.path(from, to).blocked_until = until;
-            world.net.path(to, from).blocked_until = until;
-        }
-        Fault::Isolate => {
-            for other in 0..world.machines.len() {
-                world.net.path(from, other).blocked_until = until;
-                world.net.path(other, from).blocked_until = until;
-            }
-        }
-        _ => {
-            let most = life_ns / 4;
-            world.net.path(from, to).slow_ns = world.random.skewed(MS, most.max(2 * MS));
-        }
-    }
-}
-
 fn befall_clock(world: &mut World, fault: Fault) {
     let machine = any_machine(world);
     let life_ns = world.plan.life_ns();
@@ -638,106 +571,6 @@ fn machine_dies() {
         world.machines[machine].is_up = false;
         world.machines[machine].is_asleep = false;
     });
-}
-
-/// The broker seems dead, and another is started over its disk; but it is not dead.
-fn two_heads() {
-    let older = world(|world| {
-        let [life] = &world.parties.brokers[..] else { return None };
-        let (process, machine, is_ready) = (life.process, life.machine, life.service.is_some());
-        if !is_ready || !world.machines[SPARE_MACHINE].is_up || machine == SPARE_MACHINE {
-            return None;
-        }
-        world.tally.fault(word(Fault::TwoHeads));
-        let life_ns = world.plan.life_ns();
-        if world.random.one_in(2) && world.runs(process) {
-            let ns = world.random.skewed(10 * MS, life_ns);
-            world.freeze(process, true);
-            world.chore_in(ns, Chore::Thaw(process));
-        }
-        for machine in 0..world.machines.len() {
-            if world.random.one_in(2) {
-                let ns = world.random.skewed(10 * MS, life_ns);
-                world.net.misled.push(machine);
-                world.chore_in(ns, Chore::Lead(machine));
-            }
-        }
-        let ns = world.random.range(life_ns / 8, 3 * life_ns).max(100 * MS);
-        world.chore_in(ns, Chore::EndOlder(process));
-        // Nodes come to the older one again after they have been with the newer.
-        for node in 0..world.parties.nodes.len() {
-            for _ in 0..world.random.below(4) {
-                let machine = world.parties.nodes[node].machine;
-                let (from, during) = (world.random.below(ns), world.random.skewed(MS, ns));
-                world.chore_in(from, Chore::Mislead(machine));
-                world.chore_in(from + during, Chore::Lead(machine));
-            }
-        }
-        Some(process)
-    });
-    if older.is_some() {
-        parties::start_broker(SPARE_MACHINE);
-    }
-}
-
-/// The cluster that brokers agree by does what etcd may do.
-fn cluster_trouble(world: &mut World) {
-    if !world.plan.stands {
-        return;
-    }
-    world.tally.fault(word(Fault::ClusterTrouble));
-    let (now, lasts_ns, life_ns) = (world.now(), world.plan.lead_ms * MS, world.plan.life_ns());
-    let machine = if world.random.one_in(2) { BROKER_MACHINE } else { SPARE_MACHINE };
-    let ns = world.random.skewed(10 * MS, life_ns);
-    let trouble = match world.random.below(5) {
-        0 => Trouble::LeasesEnd,
-        1 => Trouble::KeyGoes,
-        2 => Trouble::LeasesBeginAnew,
-        3 => Trouble::Stalls(ns),
-        _ => Trouble::Cuts(machine),
-    };
-    if let Trouble::Cuts(machine) = trouble {
-        world.chore_in(ns, Chore::MendCluster(machine));
-    }
-    world.parties.cluster.befall(now, lasts_ns, trouble);
-}
-
-/// A machine's way to the broker leads to the older of two, and what it had there before is cut.
-fn mislead(world: &mut World, machine: MachineId) {
-    if world.parties.brokers.len() < 2 || world.parties.phase != Phase::Faulty {
-        return;
-    }
-    world.net.misled.push(machine);
-    for conn in world.net.open() {
-        let Some((caller, server)) = world.net.ends_of(conn) else { continue };
-        let is_to_broker = world.parties.brokers.iter().any(|life| life.process == server);
-        if is_to_broker && world.process(caller).machine == machine {
-            world.tally.fault(word(Fault::CutConnection));
-            world.reset_end(conn, CALLER);
-            world.reset_end(conn, 1 - CALLER);
-        }
-    }
-}
-
-/// The way between a process and a node is congested for as long as a few of its questions may take: requests,
-/// or answers, overtake each other, and some come too late.
-pub(crate) fn congest(world: &mut World, process: ProcessId) {
-    let here = world.process(process).machine;
-    let node = world.random.below(world.parties.nodes.len() as u64) as usize;
-    let there = world.parties.nodes[node].machine;
-    let scope = scope(world);
-    let may = world.plan.fault_every_ns > 0 && (scope.contains(&here) || scope.contains(&there));
-    if here == there || !may {
-        return;
-    }
-    let timeout_ns = world.plan.request_timeout_ms * MS;
-    let (from, to) = if world.random.one_in(3) { (there, here) } else { (here, there) };
-    let until = world.now() + world.random.below(4 * timeout_ns);
-    world.tally.fault("congestion");
-    world.note(process, "congestion", [from as u64, to as u64, (until - world.now()) / MS]);
-    let path = world.net.path(from, to);
-    // Just in time, or just too late.
-    (path.congested_until, path.congested_ns) = (until, timeout_ns * 3 / 4);
 }
 
 /// Plans a world's faults and their end.

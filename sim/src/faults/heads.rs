@@ -1,0 +1,86 @@
+//! What befalls whoever leads: two brokers over one disk, and a cluster in trouble by which they agree.
+
+use super::{Chore, Fault, MS, word};
+use crate::electorate::Trouble;
+use crate::kernel::{MachineId, World, world};
+use crate::net::CALLER;
+use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
+
+/// The broker seems dead, and another is started over its disk; but it is not dead.
+pub(super) fn two_heads() {
+    let older = world(|world| {
+        let [life] = &world.parties.brokers[..] else { return None };
+        let (process, machine, is_ready) = (life.process, life.machine, life.service.is_some());
+        if !is_ready || !world.machines[SPARE_MACHINE].is_up || machine == SPARE_MACHINE {
+            return None;
+        }
+        world.tally.fault(word(Fault::TwoHeads));
+        let life_ns = world.plan.life_ns();
+        if world.random.one_in(2) && world.runs(process) {
+            let ns = world.random.skewed(10 * MS, life_ns);
+            world.freeze(process, true);
+            world.chore_in(ns, Chore::Thaw(process));
+        }
+        for machine in 0..world.machines.len() {
+            if world.random.one_in(2) {
+                let ns = world.random.skewed(10 * MS, life_ns);
+                world.net.misled.push(machine);
+                world.chore_in(ns, Chore::Lead(machine));
+            }
+        }
+        let ns = world.random.range(life_ns / 8, 3 * life_ns).max(100 * MS);
+        world.chore_in(ns, Chore::EndOlder(process));
+        // Nodes come to the older one again after they have been with the newer.
+        for node in 0..world.parties.nodes.len() {
+            for _ in 0..world.random.below(4) {
+                let machine = world.parties.nodes[node].machine;
+                let (from, during) = (world.random.below(ns), world.random.skewed(MS, ns));
+                world.chore_in(from, Chore::Mislead(machine));
+                world.chore_in(from + during, Chore::Lead(machine));
+            }
+        }
+        Some(process)
+    });
+    if older.is_some() {
+        parties::start_broker(SPARE_MACHINE);
+    }
+}
+
+/// The cluster that brokers agree by does what etcd may do.
+pub(super) fn cluster_trouble(world: &mut World) {
+    if !world.plan.stands {
+        return;
+    }
+    world.tally.fault(word(Fault::ClusterTrouble));
+    let (now, lasts_ns, life_ns) = (world.now(), world.plan.lead_ms * MS, world.plan.life_ns());
+    let machine = if world.random.one_in(2) { BROKER_MACHINE } else { SPARE_MACHINE };
+    let ns = world.random.skewed(10 * MS, life_ns);
+    let trouble = match world.random.below(5) {
+        0 => Trouble::LeasesEnd,
+        1 => Trouble::KeyGoes,
+        2 => Trouble::LeasesBeginAnew,
+        3 => Trouble::Stalls(ns),
+        _ => Trouble::Cuts(machine),
+    };
+    if let Trouble::Cuts(machine) = trouble {
+        world.chore_in(ns, Chore::MendCluster(machine));
+    }
+    world.parties.cluster.befall(now, lasts_ns, trouble);
+}
+
+/// A machine's way to the broker leads to the older of two, and what it had there before is cut.
+pub(super) fn mislead(world: &mut World, machine: MachineId) {
+    if world.parties.brokers.len() < 2 || world.parties.phase != Phase::Faulty {
+        return;
+    }
+    world.net.misled.push(machine);
+    for conn in world.net.open() {
+        let Some((caller, server)) = world.net.ends_of(conn) else { continue };
+        let is_to_broker = world.parties.brokers.iter().any(|life| life.process == server);
+        if is_to_broker && world.process(caller).machine == machine {
+            world.tally.fault(word(Fault::CutConnection));
+            world.reset_end(conn, CALLER);
+            world.reset_end(conn, 1 - CALLER);
+        }
+    }
+}
