@@ -63,7 +63,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
             continue;
         }
         if let Some(region) = untouched.pop() {
-            node.chores().touches = true;
+            node.chores().touched += 1;
             if !node.leases().is_away(region) {
                 // A region that is in use by now is being touched by its holder.
                 let _ = node.arena.prefault(region);
@@ -72,7 +72,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
             if node.leases().is_away(region) {
                 let _ = node.arena.give_back(region);
             }
-            node.chores().touches = !untouched.is_empty();
+            node.chores().touched += 1;
             continue;
         }
         if sharing_wanted && make_mappable(node) {
@@ -261,12 +261,14 @@ pub fn keep_reserve<M: Memory>(
 ) {
     let region_bytes = node.arena.region_bytes();
     let regions = |bytes: u64| u32::try_from(bytes / region_bytes).unwrap_or(u32::MAX);
+    let mut touched_before = 0;
     while !node.chores().stop {
-        if node.chores().touches {
-            // What falls now falls by this node's own doing.
-            pressure.forget_fall();
-        }
         if let Ok(sample) = source.sample() {
+            let touched = node.chores().touched;
+            if std::mem::replace(&mut touched_before, touched) != touched {
+                // What fell since the last look fell by this node's own doing.
+                pressure.forget_fall();
+            }
             let now = node.host.now();
             // Nobody else changes the limit.
             let (present, surplus) = {

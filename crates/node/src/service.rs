@@ -46,8 +46,8 @@ pub(crate) struct Chores {
     pub(crate) report: bool,
     /// A client on this host has leased: others will, and mappable memory takes time to make.
     pub(crate) sharing_wanted: bool,
-    /// Memory is being touched ahead of its use.
-    pub(crate) touches: bool,
+    /// Regions whose touching ahead of their use has begun, or ended.
+    pub(crate) touched: u64,
     /// The broker has answered this node's first report.
     pub(crate) joined: bool,
     /// The node was told to end once it holds nothing; it does, and the broker knows.
