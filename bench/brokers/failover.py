@@ -6,9 +6,10 @@
 
 An etcd cluster of three members, three brokers and two nodes, all on loopback; a client of this process moves data all
 the while. The broker that leads is killed (SIGKILL), and the time until the client has an answer of another leader is
-taken; then the killed one is started again. Then the same with a machine that stops (SIGSTOP), as far as that can be had
-on loopback: the broker that leads and the member of etcd that leads, at once. With all brokers killed, data goes on. Last, the leader is killed while one
-node has many regions leased, and the time until another's status shows all of them is taken.
+taken; then the killed one is started again. Then the same with a machine that stops (SIGSTOP), as far as that can be
+had on loopback: the broker that leads and the member of etcd that leads, at once. With all brokers killed, data goes
+on. Last, the leader is killed while one node has many regions leased, and the time until another's status shows all of
+them is taken.
 """
 
 from __future__ import annotations
