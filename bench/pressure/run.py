@@ -2,12 +2,14 @@
 """A memory donor and a workload in one memory cgroup: whether the workload gets its memory, and how soon.
 
     bench/pressure/run.py                       # 20 ramps beside a node, and one each beside what does not give back
+    bench/pressure/run.py --rate 1e11           # as fast as the kernel gives memory away
     bench/pressure/run.py --ramps 200 --json FILE
 
 In each ramp, beside a donor that has just been started, the workload takes memory at a rate and ends; it and what the
 donor holds come to more than the cgroup's limit. Donors: `farpool node`; the same with --no-reserve; a file on tmpfs
-of the same size. What was found is in docs/performance.md. Needs Linux, root, cgroups with memory (version 1 or 2),
-Python from 3.11 on, and a farpool command that was built (FARPOOL_BIN, or the one below CARGO_TARGET_DIR).
+of the same size; nobody, every now and then between the ramps beside a node. What was found is in docs/performance.md.
+Needs Linux, root, cgroups with memory (version 1 or 2), Python from 3.11 on, and a farpool command that was built
+(FARPOOL_BIN, or the one below CARGO_TARGET_DIR).
 """
 
 import argparse
@@ -90,7 +92,9 @@ class Donor:
     """What holds memory in the cgroup."""
 
     def __init__(self, kind: str, group: Group, args: argparse.Namespace):
-        self.kind, self.processes, self.file = kind, [], None
+        self.processes, self.file = [], None
+        if kind == "nobody":
+            return
         if kind == "tmpfs":
             # Charged to whoever writes it.
             self.file = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="farpool-pressure-")
@@ -148,7 +152,8 @@ class Watch:
                 time.sleep(0.001)
 
     def close(self) -> dict:
-        """Milliseconds from when less than the reserve was left until the first byte was back; the largest burst."""
+        """Milliseconds from when less than the reserve was left, if it was, until the first byte was back; less than 0:
+        before. The largest burst."""
         self.is_over = True
         self.thread.join()
         # A region is the least that goes; smaller changes are the node's own.
@@ -162,7 +167,7 @@ class Watch:
             begun = begun or (before, a)
             if begun[1] - b > best[0]:
                 best = (begun[1] - b, (begun[1] - b) / (at - begun[0]))
-        waited = (first - short) * 1e3 if first and short else 0.0
+        waited = (first - short) * 1e3 if first and short else None
         return {"waited_ms": waited, "burst_bytes": best[0], "burst_rate": best[1]}
 
 
@@ -175,61 +180,45 @@ def ramp(group: Group, wanted: int, rate: float) -> dict:
     return found | {"survived": process.returncode == 0}
 
 
-def run(kind: str, ramps: int, args: argparse.Namespace) -> dict:
-    found = {"donor": kind, "ramps": 0, "survived": 0, "p50_ms": [], "p99_ms": []}
-    given_back = []
-    kills, swapped = 0, swapped_out()
-    while found["ramps"] < ramps:
-        group = Group(args.limit)
-        donor = Donor(kind, group, args)
-        try:
+def once(kind: str, args: argparse.Namespace) -> dict:
+    """One ramp beside a donor that has just been started, in a group of its own."""
+    group = Group(args.limit)
+    donor = Donor(kind, group, args)
+    try:
+        if kind != "nobody":
             settled(group, min(args.donate, args.limit - args.reserve) * 9 // 10)
-            watch = Watch(donor.processes[-1].pid, group, args) if kind == "node" else None
-            one = ramp(group, args.take, args.rate)
-            if watch:
-                given_back.append(watch.close())
-            found["ramps"] += 1
-            found["survived"] += one["survived"] and donor.is_alive()
-            found["p50_ms"].append(statistics.median(one["times"]) * 1e3 if one["times"] else float("nan"))
-            found["p99_ms"].append(quantile(one["times"], 0.99) * 1e3)
-            kills += group.oom_kills()
-        finally:
-            donor.close()
-            group.close()
-        print(f"\r{kind}: {found['ramps']} of {ramps} ramps", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    for name in ("p50_ms", "p99_ms"):
-        found[name] = statistics.median(found[name])
-    if given_back:
-        waited = [one["waited_ms"] for one in given_back]
-        found |= {"waited_p50_ms": statistics.median(waited), "waited_most_ms": max(waited)}
+        watch = Watch(donor.processes[-1].pid, group, args) if kind == "node" else None
+        found = ramp(group, args.take, args.rate)
+        given_back = watch.close() if watch else {}
+        survived = found["survived"] and donor.is_alive()
+        return {"times": found["times"], "survived": survived, "oom_kills": group.oom_kills()} | given_back
+    finally:
+        donor.close()
+        group.close()
+
+
+def summary(kind: str, ramps: list[dict]) -> dict:
+    """What the ramps beside one kind of donor come to."""
+    found = {"donor": kind, "ramps": len(ramps)}
+    for name in ("survived", "oom_kills"):
+        found[name] = sum(one[name] for one in ramps)
+    for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+        found[name] = statistics.median(quantile(one["times"], share) * 1e3 for one in ramps)
+    watched = [one for one in ramps if "burst_bytes" in one]
+    if watched:
+        waited = [one["waited_ms"] for one in watched if one["waited_ms"] is not None]
+        found["short"] = len(waited)
+        found["waited_p50_ms"] = statistics.median(waited) if waited else None
+        found["waited_most_ms"] = max(waited, default=None)
         for name in ("burst_bytes", "burst_rate"):
-            found[name] = statistics.median(one[name] for one in given_back)
-    return found | {"oom_kills": kills, "swapped_pages": swapped_out() - swapped}
+            found[name] = statistics.median(one[name] for one in watched)
+    return found
 
 
 def swapped_out() -> int:
     """Pages that this machine has swapped out since it was started."""
     lines = Path("/proc/vmstat").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("pswpout ")), 0)
-
-
-def alone(ramps: int, args: argparse.Namespace) -> dict:
-    """The workload with the cgroup to itself."""
-    times = []
-    for _ in range(ramps):
-        group = Group(args.limit)
-        times.append(ramp(group, args.take, args.rate)["times"])
-        group.close()
-    p50, p99 = (statistics.median(quantile(one, share) * 1e3 for one in times) for share in (0.5, 0.99))
-    return {
-        "donor": "nobody",
-        "ramps": ramps,
-        "survived": ramps,
-        "p50_ms": p50,
-        "p99_ms": p99,
-        "oom_kills": 0,
-    }
 
 
 def size(text: str) -> int:
@@ -254,8 +243,17 @@ def main() -> None:
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("a cgroup takes root")
-    found = [alone(min(args.ramps, 10), args), run("node", args.ramps, args)]
-    found += [run(kind, 1, args) for kind in ("node, static", "tmpfs")]
+    swapped, ramps = swapped_out(), {"nobody": [], "node": []}
+    for number in range(args.ramps):
+        # In between, so that both see the same moods of the machine.
+        if number * 20 // args.ramps != (number - 1) * 20 // args.ramps:
+            ramps["nobody"].append(once("nobody", args))
+        ramps["node"].append(once("node", args))
+        print(f"\r{number + 1} of {args.ramps} ramps", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    ramps |= {kind: [once(kind, args)] for kind in ("node, static", "tmpfs")}
+    found = [summary(kind, several) for kind, several in ramps.items()]
+    swapped = swapped_out() - swapped
     print(f"| donor | ramps | both live on | kills | a step of {STEP >> 20} MiB, p50 | p99 | beside nobody |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for one in found:
@@ -265,10 +263,15 @@ def main() -> None:
             f"| {one['p99_ms']:.2f} ms | {over:.2f} |"
         )
     node = found[1]
-    waited = f"{node['waited_p50_ms']:.0f} ms (median; at most {node['waited_most_ms']:.0f} ms)"
-    burst = f"{node['burst_bytes'] / MIB:.0f} MiB at {node['burst_rate'] / 2**30:.1f} GiB/s (medians)"
-    print(f"\nafter less than the reserve was left, the node's first byte is back within {waited}; less than 0: before")
-    print(f"its largest burst: {burst}; {node['swapped_pages']} pages were swapped out meanwhile")
+    if node["short"]:
+        print(
+            f"\nless than the reserve was left in {node['short']} ramps; from then to the node's first byte: ", end=""
+        )
+        print(f"{node['waited_p50_ms']:.0f} ms (median; at most {node['waited_most_ms']:.0f} ms; less than 0: before)")
+    else:
+        print("\nless than the reserve was left in no ramp")
+    print(f"its largest burst: {node['burst_bytes'] / MIB:.0f} MiB at {node['burst_rate'] / 2**30:.1f} GiB/s (medians)")
+    print(f"{swapped} pages were swapped out meanwhile")
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
 
