@@ -90,11 +90,11 @@ impl NodeLeases {
             } else {
                 self.regions[region.0 as usize].state = State::Away;
                 self.away.insert(region);
-                if mutant!(WithdrawnStaysFree) {
-                    self.free.insert(region);
-                }
                 actions.push(Action::GiveBack(region));
             }
+        }
+        if mutant!(WithdrawnStaysFree) {
+            self.free.extend(self.away.iter());
         }
     }
 
