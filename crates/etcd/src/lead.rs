@@ -2,7 +2,7 @@
 
 use crate::gateway::Gateway;
 use crate::suspicion::Shown;
-use crate::{encoded, number};
+use crate::{encoded, is_led, number};
 use farpool_broker::election::Lead;
 use farpool_broker::stores::StoreError;
 use serde_json::json;
@@ -44,9 +44,7 @@ impl Lead for EtcdLead {
             let shown = Shown { raft_term, ..self.shown.clone() };
             let lease = self.lease.to_string();
             let while_ours = json!({
-                "compare": [{
-                    "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": self.revision.to_string(),
-                }],
+                "compare": [is_led(&self.key, self.revision)],
                 "success": [{ "request_put": { "key": key, "value": encoded(&shown.encode()), "lease": lease } }],
             });
             let answer = self.gateway.call("kv/txn", &while_ours, patience)?;

@@ -132,6 +132,14 @@ pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
     }
 }
 
+/// What a leader's transactions compare: whether its key is the one that was made at this revision.
+pub(crate) fn is_led(leader: &str, revision: i64) -> Value {
+    json!({
+        "key": encoded(leader.as_bytes()), "target": "CREATE", "result": "EQUAL",
+        "create_revision": revision.to_string(),
+    })
+}
+
 impl Etcd {
     /// A cluster. `name` is what the leader is called in it, for people who look. Connects when it is asked first.
     ///
@@ -152,9 +160,7 @@ impl Etcd {
     pub fn lasts_seconds(self, seconds: u64) -> Etcd {
         Etcd { lasts_seconds: seconds.max(1), ..self }
     }
-}
 
-impl Etcd {
     /// Takes the key of a leader that shows no sign of life after a change of etcd's own leader. Whether it is gone.
     fn gives_up(&self, found: &Value, raft_term: i64) -> Result<bool, StoreError> {
         let written = number(&found["mod_revision"])?;
@@ -162,8 +168,11 @@ impl Etcd {
         let sight = Sight { written, shown, raft_term };
         // A leader that lives asks three times meanwhile.
         let patience = Duration::from_secs(self.lasts_seconds) / 2;
-        let mut suspicion = self.suspicion.lock().unwrap_or_else(PoisonError::into_inner);
-        if !suspicion.look(sight, Instant::now(), patience) {
+        let is_overdue = {
+            let mut suspicion = self.suspicion.lock().unwrap_or_else(PoisonError::into_inner);
+            suspicion.look(sight, Instant::now(), patience)
+        };
+        if !is_overdue {
             return Ok(false);
         }
         let key = &found["key"];

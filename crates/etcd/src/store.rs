@@ -1,7 +1,7 @@
 //! What a broker keeps, as keys that only the leader of the moment changes.
 
 use crate::gateway::Gateway;
-use crate::{Keys, PATIENCE, decoded, encoded};
+use crate::{Keys, PATIENCE, decoded, encoded, is_led};
 use farpool_broker::stores::{Store, StoreError, decode_file, encode_file};
 use farpool_lease::broker::{Durable, Record};
 use farpool_wire::{FileId, Name, Term, mutant};
@@ -129,10 +129,7 @@ impl Store for EtcdStore {
         let operations: Vec<Value> = words.iter().map(operation).collect();
         let leader = self.keys.leader();
         // Carried out twice, it comes to the same: nobody else has written in between, or it is not carried out.
-        let is_leader = json!({
-            "key": encoded(leader.as_bytes()), "target": "CREATE", "result": "EQUAL",
-            "create_revision": self.revision.to_string(),
-        });
+        let is_leader = is_led(&leader, self.revision);
         let compared = if mutant!(LeadNotCompared) { Vec::new() } else { vec![is_leader] };
         let guarded = json!({ "compare": compared, "success": operations });
         let answer = self.gateway.call("kv/txn", &guarded, PATIENCE)?;

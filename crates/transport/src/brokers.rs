@@ -19,7 +19,7 @@ const ATTEMPT_MS: (u64, u64) = (500, 4_000);
 #[derive(Debug)]
 pub struct Brokers {
     addresses: Vec<String>,
-    /// Which is asked at present, counted on over all of them.
+    /// Which is asked at present.
     now: AtomicUsize,
     /// How many were waited for in vain since one answered.
     in_vain: AtomicUsize,
