@@ -1,0 +1,151 @@
+//! Which version of a file's blocks is meant.
+//!
+//! The idea: a cache keeps versions of blocks that never change, and a file changes. What tells that others changed it is what
+//! `stat` says of it: then all of its blocks have a new version. What is written through the cache gives a new version to the
+//! blocks that it touches, and to no other: one before anything is written, so that nobody finds what was, and one afterwards, so
+//! that nobody finds what was read meanwhile.
+
+use crate::{Times, Version};
+use rustix::fs::Stat;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Coarse clocks of file systems are no coarser than this, with room to spare: Linux's tick is 10 ms at most.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What `stat` says of a file's contents: when they and it changed, in nanoseconds, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `st_mtim`.
+    pub modified_ns: i128,
+    /// `st_ctim`.
+    pub changed_ns: i128,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl From<&Stat> for Identity {
+    fn from(stat: &Stat) -> Identity {
+        let nanos = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Identity {
+            modified_ns: nanos(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: nanos(stat.st_ctime, stat.st_ctime_nsec),
+            size: stat.st_size as u64,
+        }
+    }
+}
+
+/// A file's blocks.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    identity: Identity,
+    version: Version,
+    /// Of blocks that were written through the cache since.
+    written: HashMap<u64, Version>,
+}
+
+impl Blocks {
+    pub(crate) fn new(identity: Identity, version: Version) -> Blocks {
+        Blocks { identity, version, written: HashMap::new() }
+    }
+
+    /// Notes what the file is now. Whether others changed it: then all that is kept of it is of no use.
+    pub(crate) fn see(&mut self, identity: Identity, new_version: impl FnOnce() -> Version) -> bool {
+        if self.identity == identity {
+            return false;
+        }
+        *self = Blocks::new(identity, new_version());
+        true
+    }
+
+    pub(crate) fn version(&self, block: u64) -> Version {
+        self.written.get(&block).copied().unwrap_or(self.version)
+    }
+
+    /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or found.
+    pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
+        let newest = identity.modified_ns.max(identity.changed_ns);
+        let would_show = times == Times::Exact || now_ns - newest > TICK.as_nanos() as i128;
+        self.identity == identity && would_show
+    }
+
+    /// Gives blocks new versions.
+    pub(crate) fn renew(&mut self, blocks: Range<u64>, mut new_version: impl FnMut() -> Version) {
+        self.written.extend(blocks.map(|block| (block, new_version())));
+    }
+
+    /// Notes what the file is after a change through the cache to blocks that were renewed. Where a change by others in the same
+    /// moment would not show, all of its blocks have a new version.
+    pub(crate) fn changed_by_us(
+        &mut self,
+        identity: Identity,
+        times: Times,
+        new_version: impl FnOnce() -> Version,
+    ) {
+        match times {
+            Times::Exact => self.identity = identity,
+            Times::Coarse => *self = Blocks::new(identity, new_version()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(at: i128) -> Identity {
+        Identity { modified_ns: at, changed_ns: at, size: 100 }
+    }
+
+    fn versions() -> impl FnMut() -> Version {
+        let mut next = 1..;
+        move || Version(next.next().expect("endless"))
+    }
+
+    #[test]
+    fn blocks_written_through_the_cache_have_new_versions_and_the_others_keep_theirs() {
+        let mut version = versions();
+        let mut blocks = Blocks::new(identity(0), Version(0));
+        blocks.renew(2..4, &mut version);
+        blocks.changed_by_us(identity(1), Times::Exact, &mut version);
+        assert!(!blocks.see(identity(1), &mut version));
+        let versions = [0, 1, 2, 3, 4].map(|block| blocks.version(block));
+        assert_eq!(versions, [0, 0, 1, 2, 0].map(Version));
+        blocks.renew(3..4, &mut version);
+        assert_eq!(blocks.version(3), Version(3));
+    }
+
+    #[test]
+    fn where_times_are_coarse_a_write_leaves_no_block_that_others_may_have_written_in_the_same_moment() {
+        let mut version = versions();
+        let mut blocks = Blocks::new(identity(0), Version(0));
+        blocks.renew(2..3, &mut version);
+        blocks.changed_by_us(identity(1), Times::Coarse, &mut version);
+        assert_eq!([0, 2].map(|block| blocks.version(block)), [Version(2); 2]);
+    }
+
+    #[test]
+    fn blocks_are_kept_and_found_only_if_a_change_by_others_would_show() {
+        let tick = TICK.as_nanos() as i128;
+        let blocks = Blocks::new(identity(100), Version(0));
+        for (times, now, wanted) in
+            [(Times::Coarse, 100 + tick, false), (Times::Coarse, 101 + tick, true), (Times::Exact, 100, true)]
+        {
+            assert_eq!(blocks.is_settled(identity(100), times, now), wanted, "{times:?} at {now}");
+        }
+        assert!(!blocks.is_settled(identity(90), Times::Exact, 100 + 2 * tick), "it is another by now");
+    }
+
+    #[test]
+    fn file_that_others_changed_has_no_block_that_it_had() {
+        for other in
+            [identity(1), Identity { size: 99, ..identity(0) }, Identity { changed_ns: 7, ..identity(0) }]
+        {
+            let mut blocks = Blocks::new(identity(0), Version(0));
+            blocks.renew(0..2, || Version(1));
+            assert!(blocks.see(other, || Version(9)));
+            assert_eq!([0, 1, 2].map(|block| blocks.version(block)), [Version(9); 3]);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The far level: blocks in slots of one far file.
+//!
+//! The idea: which block is in which slot is known here alone; far memory is asked for bytes of slots. A slot belongs to whoever
+//! refers to it, so one that leaves the index is not written again while somebody still reads it. Each block's checksum is kept
+//! here: what comes back is what was written, or nothing. A pool without room is left alone for a while: until then new blocks
+//! take the places of others.
+
+use crate::rest::Rest;
+use crate::{CacheOptions, Counters, Key, count};
+use bytes::Bytes;
+use farpool::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, WriteRange};
+use quick_cache::sync::Cache;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes on their way to far memory, at most: further blocks are not kept.
+const UNDER_WAY_BYTES: usize = 32 << 20;
+/// Blocks that are written at once.
+const BATCH: usize = 32;
+/// Slots beyond what the index holds: for blocks under way, and for those that are read while they leave.
+const SPARE_SLOTS: u32 = 64;
+
+/// Tells the caches of one process apart, whose far files share a namespace.
+static CACHES: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) struct Far {
+    pool: Pool,
+    file: FarFile,
+    index: Cache<Key, Arc<Slot>>,
+    blocks: u32,
+    free: Arc<Mutex<Free>>,
+    block_bytes: usize,
+    patience: Duration,
+    rest: Mutex<Rest>,
+    /// From slots that never had memory.
+    growth: Mutex<Rest>,
+    counters: Arc<Counters>,
+    offers: SyncSender<(Key, Bytes)>,
+    /// Offers that have not been dealt with.
+    waiting: Arc<(Mutex<usize>, Condvar)>,
+}
+
+/// Slots that nobody has.
+struct Free {
+    /// These have had memory, and have it still if nobody took it away.
+    with: Vec<u32>,
+    without: Vec<u32>,
+}
+
+/// Where a block is. Dropped, its place is free.
+struct Slot {
+    number: u32,
+    bytes: u32,
+    checksum: u32,
+    has_memory: bool,
+    free: Arc<Mutex<Free>>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut free = lock(&self.free);
+        if self.has_memory { &mut free.with } else { &mut free.without }.push(self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Far {
+    pub(crate) fn new(
+        pool: &Pool,
+        blocks: u32,
+        options: &CacheOptions,
+        counters: &Arc<Counters>,
+    ) -> Result<Arc<Far>, Error> {
+        let name = format!("block cache {}", CACHES.fetch_add(1, Ordering::Relaxed));
+        let file = pool.create(&name, FileClass::Cache, CreateOptions::default())?;
+        let slots = blocks.saturating_add(SPARE_SLOTS);
+        // The lowest come first, so that memory is taken as it is needed.
+        let free = Arc::new(Mutex::new(Free { with: Vec::new(), without: (0..slots).rev().collect() }));
+        let (offers, offered) = sync_channel((UNDER_WAY_BYTES / options.block_bytes).max(BATCH));
+        let far = Arc::new(Far {
+            pool: pool.clone(),
+            file,
+            index: Cache::new(blocks as usize),
+            blocks,
+            free,
+            block_bytes: options.block_bytes,
+            patience: options.patience,
+            rest: Mutex::default(),
+            growth: Mutex::default(),
+            counters: Arc::clone(counters),
+            offers,
+            waiting: Arc::default(),
+        });
+        let writer = Writer { far: Arc::downgrade(&far), waiting: Arc::clone(&far.waiting) };
+        std::thread::Builder::new()
+            .name("farpool-cache".to_owned())
+            .spawn(move || writer.run(&offered))
+            .map_err(|error| Error::not_rebuilt(format!("no thread for the cache: {error}")))?;
+        Ok(far)
+    }
+
+    /// Takes a block, if there is time for it and it is not there.
+    pub(crate) fn offer(&self, key: Key, block: Bytes) {
+        if self.index.contains_key(&key) {
+            return;
+        }
+        *lock(&self.waiting.0) += 1;
+        if self.offers.try_send((key, block)).is_err() {
+            count(&self.counters.far_refused);
+            done(&self.waiting, 1);
+        }
+    }
+
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.index.contains_key(key)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
+        let begun = Instant::now();
+        if !lock(&self.rest).is_over(begun) {
+            return None;
+        }
+        let slot = self.index.get(key)?;
+        let mut block = vec![0; slot.bytes as usize];
+        let read = self.file.read_at(self.offset(slot.number), &mut block);
+        let took = begun.elapsed();
+        let is_whole =
+            read.is_ok_and(|count| count == block.len()) && crc32c::crc32c(&block) == slot.checksum;
+        lock(&self.rest).heard(took <= self.patience, Instant::now());
+        if !is_whole {
+            count(&self.counters.far_failures);
+            // Unless another block has come to its place in the index.
+            self.index.remove_if(key, |there| Arc::ptr_eq(there, &slot));
+            return None;
+        }
+        Some(Bytes::from(block))
+    }
+
+    fn offset(&self, slot: u32) -> u64 {
+        u64::from(slot) * self.block_bytes as u64
+    }
+
+    /// Writes blocks to slots, and then lets them be found.
+    fn write(&self, blocks: &[(Key, Bytes)]) {
+        if !lock(&self.rest).is_over(Instant::now()) {
+            return self.refuse(blocks.len());
+        }
+        let slots = self.slots(blocks.len());
+        self.refuse(blocks.len() - slots.len());
+        if slots.is_empty() {
+            return;
+        }
+        let is_growing = slots.iter().any(|slot| !slot.has_memory);
+        let placed = || slots.iter().zip(blocks);
+        let ranges: Vec<WriteRange<'_>> = placed()
+            .map(|(slot, (_, block))| WriteRange { offset: self.offset(slot.number), from: block })
+            .collect();
+        let begun = Instant::now();
+        let written = self.file.write_batch(&ranges);
+        let now = Instant::now();
+        lock(&self.rest).heard(now - begun <= self.patience * BATCH as u32, now);
+        match &written {
+            Ok(()) if is_growing => lock(&self.growth).heard(true, now),
+            Err(error) if error.kind() == ErrorKind::Exhausted => lock(&self.growth).heard(false, now),
+            _ => {}
+        }
+        if written.is_err() {
+            return self.refuse(slots.len());
+        }
+        for (mut slot, (key, block)) in slots.into_iter().zip(blocks) {
+            count(&self.counters.far_writes);
+            (slot.bytes, slot.checksum) = (block.len() as u32, crc32c::crc32c(block));
+            slot.has_memory = true;
+            self.index.insert(*key, Arc::new(slot));
+        }
+    }
+
+    /// So many places, or fewer. While the pool has no more room, others' places.
+    fn slots(&self, wanted: usize) -> Vec<Slot> {
+        let may_grow = lock(&self.growth).is_over(Instant::now());
+        let take = |count: usize| -> Vec<Slot> {
+            let mut free = lock(&self.free);
+            let slot = |number, has_memory| {
+                let free = Arc::clone(&self.free);
+                Slot { number, bytes: 0, checksum: 0, has_memory, free }
+            };
+            let next = || match free.with.pop() {
+                Some(number) => Some(slot(number, true)),
+                None if may_grow => free.without.pop().map(|number| slot(number, false)),
+                None => None,
+            };
+            std::iter::from_fn(next).take(count).collect()
+        };
+        let mut slots = take(wanted);
+        if may_grow {
+            self.index.set_capacity(self.blocks.into());
+        } else if slots.len() < wanted {
+            let more = wanted - slots.len();
+            self.index.set_capacity(self.index.len().saturating_sub(more) as u64);
+            slots.extend(take(more));
+        }
+        slots
+    }
+
+    fn refuse(&self, blocks: usize) {
+        self.counters.far_refused.fetch_add(blocks as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn settle(&self) {
+        let (count, changed) = &*self.waiting;
+        let mut waiting = lock(count);
+        while *waiting > 0 {
+            waiting = changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // What cannot be told ends with the session.
+        let _ = self.pool.delete(&self.file.name());
+    }
+}
+
+fn done(waiting: &(Mutex<usize>, Condvar), blocks: usize) {
+    *lock(&waiting.0) -= blocks;
+    waiting.1.notify_all();
+}
+
+/// Writes what is offered, until nobody offers anything any more.
+struct Writer {
+    far: std::sync::Weak<Far>,
+    waiting: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Writer {
+    fn run(&self, offered: &Receiver<(Key, Bytes)>) {
+        while let Ok(first) = offered.recv() {
+            let blocks: Vec<_> = std::iter::once(first).chain(offered.try_iter().take(BATCH - 1)).collect();
+            if let Some(far) = self.far.upgrade() {
+                far.write(&blocks);
+            }
+            done(&self.waiting, blocks.len());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A file that is read through a cache, and written past it.
+//!
+//! The idea: the file is what it is; blocks of it that were read are kept under the version that they had ([`Blocks`]). Every read
+//! asks what the file is now, so that a change by others is read as it is. Writes go to the file first, and what is kept of it is
+//! renewed before they return.
+
+use crate::blocks::{Blocks, Identity};
+use crate::{BlockCache, Times, Version};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The file itself.
+pub trait Source {
+    /// Why it did not do what it was asked.
+    type Error;
+
+    /// What `stat` says of it.
+    fn identity(&self) -> Result<Identity, Self::Error>;
+
+    /// Reads until the buffer is full or the file ends, and says how many bytes.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Self::Error>;
+
+    /// Writes all of it.
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// What is known of one file: there must be one of it for all that read and write that file in this process.
+#[derive(Debug)]
+pub struct CachedFile {
+    times: Times,
+    blocks: Mutex<Option<Blocks>>,
+    /// Held while it is written to.
+    writing: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CachedFile {
+    /// Of a file of which nothing is known yet.
+    pub fn new(times: Times) -> CachedFile {
+        CachedFile { times, blocks: Mutex::default(), writing: Mutex::default() }
+    }
+
+    /// Whether what is kept of the file may be found, and blocks of it be kept.
+    fn is_settled(&self, identity: Identity) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
+        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
+    }
+
+    /// Notes what the file is now. Whether it is what it was.
+    pub fn see(&self, cache: &BlockCache, identity: Identity) -> bool {
+        let mut blocks = lock(&self.blocks);
+        match &mut *blocks {
+            Some(blocks) => !blocks.see(identity, || cache.new_version()),
+            none => {
+                *none = Some(Blocks::new(identity, cache.new_version()));
+                false
+            }
+        }
+    }
+
+    /// Reads until the buffer is full or the file ends, and says how many bytes: from the cache what it has, the rest from the
+    /// file, in whole blocks, which are kept.
+    pub fn read<S: Source>(
+        &self,
+        cache: &BlockCache,
+        source: &S,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize, S::Error> {
+        let identity = source.identity()?;
+        self.see(cache, identity);
+        let end = identity.size.min(offset.saturating_add(into.len() as u64));
+        if offset >= end {
+            return Ok(0);
+        }
+        if !self.is_settled(identity) {
+            return source.read_at(offset, into);
+        }
+        let step = cache.block_bytes() as u64;
+        let mut part = Part { into, offset, end, filled: 0 };
+        let mut block = offset / step;
+        while block * step < end {
+            match cache.get(self.version(cache, block), block) {
+                Some(bytes) => {
+                    part.take(&bytes, block * step);
+                    block += 1;
+                }
+                None => {
+                    // All that is missing from here on, at once.
+                    let until = self.kept_from(cache, block + 1, end.div_ceil(step));
+                    self.read_blocks(cache, source, identity, block..until, &mut part)?;
+                    block = until;
+                }
+            }
+            // A file that was cut meanwhile has less.
+            if part.filled < (block * step).min(end) - offset {
+                break;
+            }
+        }
+        Ok(part.filled as usize)
+    }
+
+    fn version(&self, cache: &BlockCache, block: u64) -> Version {
+        lock(&self.blocks).as_ref().map_or_else(|| cache.new_version(), |blocks| blocks.version(block))
+    }
+
+    /// The first block from there on that is likely to be kept.
+    fn kept_from(&self, cache: &BlockCache, from: u64, end: u64) -> u64 {
+        (from..end).find(|block| cache.has(self.version(cache, *block), *block)).unwrap_or(end)
+    }
+
+    /// Reads blocks of the file itself, and keeps them.
+    fn read_blocks<S: Source>(
+        &self,
+        cache: &BlockCache,
+        source: &S,
+        identity: Identity,
+        blocks: Range<u64>,
+        part: &mut Part<'_>,
+    ) -> Result<(), S::Error> {
+        let step = cache.block_bytes();
+        let from = blocks.start * step as u64;
+        let bytes = identity.size.min(blocks.end * step as u64).saturating_sub(from) as usize;
+        // Before anything is read: what is written meanwhile has other versions.
+        let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
+        let mut read = vec![0; bytes];
+        let count = source.read_at(from, &mut read)?;
+        let is_settled = count == bytes && source.identity()? == identity && self.is_settled(identity);
+        for ((block, version), bytes) in blocks.zip(versions).zip(read[..count].chunks(step)) {
+            if is_settled {
+                cache.put(version, block, Bytes::copy_from_slice(bytes));
+            }
+            part.take(bytes, block * step as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes to the file, and then to what is kept of it.
+    pub fn write<S: Source>(
+        &self,
+        cache: &BlockCache,
+        source: &S,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), S::Error> {
+        let _writing = lock(&self.writing);
+        let before = source.identity()?;
+        self.see(cache, before);
+        let step = cache.block_bytes() as u64;
+        let end = offset.saturating_add(from.len() as u64);
+        let touched = offset / step..end.div_ceil(step);
+        // It may not be the last any more.
+        let last = before.size.saturating_sub(1) / step;
+        let kept: Vec<(u64, Option<Bytes>)> = touched
+            .clone()
+            .map(|block| {
+                let is_whole = offset <= block * step && end >= (block + 1) * step;
+                let base = if is_whole { None } else { cache.get(self.version(cache, block), block) };
+                (block, base)
+            })
+            .collect();
+        let renew = || {
+            if let Some(blocks) = &mut *lock(&self.blocks) {
+                blocks.renew(touched.clone(), || cache.new_version());
+                blocks.renew(last..last + 1, || cache.new_version());
+            }
+        };
+        renew();
+        let written = source.write_at(offset, from);
+        renew();
+        let after = source.identity()?;
+        if let Some(blocks) = &mut *lock(&self.blocks) {
+            blocks.changed_by_us(after, self.times, || cache.new_version());
+        }
+        written?;
+        if !self.is_settled(after) {
+            return Ok(());
+        }
+        for (block, base) in kept {
+            let (at, length) = (block * step, after.size.saturating_sub(block * step).min(step));
+            let covered = offset.max(at)..end.min(at + length);
+            let mut bytes = match base {
+                Some(base) if base.len() as u64 <= length => base.to_vec(),
+                _ if covered == (at..at + length) => Vec::new(),
+                _ => continue,
+            };
+            if covered.is_empty() {
+                continue;
+            }
+            bytes.resize(length as usize, 0);
+            let part = &from[(covered.start - offset) as usize..(covered.end - offset) as usize];
+            bytes[(covered.start - at) as usize..(covered.end - at) as usize].copy_from_slice(part);
+            cache.put(self.version(cache, block), block, Bytes::from(bytes));
+        }
+        Ok(())
+    }
+
+    /// Does something to the file after which nothing that is kept of it is of use, such as cutting it off.
+    pub fn change<T, E>(
+        &self,
+        cache: &BlockCache,
+        identity: impl Fn() -> Result<Identity, E>,
+        change: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _writing = lock(&self.writing);
+        let renew = |identity: Identity| {
+            *lock(&self.blocks) = Some(Blocks::new(identity, cache.new_version()));
+        };
+        renew(identity()?);
+        let changed = change();
+        renew(identity()?);
+        changed
+    }
+}
+
+/// A read of `offset..end`, of which the beginning is there.
+struct Part<'a> {
+    into: &'a mut [u8],
+    offset: u64,
+    end: u64,
+    filled: u64,
+}
+
+impl Part<'_> {
+    /// Takes what a block adds to it.
+    fn take(&mut self, block: &[u8], at: u64) {
+        let length = block.len() as u64;
+        let from = (self.offset.max(at) - at).min(length);
+        let to = (self.end - at).min(length).max(from);
+        let into = self.filled as usize..(self.filled + to - from) as usize;
+        self.into[into].copy_from_slice(&block[from as usize..to as usize]);
+        self.filled += to - from;
+    }
+}

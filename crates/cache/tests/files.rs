@@ -1,0 +1,132 @@
+//! A file that is read through a cache is what it is, whoever writes to it.
+
+use farpool::{EmbeddedOptions, Pool};
+use farpool_cache::{BlockCache, CacheOptions, CachedFile, Identity, Source, Times};
+use proptest::prelude::*;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const BLOCK: usize = 4 << 10;
+
+struct Disk(File);
+
+impl Source for Disk {
+    type Error = io::Error;
+
+    fn identity(&self) -> io::Result<Identity> {
+        Ok(Identity::from(&rustix::fs::fstat(&self.0)?))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut count = 0;
+        while count < into.len() {
+            match self.0.read_at(&mut into[count..], offset + count as u64)? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        Ok(count)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(from, offset)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read(u64, usize),
+    Write(u64, usize, u8),
+    /// By others.
+    WriteBeside(u64, usize, u8),
+    Cut(u64),
+    CutBeside(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (at, length) = (0..100_000_u64, prop_oneof![1..200_usize, 1..20_000_usize]);
+    prop_oneof![
+        8 => (at.clone(), length.clone()).prop_map(|(at, length)| Step::Read(at, length)),
+        4 => (at.clone(), length.clone(), any::<u8>()).prop_map(|(at, length, byte)| Step::Write(at, length, byte)),
+        2 => (at.clone(), length, any::<u8>()).prop_map(|(at, length, byte)| Step::WriteBeside(at, length, byte)),
+        1 => at.clone().prop_map(Step::Cut),
+        1 => at.prop_map(Step::CutBeside),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn file_read_through_a_cache_is_the_file_whoever_writes_to_it(
+        near in 0_u64..30, is_alone in any::<bool>(), steps in prop::collection::vec(step(), 1..400)
+    ) {
+        let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+        let options = CacheOptions {
+            block_bytes: BLOCK,
+            near_bytes: near * BLOCK as u64,
+            far_bytes: 1 << 20,
+            patience: Duration::from_secs(60),
+        };
+        let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
+        let disk = Disk(tempfile::tempfile().expect("a file"));
+        // Where nobody else writes, times need not tell of others.
+        let times = if is_alone { Times::Exact } else { Times::of(&std::env::temp_dir()) };
+        let file = CachedFile::new(times);
+        let mut model: Vec<u8> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Read(at, length) => {
+                    let mut into = vec![0; length];
+                    let count = file.read(&cache, &disk, at, &mut into).expect("read");
+                    let from = model.len().min(at as usize);
+                    let until = model.len().min(at as usize + length);
+                    prop_assert!(into[..count] == model[from..until], "{length} bytes at {at}, {times:?}");
+                }
+                Step::Write(at, length, byte) | Step::WriteBeside(at, length, byte) => {
+                    let bytes: Vec<u8> = (0..length).map(|i| byte.wrapping_add(i as u8)).collect();
+                    match step {
+                        Step::WriteBeside(..) if !is_alone => disk.write_at(at, &bytes).expect("written"),
+                        _ => file.write(&cache, &disk, at, &bytes).expect("written"),
+                    }
+                    let end = at as usize + length;
+                    model.resize(model.len().max(end), 0);
+                    model[at as usize..end].copy_from_slice(&bytes);
+                }
+                Step::Cut(length) | Step::CutBeside(length) => {
+                    match step {
+                        Step::CutBeside(_) if !is_alone => disk.0.set_len(length).expect("cut"),
+                        _ => file
+                            .change(&cache, || disk.identity(), || disk.0.set_len(length))
+                            .expect("cut"),
+                    }
+                    model.resize(length as usize, 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn file_that_nobody_changes_is_read_from_the_cache_and_not_from_the_disk() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    let options = CacheOptions {
+        block_bytes: BLOCK,
+        near_bytes: 0,
+        far_bytes: 1 << 20,
+        patience: Duration::from_secs(60),
+    };
+    let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
+    let disk = Disk(tempfile::tempfile().expect("a file"));
+    let file = CachedFile::new(Times::Exact);
+    let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 7) as u8).collect();
+    file.write(&cache, &disk, 0, &bytes).expect("written");
+    cache.settle();
+    let before = cache.counts();
+    let mut into = vec![0; bytes.len()];
+    file.read(&cache, &disk, 0, &mut into).expect("read");
+    assert!(into == bytes);
+    let counts = cache.counts().since(before);
+    assert_eq!((counts.far_hits, counts.misses), (49, 0), "what was written is kept: {counts:?}");
+}
