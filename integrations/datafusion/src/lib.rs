@@ -16,11 +16,14 @@
 //! time, narrowed by what joins found out meanwhile (`narrowing`). What does not fit into the memory that a session may
 //! take goes to temporary files in far memory (`spill`), hash joins included (`far_hash_join`).
 //!
+//! Files of other stores that queries read are kept in memory, near and far (`cached_store`).
+//!
 //! Plans of others come and go as Substrait (`substrait`), and live the same life.
 //!
 //! Never here: a socket, or an operator over columns; what runs beside the data is `farpool`'s.
 #![forbid(unsafe_code)]
 
+mod cached_store;
 mod catalog;
 mod explain;
 mod far_hash_join;
@@ -39,6 +42,7 @@ mod steps;
 mod substrait;
 mod translate;
 
+pub use cached_store::CachedStore;
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
 pub use explain::{each_scan, scans, spills};
 pub use far_hash_join::{FarHashJoinExec, SpillHashJoins};

@@ -1,7 +1,7 @@
 //! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine along.
 //!
 //! One file for each thing it does: `output` writes rows, `plan` reads and writes plans as Substrait, `progress` shows how far scans are, `told` says what they did,
-//! `shell` reads statements from a terminal, `worker` runs parts of others' queries; this one reads the arguments and runs
+//! `shell` reads statements from a terminal, `stores` finds files, `worker` runs parts of others' queries; this one reads the arguments and runs
 //! statements.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod output;
 mod plan;
 mod progress;
 mod shell;
+mod stores;
 mod told;
 mod worker;
 
@@ -20,6 +21,7 @@ use datafusion::prelude::{DataFrame, ParquetReadOptions};
 use datafusion::sql::parser::DFParser;
 use farpool::table::Mode;
 use farpool::{Pool, PoolOptions, Protection};
+use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::{reach, units};
 use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
@@ -57,7 +59,8 @@ struct Args {
     /// Write the plan of the one query that is given as Substrait, and do not run it; - is the standard output
     #[arg(long, value_name = "PLAN.bin", conflicts_with_all = ["explain", "output"])]
     to_substrait: Option<PathBuf>,
-    /// A local Parquet file or folder as a table of this name; may be given several times
+    /// A Parquet file or folder as a table of this name, local or s3://BUCKET/.. (reached as AWS_ENDPOINT,
+    /// AWS_ACCESS_KEY_ID and so on say); may be given several times
     #[arg(long, value_name = "NAME=PATH", value_parser = named)]
     parquet: Vec<(String, String)>,
     /// Where programs over far tables run: auto, fetch, ship or split (SET farpool.placement says it later)
@@ -74,6 +77,12 @@ struct Args {
     /// local; by itself a mirror where the pool has two hosts, and local with one
     #[arg(long, value_name = "HOW", value_parser = protection, requires = "memory")]
     protection: Option<Protection>,
+    /// Keep what is read of Parquet and other files in the pool's memory, up to this, such as 4GiB; nodes may take it back at any time
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
+    cache: Option<u64>,
+    /// With --cache: and before that in this process's memory, up to this
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "cache", default_value = "64MiB")]
+    cache_near: u64,
     /// How rows are written
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -134,6 +143,8 @@ fn protection(text: &str) -> Result<Protection, String> {
 pub(crate) struct Runner {
     session: Session,
     files: Option<FarTempFiles>,
+    /// Keeps what is read of files.
+    cache: Option<BlockCache>,
     workers: Option<Arc<Workers>>,
     /// Workers that were left out of the last statement.
     left_out: Vec<LeftOut>,
@@ -174,17 +185,24 @@ fn run(args: Args) -> Result<(), Failure> {
         (Some(_), Spill::Far) => Some(FarTempFiles::new(&pool, args.protection).map_err(failed)?),
         _ => None,
     };
+    let cache = args.cache.map(|far_bytes| {
+        let options = CacheOptions { near_bytes: args.cache_near, far_bytes, ..CacheOptions::default() };
+        BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)
+    });
+    let cache = cache.transpose()?;
     let session = match &workers {
         None => {
             let memory = args.memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
             let files = files.clone().map(|files| Arc::new(files) as Arc<dyn TempFileFactory>);
-            runtime(memory, files).and_then(|runtime| Session::within(&pool, options, runtime))
+            runtime(memory, files)
+                .and_then(|runtime| stores::with_stores(&runtime, cache.as_ref()))
+                .and_then(|runtime| Session::within(&pool, options, runtime))
         }
         Some(workers) => farpool_distributed::session(&pool, options, workers),
     };
     let session = session.map_err(failed)?;
     let out = output::Out::new(args.output.as_deref(), args.format, args.rows)?;
-    let mut runner = Runner { session, files, workers, left_out: Vec::new(), args, out };
+    let mut runner = Runner { session, files, cache, workers, left_out: Vec::new(), args, out };
     let outcome = threads.block_on(async {
         for (name, path) in &runner.args.parquet {
             let context = runner.session.context();
@@ -278,6 +296,8 @@ pub(crate) struct Done {
     stages: Option<String>,
     /// Temporary files that it wrote into the pool.
     spilled: Spilled,
+    /// What the cache of local files did for it.
+    cached: Option<Counts>,
 }
 
 impl Runner {
@@ -321,7 +341,7 @@ impl Runner {
     async fn rows_of(&mut self, rows: DataFrame, begun: Instant) -> Result<Done, Failure> {
         let task = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await.map_err(failed)?;
-        let before = self.spilled();
+        let (before, cached_before) = (self.spilled(), self.cached());
         let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
         let shows = !self.args.quiet && std::io::stderr().is_terminal();
         let bar = shows.then(|| progress::Bar::new(&plan));
@@ -333,7 +353,13 @@ impl Runner {
             false => None,
         };
         let spilled = self.spilled().since(before);
-        Ok(Done { rows, elapsed, plan, tasks, stages, spilled })
+        let cached = self.cached().map(|now| now.since(cached_before.unwrap_or_default()));
+        Ok(Done { rows, elapsed, plan, tasks, stages, spilled, cached })
+    }
+
+    /// What the cache of local files did for all statements.
+    fn cached(&self) -> Option<Counts> {
+        self.cache.as_ref().map(BlockCache::counts)
     }
 
     /// What all statements wrote into the pool.

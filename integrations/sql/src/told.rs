@@ -1,6 +1,7 @@
 //! What a query's scans did, behind its rows.
 
 use crate::Done;
+use farpool_cache::Counts;
 use farpool_command::exit::Failure;
 use farpool_command::table;
 use farpool_command::units::show_bytes;
@@ -47,6 +48,7 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
                 "disk_bytes": done.spilled.disk_bytes,
                 "files": done.spilled.files,
             },
+            "cache": done.cached.map(|cached| Value::from_iter(cached.named())),
         });
         writeln!(out, "{told}")?;
         return Ok(());
@@ -118,6 +120,13 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
     if done.spilled.files > 0 {
         let (far, disk) = (show_bytes(done.spilled.far_bytes), show_bytes(done.spilled.disk_bytes));
         writeln!(out, "temporary files: {far} in the pool, {disk} on the local disk")?;
+    }
+    if let Some(cached) = &done.cached {
+        let Counts { near_hits, far_hits, misses, .. } = cached;
+        writeln!(
+            out,
+            "blocks of local files: {near_hits} near, {far_hits} far, {misses} of the files themselves"
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Tests of far tables in engines that are linked with them. What they read is made by `reference.py`.
 
 mod answers;
+mod cached_files;
 mod canonical;
 mod distributed;
 mod joins;

@@ -1,0 +1,355 @@
+//! An object store behind a cache of blocks: what was read once is read from memory, near or far (paper 000, section 3.1).
+//!
+//! The idea: objects have versions, and the store tells which (an entity tag, or when and how large). A version's blocks never
+//! change, so what is found is right. Which version an object has is asked again when what is known of it is old; a read of
+//! what is not here says for which version it is meant, so that an object that changed under a query is an error or read anew
+//! whole, and never half of each.
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use datafusion::common::exec_datafusion_err;
+use datafusion::object_store::path::Path;
+use datafusion::object_store::{
+    self, CopyOptions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, Result,
+};
+use farpool_cache::{BlockCache, Version};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is known of so many objects; of what is beyond, some are asked about again.
+const KNOWN_MAX: usize = 1 << 16;
+/// Blocks that are missing are asked for together up to this, as are those that stream.
+const RUN_BYTES: u64 = 4 << 20;
+/// Streams ask for so many runs ahead.
+const RUNS_AHEAD: usize = 2;
+/// A read is begun anew so often because its object changed.
+const ATTEMPTS: usize = 3;
+
+/// What is known of an object.
+#[derive(Clone, Debug)]
+struct Known {
+    meta: ObjectMeta,
+    version: Version,
+    since: Instant,
+}
+
+/// What tells a version of an object from another.
+fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
+    let identity =
+        |meta: &ObjectMeta| (meta.e_tag.clone(), meta.version.clone(), meta.last_modified, meta.size);
+    identity(one) == identity(other)
+}
+
+/// An object store whose reads are kept.
+#[derive(Clone)]
+pub struct CachedStore {
+    store: Arc<dyn ObjectStore>,
+    cache: BlockCache,
+    known: Arc<Mutex<HashMap<Path, Known>>>,
+    fresh_for: Duration,
+}
+
+impl CachedStore {
+    /// Keeps what is read of a store. Which version an object has is asked again after `fresh_for`: until then a change of
+    /// it may go unseen. Several stores may share a cache.
+    pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, fresh_for: Duration) -> CachedStore {
+        CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Path, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, location: &Path) {
+        self.known().remove(location);
+    }
+
+    /// Notes what the store says of an object.
+    fn learn(&self, meta: &ObjectMeta) -> Known {
+        let mut known = self.known();
+        let since = Instant::now();
+        if let Some(before) = known.get_mut(&meta.location)
+            && is_same(&before.meta, meta)
+        {
+            before.since = since;
+            return before.clone();
+        }
+        if known.len() >= KNOWN_MAX {
+            // Whichever: the ones that are read again are soon known again.
+            let some: Vec<Path> = known.keys().take(KNOWN_MAX / 16).cloned().collect();
+            some.iter().for_each(|one| drop(known.remove(one)));
+        }
+        let learnt = Known { meta: meta.clone(), version: self.cache.new_version(), since };
+        known.insert(meta.location.clone(), learnt.clone());
+        learnt
+    }
+
+    async fn current(&self, location: &Path) -> Result<Known> {
+        let fresh =
+            self.known().get(location).filter(|known| known.since.elapsed() < self.fresh_for).cloned();
+        match fresh {
+            Some(known) => Ok(known),
+            None => Ok(self.learn(&self.store.head(location).await?)),
+        }
+    }
+
+    /// Ranges of one version, all within it.
+    async fn ranges(&self, known: &Known, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let size = self.cache.block_bytes() as u64;
+        let mut blocks: BTreeMap<u64, Option<Bytes>> = BTreeMap::new();
+        for range in ranges.iter().filter(|range| !range.is_empty()) {
+            blocks.extend((range.start / size..range.end.div_ceil(size)).map(|block| (block, None)));
+        }
+        let (cache, version) = (self.cache.clone(), known.version);
+        // Far memory may let its reader wait.
+        let found = tokio::task::spawn_blocking(move || {
+            blocks.iter_mut().for_each(|(block, bytes)| *bytes = cache.get(version, *block));
+            blocks
+        });
+        let mut blocks = found.await.map_err(|error| failed(&error.to_string()))?;
+        let missing: Vec<u64> =
+            blocks.iter().filter(|(_, bytes)| bytes.is_none()).map(|(block, _)| *block).collect();
+        let runs = runs_of(&missing, (RUN_BYTES / size).max(1));
+        let read = runs.into_iter().map(|run| async move {
+            let range = run.start * size..(run.end * size).min(known.meta.size);
+            Ok::<_, object_store::Error>((run, self.fetch(known, range).await?))
+        });
+        let mut read = futures::stream::iter(read).buffer_unordered(RUNS_AHEAD);
+        while let Some((run, bytes)) = read.try_next().await? {
+            for (at, block) in run.enumerate() {
+                let from = at * size as usize;
+                // A copy of its own: a slice would keep the whole run in memory.
+                let bytes = Bytes::copy_from_slice(&bytes[from..bytes.len().min(from + size as usize)]);
+                self.cache.put(version, block, bytes.clone());
+                blocks.insert(block, Some(bytes));
+            }
+        }
+        ranges.iter().map(|range| cut(&blocks, range, size)).collect()
+    }
+
+    /// Bytes of one version from the store itself.
+    async fn fetch(&self, known: &Known, range: Range<u64>) -> Result<Bytes> {
+        let wanted = range.end - range.start;
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(range)),
+            if_match: known.meta.e_tag.clone(),
+            version: known.meta.version.clone(),
+            ..GetOptions::default()
+        };
+        let result = self.store.get_opts(&known.meta.location, options).await?;
+        if !is_same(&known.meta, &result.meta) {
+            return Err(changed(&known.meta));
+        }
+        let bytes = result.bytes().await?;
+        if bytes.len() as u64 != wanted {
+            return Err(changed(&known.meta));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads, and reads anew if the object is found to have changed.
+    async fn read(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        for _ in 0..ATTEMPTS {
+            let known = self.current(location).await?;
+            if ranges.iter().any(|range| range.end > known.meta.size || range.start > range.end) {
+                // Whoever has the object says what is wrong.
+                break;
+            }
+            match self.ranges(&known, ranges).await {
+                Err(object_store::Error::Precondition { .. }) => self.forget(location),
+                other => return other,
+            }
+        }
+        self.store.get_ranges(location, ranges).await
+    }
+
+    /// All of a range, run by run, of one version.
+    fn stream(&self, known: Known, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
+        let step = RUN_BYTES.next_multiple_of(self.cache.block_bytes() as u64);
+        let store = self.clone();
+        let numbers = if range.is_empty() { 0..0 } else { range.start / step..range.end.div_ceil(step) };
+        let run = move |number: u64| range.start.max(number * step)..range.end.min((number + 1) * step);
+        futures::stream::iter(numbers)
+            .map(run)
+            .map(move |range| {
+                let (store, known) = (store.clone(), known.clone());
+                async move {
+                    let mut bytes = store.ranges(&known, &[range]).await?;
+                    Ok(bytes.pop().unwrap_or_default())
+                }
+            })
+            .buffered(RUNS_AHEAD)
+            .boxed()
+    }
+}
+
+/// Neighbours together, at most so many.
+fn runs_of(blocks: &[u64], most: u64) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some(run) if run.end == *block && run.end - run.start < most => run.end += 1,
+            _ => runs.push(*block..block + 1),
+        }
+    }
+    runs
+}
+
+/// A range out of the blocks that it lies in.
+fn cut(blocks: &BTreeMap<u64, Option<Bytes>>, range: &Range<u64>, size: u64) -> Result<Bytes> {
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let numbers = range.start / size..range.end.div_ceil(size);
+    let part = |number: u64| {
+        let block = blocks.get(&number).and_then(Option::as_ref);
+        let block = block.ok_or_else(|| failed("a block was not read"))?;
+        let from = range.start.saturating_sub(number * size) as usize;
+        let to = (range.end - number * size).min(block.len() as u64) as usize;
+        if from > to {
+            return Err(failed("a block is shorter than it should be"));
+        }
+        Ok(block.slice(from..to))
+    };
+    if numbers.end - numbers.start == 1 {
+        return part(numbers.start);
+    }
+    let mut whole = BytesMut::with_capacity((range.end - range.start) as usize);
+    for number in numbers {
+        whole.extend_from_slice(&part(number)?);
+    }
+    Ok(whole.freeze())
+}
+
+fn failed(why: &str) -> object_store::Error {
+    object_store::Error::Generic { store: "farpool cache", source: Box::new(exec_datafusion_err!("{why}")) }
+}
+
+fn changed(meta: &ObjectMeta) -> object_store::Error {
+    let source = Box::new(exec_datafusion_err!("it changed while it was read"));
+    object_store::Error::Precondition { path: meta.location.to_string(), source }
+}
+
+impl fmt::Debug for CachedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for CachedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} behind a cache", self.store)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for CachedStore {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let put = self.store.put_opts(location, payload, options).await;
+        self.forget(location);
+        put
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        // It is another version once it is complete; the store says which when it is asked.
+        let upload = self.store.put_multipart_opts(location, options).await?;
+        Ok(Box::new(Upload { upload, store: self.clone(), location: location.clone() }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if options.head || options.version.is_some() {
+            let result = self.store.get_opts(location, options.clone()).await?;
+            if options.version.is_none() {
+                self.learn(&result.meta);
+            }
+            return Ok(result);
+        }
+        let known = self.current(location).await?;
+        options.check_preconditions(&known.meta)?;
+        let size = known.meta.size;
+        let range = match &options.range {
+            None => 0..size,
+            Some(range) => match range.as_range(size) {
+                Ok(range) => range,
+                // Whoever has the object says what is wrong.
+                Err(_) => return self.store.get_opts(location, options).await,
+            },
+        };
+        Ok(GetResult {
+            meta: known.meta.clone(),
+            range: range.clone(),
+            attributes: Default::default(),
+            payload: GetResultPayload::Stream(self.stream(known, range)),
+        })
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.read(location, ranges).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let store = self.clone();
+        let locations = locations.inspect_ok(move |location| store.forget(location)).boxed();
+        self.store.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let store = self.clone();
+        self.store.list(prefix).inspect_ok(move |meta| drop(store.learn(meta))).boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let listed = self.store.list_with_delimiter(prefix).await?;
+        listed.objects.iter().for_each(|meta| drop(self.learn(meta)));
+        Ok(listed)
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let copied = self.store.copy_opts(from, to, options).await;
+        self.forget(to);
+        copied
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let renamed = self.store.rename_opts(from, to, options).await;
+        self.forget(from);
+        self.forget(to);
+        renamed
+    }
+}
+
+/// An upload whose object is asked about again when it is there.
+#[derive(Debug)]
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    store: CachedStore,
+    location: Path,
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, data: PutPayload) -> object_store::UploadPart {
+        self.upload.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let completed = self.upload.complete().await;
+        self.store.forget(&self.location);
+        completed
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.upload.abort().await
+    }
+}

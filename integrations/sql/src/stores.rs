@@ -1,0 +1,67 @@
+//! Where files that are no far tables lie: on this machine, or in buckets of S3 and of what speaks its protocol.
+
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry, ObjectStoreUrl};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::object_store::ObjectStore;
+use datafusion::object_store::aws::AmazonS3Builder;
+use farpool_cache::BlockCache;
+use farpool_datafusion::CachedStore;
+use std::sync::Arc;
+use std::time::Duration;
+use url::Url;
+
+/// How long a bucket is believed to have what it had; whether a local file has changed is soon asked.
+const BUCKET_FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// Buckets are reached as the environment says (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on), when a query first names them.
+#[derive(Debug)]
+struct Stores {
+    known: DefaultObjectStoreRegistry,
+    cache: Option<BlockCache>,
+}
+
+impl Stores {
+    fn kept(&self, store: Arc<dyn ObjectStore>, fresh_for: Duration) -> Arc<dyn ObjectStore> {
+        match &self.cache {
+            Some(cache) => Arc::new(CachedStore::new(store, cache, fresh_for)),
+            None => store,
+        }
+    }
+}
+
+impl ObjectStoreRegistry for Stores {
+    fn register_store(&self, url: &Url, store: Arc<dyn ObjectStore>) -> Option<Arc<dyn ObjectStore>> {
+        self.known.register_store(url, store)
+    }
+
+    fn deregister_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        self.known.deregister_store(url)
+    }
+
+    fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        if let Ok(store) = self.known.get_store(url) {
+            return Ok(store);
+        }
+        if url.scheme() != "s3" {
+            let scheme = url.scheme();
+            return Err(exec_datafusion_err!(
+                "{url}: {scheme}:// is not read; local paths and s3://BUCKET/.. are"
+            ));
+        }
+        let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).build();
+        let bucket = bucket.map_err(|error| DataFusionError::ObjectStore(Box::new(error)))?;
+        let store = self.kept(Arc::new(bucket), BUCKET_FRESH_FOR);
+        self.known.register_store(url, Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+/// The same runtime, whose files are read through a cache if there is one.
+pub(crate) fn with_stores(runtime: &RuntimeEnv, cache: Option<&BlockCache>) -> Result<Arc<RuntimeEnv>> {
+    let stores = Stores { known: DefaultObjectStoreRegistry::new(), cache: cache.cloned() };
+    let files = ObjectStoreUrl::local_filesystem();
+    let here = stores.kept(stores.known.get_store(files.as_ref())?, Duration::ZERO);
+    stores.known.register_store(files.as_ref(), here);
+    Ok(Arc::new(RuntimeEnv { object_store_registry: Arc::new(stores), ..runtime.clone() }))
+}

@@ -1,0 +1,126 @@
+//! Local files read through a cache in far memory: the same bytes, whatever happens to files, nodes and the cache.
+
+use datafusion::object_store::local::LocalFileSystem;
+use datafusion::object_store::memory::InMemory;
+use datafusion::object_store::path::Path;
+use datafusion::object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutPayload};
+use farpool::{EmbeddedOptions, Pool};
+use farpool_cache::{BlockCache, CacheOptions};
+use farpool_datafusion::CachedStore;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: usize = 4 << 10;
+
+fn cache(pool: &Pool, near_bytes: u64) -> BlockCache {
+    let options = CacheOptions {
+        block_bytes: BLOCK,
+        near_bytes,
+        far_bytes: 8 << 20,
+        // Of this machine nothing is asked but that it answers in the end.
+        patience: Duration::from_secs(60),
+    };
+    BlockCache::new(&options, Some(pool)).expect("a cache")
+}
+
+fn pool() -> Pool {
+    Pool::embedded(EmbeddedOptions::new(32 << 20)).expect("an embedded pool")
+}
+
+fn contents(seed: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(seed | 1) >> 5) as u8 ^ seed as u8).collect()
+}
+
+fn ranges() -> Vec<Vec<Range<u64>>> {
+    let size = 300_001;
+    vec![
+        vec![0..1],
+        vec![0..size],
+        vec![4_095..4_097, 8_191..8_192, 299_000..size],
+        (0..40).map(|at| at * 7_001..at * 7_001 + 3_000).collect(),
+        vec![100_000..200_000, 50_000..150_000],
+    ]
+}
+
+#[tokio::test]
+async fn ranges_and_streams_of_a_cached_store_are_those_of_the_store() {
+    let pool = pool();
+    for near_bytes in [0, 16 * BLOCK as u64] {
+        let cache = cache(&pool, near_bytes);
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let cached = CachedStore::new(Arc::clone(&store), &cache, Duration::ZERO);
+        let place = Path::from("a/b");
+        store.put(&place, PutPayload::from(contents(3, 300_001))).await.expect("put");
+        for round in 0..3 {
+            for wanted in ranges() {
+                let here = cached.get_ranges(&place, &wanted).await.expect("read");
+                let there = store.get_ranges(&place, &wanted).await.expect("read");
+                assert!(here == there, "round {round}: {wanted:?}");
+                cache.settle();
+            }
+            for range in [
+                None,
+                Some(GetRange::Offset(299_990)),
+                Some(GetRange::Suffix(5)),
+                Some(GetRange::Bounded(9..9_000)),
+            ] {
+                let options = GetOptions { range, ..GetOptions::default() };
+                let here =
+                    cached.get_opts(&place, options.clone()).await.map(|found| (found.range.clone(), found));
+                let there = store.get_opts(&place, options).await.map(|found| (found.range.clone(), found));
+                let ((here, found), (there, wanted)) = (here.expect("read"), there.expect("read"));
+                assert_eq!(here, there);
+                assert!(found.bytes().await.expect("read") == wanted.bytes().await.expect("read"));
+            }
+        }
+        let counts = cache.counts();
+        assert!(counts.far_hits > 0 && counts.far_failures == 0, "{counts:?}");
+        for beyond in [299_000..300_002, 400_000..400_001] {
+            let here = cached.get_range(&place, beyond.clone()).await;
+            let there = store.get_range(&place, beyond).await;
+            assert_eq!(here.is_ok(), there.is_ok());
+        }
+        assert!(cached.get(&Path::from("nowhere")).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn file_that_changes_behind_the_cache_is_read_as_it_is_now() {
+    let (pool, folder) = (pool(), tempfile::tempdir().expect("a folder"));
+    let cache = cache(&pool, 0);
+    let files = LocalFileSystem::new_with_prefix(folder.path()).expect("a store");
+    let cached = CachedStore::new(Arc::new(files), &cache, Duration::ZERO);
+    let place = Path::from("f");
+    for round in 0..20 {
+        let bytes = contents(round, 50_000 + round as usize);
+        std::fs::write(folder.path().join("f"), &bytes).expect("written");
+        for _ in 0..2 {
+            let found = cached.get(&place).await.expect("there").bytes().await.expect("read");
+            assert!(*found == *bytes, "round {round}");
+            cache.settle();
+        }
+    }
+    cached.put(&place, PutPayload::from(contents(99, 60_000))).await.expect("put");
+    let found = cached.get_range(&place, 59_000..60_000).await.expect("read");
+    assert!(*found == contents(99, 60_000)[59_000..]);
+    assert!(cache.counts().far_hits > 0);
+}
+
+#[tokio::test]
+async fn pool_that_closes_under_a_cached_store_costs_time_and_nothing_else() {
+    let pool = pool();
+    let cache = cache(&pool, 0);
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let cached = CachedStore::new(Arc::clone(&store), &cache, Duration::from_secs(60));
+    let place = Path::from("a");
+    store.put(&place, PutPayload::from(contents(5, 300_001))).await.expect("put");
+    for round in 0..4 {
+        if round == 2 {
+            pool.close();
+        }
+        let found = cached.get_range(&place, 0..300_001).await.expect("read");
+        assert!(*found == *contents(5, 300_001), "round {round}");
+        cache.settle();
+    }
+}
