@@ -13,6 +13,7 @@ mod fencing;
 mod file_model;
 mod held_back;
 mod limited_nodes;
+mod mount;
 mod paused_client;
 mod pressure;
 mod processes;

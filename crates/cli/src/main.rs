@@ -9,6 +9,7 @@ mod demo;
 mod drain;
 mod far_table;
 mod function;
+mod mount;
 mod node;
 mod pool_args;
 mod signals;
@@ -51,6 +52,9 @@ enum Command {
     /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
     #[command(disable_help_flag = true)]
     Sql(sql::Args),
+    /// Have far memory as a folder, for programs that know files and nothing else.
+    #[command(subcommand)]
+    Mount(mount::Command),
     /// Memory tiers of this machine, and what they move.
     Tiers(tiers::Args),
     /// Make and look at the certificates of a pool.
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Command::Table(command) => far_table::run(&command),
         Command::Function(command) => function::run(&command),
         Command::Sql(args) => sql::run(&args),
+        Command::Mount(command) => mount::run(&command),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Bench(command) => bench::run(&command),

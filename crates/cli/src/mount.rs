@@ -1,0 +1,190 @@
+//! `farpool mount`: far memory as a folder.
+
+use crate::exit::Failure;
+use crate::signals::Stop;
+use crate::units::{bytes, millis, show_bytes};
+use crate::{Outcome, reach};
+use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
+use farpool_cache::{BlockCache, CacheOptions};
+use farpool_fuse::{
+    CachedOptions, MountError, MountOptions, Mounted, ScratchOptions, mount_cached, mount_scratch,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// An empty folder for temporary files, gone when this process ends
+    Scratch(ScratchArgs),
+    /// A folder of this machine, whose reads are kept in far memory
+    Cache(CacheArgs),
+}
+
+/// An empty folder for temporary files, gone when this process ends.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:  mkdir /tmp/far && farpool mount scratch /tmp/far --pool farpool://127.0.0.1:7700"
+)]
+pub(crate) struct ScratchArgs {
+    /// The folder to mount over; its owner and permissions are those of what is mounted
+    folder: PathBuf,
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// Bytes that its files may hold, all together [default: as many as the pool has]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    quota: Option<u64>,
+    /// What keeps files readable when a node is lost: none, mirror or local [default: as the pool allows]
+    #[arg(long, value_name = "HOW")]
+    protection: Option<Protection>,
+    /// Encrypt what leaves this process
+    #[arg(long)]
+    sealed: bool,
+    /// Have a write in the pool when it returns, and not some time after; slower for small writes
+    #[arg(long)]
+    write_through: bool,
+    /// How bytes travel: auto, tcp or shm
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: TransportChoice,
+    #[command(flatten)]
+    mount: MountArgs,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+/// A folder of this machine, whose reads are kept in far memory. Writes go to the folder first.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:  farpool mount cache /srv/data /srv/data --size 8GiB --pool farpool://127.0.0.1:7700"
+)]
+pub(crate) struct CacheArgs {
+    /// The folder
+    folder: PathBuf,
+    /// Where it is mounted: an empty folder, or the same one
+    at: PathBuf,
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// Bytes that are kept in far memory
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
+    size: u64,
+    /// Bytes that are kept in this process before that, beside what the kernel keeps
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
+    near: u64,
+    /// Bytes of a block, which is read and kept as one: 4KiB to 4MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64KiB")]
+    block: u64,
+    /// How long names, attributes and contents are believed before they are looked at again
+    #[arg(long, value_name = "TIME", value_parser = millis, default_value = "1s")]
+    fresh_for: u32,
+    /// Promise that nobody changes files but through the mount. Otherwise, on file systems whose times are coarse (before Linux
+    /// 6.13), each write has nothing of its file kept
+    #[arg(long)]
+    alone: bool,
+    /// How bytes travel: auto, tcp or shm
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: TransportChoice,
+    #[command(flatten)]
+    mount: MountArgs,
+    #[command(flatten)]
+    reach: reach::ClientArgs,
+}
+
+#[derive(clap::Args)]
+struct MountArgs {
+    /// Let other users use it as well; the rights of files are checked as anywhere
+    #[arg(long)]
+    allow_other: bool,
+    /// Hide what is in the folder already
+    #[arg(long)]
+    over_non_empty: bool,
+}
+
+/// How often is looked whether it was unmounted by somebody else.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Scratch(args) => scratch(args),
+        Command::Cache(args) => cache(args),
+    }
+}
+
+impl MountArgs {
+    fn options(&self) -> MountOptions {
+        MountOptions { allow_other: self.allow_other, over_non_empty: self.over_non_empty }
+    }
+}
+
+fn connect(url: &str, reach: &reach::ClientArgs, at: &Path, options: PoolOptions) -> Result<Pool, Failure> {
+    let reach = reach.reach()?;
+    let label = Some(format!("farpool mount {}", at.display()));
+    Ok(Pool::connect_with(url, PoolOptions { label, tls: reach.tls, plaintext: reach.plaintext, ..options })?)
+}
+
+fn scratch(args: &ScratchArgs) -> Outcome {
+    let stop = Stop::catch()?;
+    let options = PoolOptions {
+        protection: args.protection,
+        seal_scratch: args.sealed,
+        transport: args.transport,
+        ..PoolOptions::default()
+    };
+    let pool = connect(&args.pool, &args.reach, &args.folder, options)?;
+    let options = ScratchOptions {
+        quota_bytes: args.quota,
+        create: CreateOptions::default(),
+        write_through: args.write_through,
+    };
+    let say = |what: &str| eprintln!("farpool mount: {what}");
+    let mounted =
+        mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
+    hold(mounted, &args.folder, stop)?;
+    eprintln!("farpool mount: {} had been written", show_bytes(pool.stats().bytes_written));
+    Ok(())
+}
+
+fn cache(args: &CacheArgs) -> Outcome {
+    let stop = Stop::catch()?;
+    let options = PoolOptions { transport: args.transport, ..PoolOptions::default() };
+    let pool = connect(&args.pool, &args.reach, &args.at, options)?;
+    let options = CacheOptions {
+        block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
+        near_bytes: args.near,
+        far_bytes: args.size,
+        ..CacheOptions::default()
+    };
+    let cache = BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)?;
+    let fresh_for = Duration::from_millis(args.fresh_for.into());
+    let options = CachedOptions { fresh_for, is_alone: args.alone };
+    // Each file, folder and open file of the mount is one of this process.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;
+    let mounted =
+        mount_cached(&args.folder, &args.at, &cache, options, args.mount.options()).map_err(not_mounted)?;
+    hold(mounted, &args.at, stop)?;
+    let counts: Vec<String> =
+        cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
+    eprintln!("farpool mount: blocks: {}", counts.join(", "));
+    Ok(())
+}
+
+fn not_mounted(error: MountError) -> Failure {
+    Failure::Failed(format!("mount {error}"))
+}
+
+/// Has a folder mounted until this process is told to stop, or somebody else unmounts it.
+fn hold(mounted: Mounted, at: &Path, mut stop: Stop) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready {}", at.display())?;
+    out.flush()?;
+    while !stop.has_come() {
+        if mounted.is_over() {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+    mounted.unmount().map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))
+}

@@ -1,0 +1,36 @@
+//! What goes wrong, told without drowning whoever listens.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// At most one line in this time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Complaints {
+    say: Box<dyn Fn(&str) + Send + Sync>,
+    /// When something was said last, and how much has been kept back since.
+    last: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Complaints {
+    pub(crate) fn new(say: impl Fn(&str) + Send + Sync + 'static) -> Complaints {
+        Complaints { say: Box::new(say), last: Mutex::new(None) }
+    }
+
+    pub(crate) fn tell(&self, what: &str) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept_back = match &mut *last {
+            Some((said, kept_back)) if said.elapsed() < PAUSE => {
+                *kept_back += 1;
+                return;
+            }
+            Some((_, kept_back)) => *kept_back,
+            None => 0,
+        };
+        *last = Some((Instant::now(), 0));
+        match kept_back {
+            0 => (self.say)(what),
+            more => (self.say)(&format!("{what} (and {more} failures since the last one told)")),
+        }
+    }
+}

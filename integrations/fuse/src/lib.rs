@@ -1,0 +1,213 @@
+//! Far memory as a folder, for programs that know files and nothing else.
+//!
+//! The idea: there are two kinds. A scratch folder begins empty and ends with its process. What is in it lies in scratch files of a pool; names and
+//! attributes are kept here. Nothing survives, so `fsync` has nothing to wait for; nothing that was lost reads as anything but an
+//! error. A cached folder is one of this machine: everything passes through to it, and what is read of files is kept in far
+//! memory.
+//!
+//! Never in this crate: a rule about leases, a socket, a clock in `tree.rs`.
+#![forbid(unsafe_code)]
+
+mod cached;
+mod complaints;
+mod listings;
+mod scratch;
+mod tree;
+
+pub use cached::CachedOptions;
+pub use scratch::ScratchOptions;
+
+use cached::Cached;
+use complaints::Complaints;
+use farpool::Pool;
+use farpool_cache::BlockCache;
+use fuser::{
+    BackgroundSession, Config, Errno, Filesystem, KernelConfig, MountOption, ReplyData, ReplyEmpty, Session,
+    SessionACL,
+};
+use scratch::Scratch;
+use std::cell::RefCell;
+use std::fmt;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Threads that answer the kernel. What they wait for is the pool.
+const THREADS: usize = 4;
+/// A write or a read of the kernel's, at most.
+const TRANSFER_BYTES: u32 = 1 << 20;
+/// Writes and reads ahead that may be under way at once.
+const UNDER_WAY: u16 = 64;
+
+/// Why a folder was not mounted.
+#[derive(Debug)]
+pub enum MountError {
+    /// It is not there, or is no folder.
+    NoFolder(PathBuf, io::Error),
+    /// It has something in it, which would be hidden.
+    NotEmpty(PathBuf),
+    /// The kernel, or `fusermount3`, did not do it.
+    Refused(PathBuf, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::NoFolder(at, error) => {
+                write!(f, "{}: {error}; an existing folder can be mounted over", at.display())
+            }
+            MountError::NotEmpty(at) => write!(
+                f,
+                "{} is not empty, and what is in it would be hidden; an empty folder can be mounted over, or any with \
+                 --over-non-empty",
+                at.display()
+            ),
+            MountError::Refused(at, error) => write!(
+                f,
+                "{}: {error}; mounting takes /dev/fuse, and either root or the program fusermount3 (Debian: fuse3)",
+                at.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// How a folder is mounted, whatever is in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountOptions {
+    /// Whether users other than the one who mounts may use it; their rights are checked as anywhere.
+    pub allow_other: bool,
+    /// Whether what is in the folder already may be hidden.
+    pub over_non_empty: bool,
+}
+
+/// A folder while it is mounted. Dropped, it is unmounted.
+#[derive(Debug)]
+pub struct Mounted {
+    session: BackgroundSession,
+}
+
+impl Mounted {
+    /// Unmounts it, once nobody uses it any more; an error if somebody does.
+    pub fn unmount(self) -> io::Result<()> {
+        self.session.umount_and_join()
+    }
+
+    /// Whether somebody else has unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+}
+
+/// Mounts an empty file system over a folder, whose owner and permissions it takes on. `say` hears of failures, at most one a
+/// second.
+///
+/// Errors: the folder is not there or not empty, or nothing can be mounted here.
+pub fn mount_scratch(
+    pool: &Pool,
+    at: &Path,
+    options: ScratchOptions,
+    mount: MountOptions,
+    say: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Mounted, MountError> {
+    let found = check_folder(at, mount)?;
+    let permissions = (found.mode() & 0o7777) as u16;
+    let scratch = Scratch::new(pool, options, (found.uid(), found.gid()), permissions, Complaints::new(say));
+    begin(scratch, at, "farpool", mount)
+}
+
+/// Mounts a folder of this machine, whose reads are kept in a cache, over another or over itself. What others
+/// change in the folder is read as it is once [`CachedOptions::fresh_for`] is over, but by programs that mapped it into their
+/// memory before.
+///
+/// Errors: one of the folders is not there, the one to mount over is not empty, or nothing can be mounted here.
+pub fn mount_cached(
+    folder: &Path,
+    at: &Path,
+    cache: &BlockCache,
+    options: CachedOptions,
+    mount: MountOptions,
+) -> Result<Mounted, MountError> {
+    let no_folder = |error| MountError::NoFolder(folder.to_owned(), error);
+    let is_itself = folder.canonicalize().map_err(no_folder)?
+        == at.canonicalize().map_err(|error| MountError::NoFolder(at.to_owned(), error))?;
+    // What is mounted over itself hides nothing.
+    check_folder(at, MountOptions { over_non_empty: mount.over_non_empty || is_itself, ..mount })?;
+    let cached = Cached::new(folder, cache, options).map_err(no_folder)?;
+    begin(cached, at, &folder.display().to_string(), mount)
+}
+
+fn check_folder(at: &Path, mount: MountOptions) -> Result<Metadata, MountError> {
+    let no_folder = |error| MountError::NoFolder(at.to_owned(), error);
+    let found = std::fs::metadata(at).map_err(no_folder)?;
+    let mut entries = std::fs::read_dir(at).map_err(no_folder)?;
+    if entries.next().is_some() && !mount.over_non_empty {
+        return Err(MountError::NotEmpty(at.to_owned()));
+    }
+    Ok(found)
+}
+
+fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> Result<Mounted, MountError> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(from.to_owned()),
+        MountOption::Subtype("farpool".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+    ];
+    config.acl = if mount.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    let session = Session::new(files, at, &config).and_then(Session::spawn);
+    let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
+    // Until somebody asks, the kernel takes its root for root's, and lets nobody else change it.
+    std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
+    Ok(Mounted { session })
+}
+
+/// Has the kernel ask for much at once. What it does not do makes it slower, and no more.
+fn widen(config: &mut KernelConfig) {
+    for set in [KernelConfig::set_max_write, KernelConfig::set_max_readahead] {
+        if let Err(nearest) = set(config, TRANSFER_BYTES) {
+            let _ = set(config, nearest);
+        }
+    }
+    let _ = config.set_max_background(UNDER_WAY);
+}
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Answers with what is read into a buffer of that many bytes, or with less.
+fn read_into(size: u32, reply: ReplyData, read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+    BUFFER.with_borrow_mut(|buffer| {
+        let size = size as usize;
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        match read(&mut buffer[..size]) {
+            Ok(count) => reply.data(&buffer[..count]),
+            Err(error) => reply.error(error),
+        }
+    });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_i32(error.raw_os_error())
+}
+
+fn answer(outcome: Result<(), Errno>, reply: ReplyEmpty) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}

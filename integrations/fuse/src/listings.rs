@@ -1,0 +1,43 @@
+//! What folders held when they were opened.
+
+use crate::lock;
+use fuser::{Errno, FileHandle, FileType, INodeNo, ReplyDirectory};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A name, its number, and what it is.
+pub(crate) type Entry = (OsString, u64, FileType);
+
+/// What is told of folders that are open: each as it was when it was opened.
+#[derive(Default)]
+pub(crate) struct Listings {
+    open: Mutex<HashMap<u64, Vec<Entry>>>,
+    next: AtomicU64,
+}
+
+impl Listings {
+    pub(crate) fn open(&self, entries: Vec<Entry>) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.open).insert(number, entries);
+        FileHandle(number)
+    }
+
+    /// As many entries from there on as fit.
+    pub(crate) fn read(&self, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let open = lock(&self.open);
+        let Some(entries) = open.get(&handle.0) else { return reply.error(Errno::EBADF) };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, (name, number, kind)) in entries.iter().enumerate().skip(from) {
+            if reply.add(INodeNo(*number), at as u64 + 1, *kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    pub(crate) fn close(&self, handle: FileHandle) {
+        lock(&self.open).remove(&handle.0);
+    }
+}

@@ -1,0 +1,350 @@
+//! `farpool mount` with a real kernel: takes root and /dev/fuse.
+
+use crate::processes::{Process, binary, until};
+use farpool::{Pool, PoolOptions};
+use farpool_tests::random::Random;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A pool of one node, and a folder that is mounted over.
+struct Stage {
+    mount: Option<Process>,
+    at: PathBuf,
+    broker: Process,
+    node: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new(more: &[&str]) -> Stage {
+        let broker =
+            Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "1s", "--grace", "500ms"]);
+        let size = ["--memory", "64MiB", "--region-size", "1MiB", "--no-reserve"];
+        let node =
+            Process::start(&[&["node", "--name", "n0", "--broker", &broker.ready][..], &size].concat());
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path().join("far");
+        fs::create_dir(&at).expect("created");
+        let path = at.to_str().expect("a path of letters");
+        let args = ["mount", "scratch", path, "--pool", &broker.ready, "--protection", "none"];
+        let mount = Process::start(&[&args[..], more].concat());
+        Stage { mount: Some(mount), at, broker, node, _folder: folder }
+    }
+
+    fn file(&self, name: &str) -> File {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).to_owned();
+        options.open(self.at.join(name)).expect("opened")
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::connect_with(&self.broker.ready, PoolOptions::default()).expect("a session")
+    }
+
+    /// As Ctrl-C does.
+    fn end(&mut self) {
+        let mount = self.mount.take().expect("it runs");
+        mount.signal(Signal::TERM);
+        assert!(mount.ends_within(PATIENCE).success());
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Of one that was killed the kernel knows until it is told.
+        drop(self.mount.take());
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).stderr(Stdio::null()).status();
+    }
+}
+
+/// Has the kernel forget what it holds of a file, so that reads reach the pool.
+fn forget(file: &File) {
+    file.sync_all().expect("flushed");
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
+}
+
+#[test]
+fn file_of_a_scratch_folder_holds_what_a_file_holds_whatever_is_written_cut_and_punched() {
+    for more in [&[][..], &["--write-through"]] {
+        let mut stage = Stage::new(more);
+        let model = tempfile::tempfile().expect("a file");
+        let file = stage.file("f");
+        let mut random = Random(7);
+        for round in 0..2_000 {
+            let offset = random.below(1 << 20);
+            let length = (random.below(200 * KIB) as usize >> random.below(12)).max(1);
+            match random.below(10) {
+                0..5 => {
+                    let bytes = random.bytes(length);
+                    for file in [&file, &model] {
+                        file.write_all_at(&bytes, offset).expect("written");
+                    }
+                }
+                5 => [&file, &model].into_iter().for_each(|file| file.set_len(offset).expect("cut")),
+                6 => {
+                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    for file in [&file, &model] {
+                        fallocate(file, punch, offset, length as u64).expect("punched");
+                    }
+                }
+                7 => forget(&file),
+                _ => {
+                    let (mut here, mut there) = (vec![0; length], vec![0; length]);
+                    let read = file.read_at(&mut here, offset).expect("read");
+                    assert_eq!(read, model.read_at(&mut there, offset).expect("read"), "round {round}");
+                    assert!(here == there, "round {round}: {length} bytes at {offset}");
+                }
+            }
+            let lengths = [&file, &model].map(|file| file.metadata().expect("stat").len());
+            assert_eq!(lengths[0], lengths[1], "round {round}");
+        }
+        forget(&file);
+        let (mut here, mut there) = (vec![0; 2 * MIB as usize], vec![0; 2 * MIB as usize]);
+        let read = file.read_at(&mut here, 0).expect("read");
+        assert_eq!(read, model.read_at(&mut there, 0).expect("read"));
+        assert!(here == there);
+        drop(file);
+        stage.end();
+    }
+}
+
+#[test]
+fn scratch_folder_keeps_names_links_and_rights_and_the_contents_of_what_is_open() {
+    let mut stage = Stage::new(&[]);
+    let at = stage.at.clone();
+    fs::create_dir_all(at.join("a/b")).expect("made");
+    fs::write(at.join("a/b/f"), b"inside").expect("written");
+    fs::hard_link(at.join("a/b/f"), at.join("g")).expect("linked");
+    symlink("a/b/f", at.join("s")).expect("linked");
+    fs::rename(at.join("a"), at.join("c")).expect("renamed");
+    assert_eq!(fs::read(at.join("g")).expect("read"), b"inside");
+    assert_eq!(fs::read_link(at.join("s")).expect("read"), Path::new("a/b/f"));
+    fs::set_permissions(at.join("g"), fs::Permissions::from_mode(0o640)).expect("set");
+    let told = fs::metadata(at.join("c/b/f")).expect("stat");
+    assert_eq!((told.nlink(), told.mode() & 0o7777, told.len()), (2, 0o640, 6));
+    let names: Vec<_> = fs::read_dir(&at).expect("listed").map(|one| one.expect("one").file_name()).collect();
+    assert_eq!(names, ["c", "g", "s"]);
+    // A file without a name lives while it is open, and its memory is the pool's again afterwards.
+    let open = stage.file("open");
+    open.write_all_at(&vec![9; 8 * MIB as usize], 0).expect("written");
+    forget(&open);
+    fs::remove_file(at.join("open")).expect("removed");
+    let mut back = vec![0; 8 * MIB as usize];
+    open.read_exact_at(&mut back, 0).expect("read");
+    assert!(back.iter().all(|byte| *byte == 9));
+    drop((open, back));
+    let error = fs::remove_dir(at.join("c")).expect_err("it is not empty");
+    assert_eq!(errno(&error), Some(Errno::NOTEMPTY));
+    stage.end();
+    assert_eq!(fs::read_dir(&at).expect("what was mounted over").count(), 0);
+    until(&stage.pool(), PATIENCE, "all memory is free", |status| {
+        status.nodes.iter().all(|node| node.counts.leased == 0)
+    });
+}
+
+#[test]
+fn quota_of_a_scratch_folder_is_told_as_a_full_disk_and_room_is_had_again() {
+    for more in [&["--quota", "4MiB"][..], &["--quota", "4MiB", "--write-through"]] {
+        let mut stage = Stage::new(more);
+        let file = stage.file("big");
+        let written = file.write_all_at(&vec![1; 6 * MIB as usize], 0).and_then(|()| file.sync_all());
+        assert_eq!(errno(&written.expect_err("over the quota")), Some(Errno::NOSPC), "{more:?}");
+        // What was not taken never reads as if nothing had been written.
+        let _ = file.sync_all();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
+        let mut back = vec![0; 6 * MIB as usize];
+        match file.read_at(&mut back, 0) {
+            Ok(count) => assert!(back[..count].iter().all(|byte| *byte == 1), "{more:?}"),
+            Err(error) => assert_eq!(errno(&error), Some(Errno::IO), "{more:?}"),
+        }
+        drop(file);
+        fs::remove_file(stage.at.join("big")).expect("removed");
+        fs::write(stage.at.join("small"), vec![2; 3 * MIB as usize]).expect("there is room");
+        let space = rustix::fs::statvfs(&stage.at).expect("told");
+        assert_eq!(space.f_blocks * space.f_frsize, 4 * MIB);
+        assert_eq!(space.f_bfree * space.f_frsize, MIB);
+        stage.end();
+    }
+}
+
+#[test]
+fn scratch_folder_whose_node_died_answers_an_error_and_never_other_bytes_and_takes_new_files() {
+    let mut stage = Stage::new(&[]);
+    let file = stage.file("lost");
+    file.write_all_at(&vec![7; 4 * MIB as usize], 0).expect("written");
+    forget(&file);
+    let size = ["--memory", "64MiB", "--region-size", "1MiB", "--no-reserve"];
+    let args = ["node", "--name", "n1", "--broker", &stage.broker.ready];
+    let next = Process::start(&[&args[..], &size].concat());
+    std::mem::replace(&mut stage.node, next).kill();
+    let mut back = vec![0; 4 * MIB as usize];
+    let killed = Instant::now();
+    let error = loop {
+        match file.read_exact_at(&mut back, 0) {
+            // Mapped memory outlives its node until the session notices.
+            Ok(()) => assert!(back.iter().all(|byte| *byte == 7) && killed.elapsed() < PATIENCE),
+            Err(error) => break error,
+        }
+        forget(&file);
+    };
+    assert_eq!(errno(&error), Some(Errno::IO));
+    drop(file);
+    let pool = stage.pool();
+    until(&pool, PATIENCE, "the other node is there", |status| {
+        status.nodes.iter().any(|node| *node.info.name == *"n1")
+    });
+    fs::remove_file(stage.at.join("lost")).expect("removed");
+    fs::write(stage.at.join("next"), b"goes on").expect("written to the other node");
+    assert_eq!(fs::read(stage.at.join("next")).expect("read"), b"goes on");
+    stage.end();
+}
+
+#[test]
+fn folder_that_cannot_be_mounted_over_is_refused_with_what_can() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("something"), b"").expect("written");
+    let missing = folder.path().join("missing");
+    for (at, wanted) in [(folder.path(), "is not empty"), (&missing, "an existing folder")] {
+        let mut command = Command::new(binary());
+        command.args(["mount", "scratch", at.to_str().expect("letters"), "--pool", &broker.ready]);
+        let output = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(wanted), "{said}");
+    }
+}
+
+/// A pool of one node, a folder of this machine, and where it is mounted behind a cache.
+struct Kept {
+    mount: Option<Process>,
+    at: PathBuf,
+    folder: PathBuf,
+    node: Option<Process>,
+    _broker: Process,
+    _around: tempfile::TempDir,
+}
+
+impl Kept {
+    fn new() -> Kept {
+        let broker =
+            Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "1s", "--grace", "500ms"]);
+        let size = ["--memory", "64MiB", "--region-size", "1MiB", "--no-reserve"];
+        let node =
+            Process::start(&[&["node", "--name", "n0", "--broker", &broker.ready][..], &size].concat());
+        let around = tempfile::tempdir().expect("a folder");
+        let (folder, at) = (around.path().join("folder"), around.path().join("kept"));
+        [&folder, &at].into_iter().for_each(|folder| fs::create_dir(folder).expect("created"));
+        let (from, to) = (folder.to_str().expect("letters"), at.to_str().expect("letters"));
+        let args = ["mount", "cache", from, to, "--pool", &broker.ready, "--size", "32MiB", "--near", "0B"];
+        let fresh = ["--block", "16KiB", "--fresh-for", "0ms"];
+        let mount = Process::start(&[&args[..], &fresh].concat());
+        Kept { mount: Some(mount), at, folder, node: Some(node), _broker: broker, _around: around }
+    }
+
+    fn end(&mut self) {
+        let mount = self.mount.take().expect("it runs");
+        mount.signal(Signal::TERM);
+        assert!(mount.ends_within(PATIENCE).success());
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn file_of_a_kept_folder_is_what_the_folder_has_whoever_writes_and_whether_the_node_lives() {
+    let mut kept = Kept::new();
+    let mut random = Random(11);
+    let mut model = random.bytes(1 << 20);
+    fs::write(kept.folder.join("f"), &model).expect("written");
+    let options = OpenOptions::new().read(true).write(true).to_owned();
+    let file = options.open(kept.at.join("f")).expect("opened");
+    let behind = options.open(kept.folder.join("f")).expect("opened");
+    for round in 0..1_500 {
+        let offset = random.below(model.len() as u64);
+        let length = (random.below(200 * KIB) as usize >> random.below(10)).max(1);
+        match random.below(12) {
+            0..3 => {
+                let bytes = random.bytes(length);
+                file.write_all_at(&bytes, offset).expect("written");
+                let end = offset as usize + length;
+                model.resize(model.len().max(end), 0);
+                model[offset as usize..end].copy_from_slice(&bytes);
+            }
+            3 => {
+                let length = length.min(model.len() - offset as usize);
+                let bytes = random.bytes(length);
+                behind.write_all_at(&bytes, offset).expect("written");
+                model[offset as usize..offset as usize + length].copy_from_slice(&bytes);
+            }
+            4 => {
+                file.set_len(offset + 1).expect("cut");
+                model.truncate(offset as usize + 1);
+                model.resize(300 << 10, 0);
+                file.set_len(300 << 10).expect("grown");
+            }
+            5 if round == 1_000 => drop(kept.node.take().map(Process::kill)),
+            _ => {
+                forget(&file);
+                let mut found = vec![0; length];
+                let count = file.read_at(&mut found, offset).expect("read");
+                let wanted = &model[offset as usize..model.len().min(offset as usize + length)];
+                assert_eq!(count, wanted.len(), "round {round}");
+                assert!(found[..count] == *wanted, "round {round}: {count} bytes at {offset}");
+            }
+        }
+    }
+    drop((file, behind));
+    kept.end();
+    assert!(fs::read(kept.folder.join("f")).expect("read") == model, "all of it is in the folder");
+}
+
+#[test]
+fn kept_folder_passes_names_rights_and_attributes_through() {
+    let mut kept = Kept::new();
+    let (at, folder) = (kept.at.clone(), kept.folder.clone());
+    fs::create_dir_all(at.join("a/b")).expect("made");
+    fs::write(at.join("a/b/f"), b"inside").expect("written");
+    fs::hard_link(at.join("a/b/f"), at.join("g")).expect("linked");
+    symlink("a/b/f", at.join("s")).expect("linked");
+    fs::rename(at.join("a"), at.join("c")).expect("renamed");
+    fs::set_permissions(at.join("g"), fs::Permissions::from_mode(0o640)).expect("set");
+    for root in [&at, &folder] {
+        let told = fs::metadata(root.join("c/b/f")).expect("stat");
+        assert_eq!((told.nlink(), told.mode() & 0o7777, told.len()), (2, 0o640, 6));
+        assert_eq!(fs::read_link(root.join("s")).expect("read"), Path::new("a/b/f"));
+        let mut names: Vec<_> =
+            fs::read_dir(root).expect("listed").map(|one| one.expect("one").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["c", "g", "s"]);
+    }
+    fs::write(folder.join("behind"), b"its back").expect("written");
+    assert_eq!(fs::read(at.join("behind")).expect("found"), b"its back");
+    fs::remove_file(folder.join("behind")).expect("removed");
+    assert!(!at.join("behind").exists(), "it is gone");
+    let file = File::open(at.join("g")).expect("opened");
+    file.sync_all().expect("synced");
+    drop(file);
+    fs::remove_file(at.join("g")).expect("removed");
+    assert_eq!(fs::remove_dir(at.join("c")).map_err(|error| errno(&error)), Err(Some(Errno::NOTEMPTY)));
+    kept.end();
+    assert_eq!(fs::read(folder.join("c/b/f")).expect("read"), b"inside");
+}
