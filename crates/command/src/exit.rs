@@ -43,14 +43,23 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(text) | Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+            Failure::NobodyReads | Failure::Said(_) => Ok(()),
+        }
+    }
+}
+
 /// Says what went wrong. Returns the exit code.
 pub fn report(failure: &Failure) -> ExitCode {
-    let (code, text) = match failure {
+    let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,
         Failure::Said(code) => return ExitCode::from(*code),
-        Failure::Refused(text) => (1, text),
-        Failure::Usage(text) | Failure::Failed(text) => (2, text),
+        Failure::Refused(_) => 1,
+        Failure::Usage(_) | Failure::Failed(_) => 2,
     };
-    eprintln!("farpool: {text}");
+    eprintln!("farpool: {failure}");
     ExitCode::from(code)
 }

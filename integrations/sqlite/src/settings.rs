@@ -1,0 +1,68 @@
+//! What the environment says.
+
+use clap::Parser;
+use farpool::{Pool, PoolOptions, Protection, TransportChoice};
+use farpool_cache::{BlockCache, CacheOptions};
+use farpool_command::reach::ClientArgs;
+use farpool_command::units::bytes;
+
+const VARIABLE: &str = "FARPOOL_SQLITE";
+
+/// Flags in the environment's FARPOOL_SQLITE.
+#[derive(Parser)]
+#[command(name = VARIABLE, no_binary_name = true, disable_help_flag = true)]
+pub(crate) struct Settings {
+    /// The pool
+    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
+    pool: String,
+    /// Bytes of databases that are kept in far memory; 0B for none
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
+    cache: u64,
+    /// Bytes of databases that are kept in this process before that, beside SQLite's page cache
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
+    near: u64,
+    /// Bytes of a block, which is read and kept as one: 4KiB to 4MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16KiB")]
+    block: u64,
+    /// What keeps temporary files readable when a node is lost: none, mirror or local [default: as the pool allows]
+    #[arg(long, value_name = "HOW")]
+    protection: Option<Protection>,
+    /// How bytes travel: auto, tcp or shm
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: TransportChoice,
+    #[command(flatten)]
+    reach: ClientArgs,
+}
+
+impl Settings {
+    /// Reads the environment.
+    pub(crate) fn of_environment() -> Result<Settings, String> {
+        let flags = std::env::var(VARIABLE).unwrap_or_default();
+        Settings::try_parse_from(flags.split_whitespace())
+            .map_err(|error| format!("the environment's {VARIABLE}: {error}"))
+    }
+
+    /// A session with the pool, and a cache there if one is wanted.
+    pub(crate) fn connect(&self) -> Result<(Pool, Option<BlockCache>), String> {
+        let told = |error: &dyn std::fmt::Display| format!("farpool: {error} ({VARIABLE} names the pool)");
+        let reach = self.reach.reach().map_err(|failure| told(&failure))?;
+        let options = PoolOptions {
+            label: Some(format!("SQLite in process {}", std::process::id())),
+            transport: self.transport,
+            protection: self.protection,
+            tls: reach.tls,
+            plaintext: reach.plaintext,
+            ..PoolOptions::default()
+        };
+        let pool = Pool::connect_with(&self.pool, options).map_err(|error| told(&error))?;
+        let options = CacheOptions {
+            block_bytes: usize::try_from(self.block).unwrap_or(usize::MAX),
+            near_bytes: self.near,
+            far_bytes: self.cache,
+            ..CacheOptions::default()
+        };
+        let is_wanted = self.cache > 0 || self.near > 0;
+        let cache = is_wanted.then(|| BlockCache::new(&options, Some(&pool))).transpose();
+        Ok((pool, cache.map_err(|error| told(&error))?))
+    }
+}

@@ -1,0 +1,33 @@
+"""A process with one SQLite connection: answers each line of JSON, a statement, with another, its rows or its error.
+
+    python3 sqlite_worker.py EXTENSION|stock DATABASE
+
+Run by a Python whose sqlite3 loads extensions, which is not always the one of the tests.
+"""
+
+import json
+import sqlite3
+import sys
+
+
+def connect(extension: str, database: str) -> sqlite3.Connection:
+    if extension != "stock":
+        with sqlite3.connect(":memory:") as first:
+            first.enable_load_extension(True)
+            first.load_extension(extension)
+    return sqlite3.connect(database, isolation_level=None, timeout=30)
+
+
+def main(extension: str, database: str) -> None:
+    con = connect(extension, database)
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        try:
+            answer: object = con.execute(json.loads(line)).fetchall()
+        except sqlite3.Error as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,245 @@
+"""SQLite with the loadable extension: its answers are those of SQLite without, whatever else happens."""
+
+import json
+import os
+import random
+import select
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+
+import farpool
+
+WORKER = Path(__file__).with_name("sqlite_worker.py")
+ROWS = 200_000
+
+
+@pytest.fixture(scope="session")
+def extension(farpool_binary) -> str:
+    path = Path(farpool_binary).with_name("libfarpool_sqlite.so")
+    if not path.is_file():
+        pytest.fail(f"no {path}: `make test-python` builds it", pytrace=False)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """A Python whose sqlite3 loads extensions."""
+    test = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)"
+    for path in ("/usr/bin/python3", "python3"):
+        if subprocess.run([path, "-c", test], capture_output=True).returncode == 0:
+            return path
+    pytest.fail("no Python here has a sqlite3 that loads extensions: install Debian's python3", pytrace=False)
+
+
+class Worker:
+    """A process with a connection: see sqlite_worker.py."""
+
+    def __init__(self, python: str, extension: str, database: Path, flags: str = ""):
+        environment = {**os.environ, "FARPOOL_SQLITE": flags, "SQLITE_TMPDIR": "/nowhere"}
+        self._process = subprocess.Popen(
+            [python, str(WORKER), extension, str(database)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        if self._process.stdout.readline() != '"ready"\n':
+            raise RuntimeError(self._process.communicate()[1])
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def kill_within(self, seconds: float) -> None:
+        """As `kill -9` does, after so long, or when it answers."""
+        select.select([self._process.stdout], [], [], seconds)
+        self._process.kill()
+        self._process.wait()
+
+    def tell(self, sql: str) -> None:
+        self._process.stdin.write(json.dumps(sql) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> list:
+        answer = json.loads(self._process.stdout.readline())
+        if isinstance(answer, dict):
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def run(self, sql: str) -> list:
+        self.tell(sql)
+        return self.hear()
+
+    def stats(self) -> dict[str, int]:
+        return json.loads(self.run("PRAGMA farpool_stats")[0][0])
+
+
+@pytest.fixture
+def far(python, extension, shared_cluster, tmp_path) -> Iterator[Worker]:
+    """A connection through the extension, to a new database."""
+    flags = f"--pool {shared_cluster.url} --near 0B"
+    with Worker(python, extension, tmp_path / "far.db", flags) as worker:
+        yield worker
+
+
+@pytest.fixture
+def stock(python, far, tmp_path) -> Iterator[Worker]:
+    """A connection of stock SQLite to the same database."""
+    with Worker(python, "stock", tmp_path / "far.db") as worker:
+        yield worker
+
+
+def fill(worker: Worker, rows: int = ROWS) -> None:
+    worker.run("CREATE TABLE t (id INTEGER PRIMARY KEY, key INTEGER, word TEXT)")
+    worker.run(
+        f"WITH n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {rows})"
+        " INSERT INTO t SELECT i, (i * 7919) % 1000003, printf('%0100d', i) FROM n"
+    )
+
+
+SPILLING = {
+    "sort": "SELECT sum(id * at) FROM (SELECT id, row_number() OVER (ORDER BY word || key, key) AS at FROM t)",
+    "distinct": "SELECT count(*) FROM (SELECT DISTINCT key, word FROM t UNION SELECT key, word FROM t)",
+    "index": "SELECT count(*), sum(a.key) FROM t AS a JOIN t AS b USING (word) WHERE a.key % 3 = 0",
+}
+
+
+@pytest.mark.parametrize("query", SPILLING)
+def test_what_overflows_goes_to_far_memory_and_the_answer_is_that_of_stock_sqlite(far, stock, query):
+    fill(far)
+    # Temporary files go where SQLITE_TMPDIR says, which is nowhere.
+    for worker in (far, stock):
+        worker.run("PRAGMA cache_size = 100")
+        worker.run("PRAGMA temp_store = FILE")
+    before = far.stats()["bytes_written"]
+    answer = far.run(SPILLING[query])
+    assert far.stats()["bytes_written"] - before > 5 << 20
+    stock.run("PRAGMA temp_store = MEMORY")
+    assert answer == stock.run(SPILLING[query])
+    wait_until(lambda: far.stats()["leased_bytes"] <= 512 << 20, 5, "what was spilled is given back")
+
+
+def test_temporary_tables_lie_in_far_memory(far):
+    far.run("PRAGMA temp_store = FILE")
+    far.run("PRAGMA temp.cache_size = 20")
+    far.run("CREATE TEMP TABLE s (id INTEGER PRIMARY KEY, word TEXT)")
+    numbers = (
+        "WITH n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99999) SELECT i, printf('%0100d', i) FROM n"
+    )
+    far.run(f"INSERT INTO s {numbers}")
+    far.run("SAVEPOINT p")
+    far.run("UPDATE s SET word = id WHERE id % 3 = 0")
+    far.run("ROLLBACK TO p")
+    assert far.stats()["bytes_written"] > 10 << 20
+    assert far.run("SELECT count(*), sum(word = printf('%0100d', id)) FROM s") == [[100_000, 100_000]]
+    assert far.run("PRAGMA temp.integrity_check") == [["ok"]]
+
+
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_whoever_writes_the_other_reads_what_is_there(far, stock, journal):
+    far.run(f"PRAGMA journal_mode = {journal}")
+    fill(far, 20_000)
+    rng = random.Random(5)
+    expected = far.run("SELECT sum(key) FROM t")[0][0]
+    for worker in (far, stock):
+        # Every read is one of the file.
+        worker.run("PRAGMA cache_size = 2")
+    for turn in range(300):
+        writer, reader = rng.sample((far, stock), 2)
+        step, at = rng.randrange(1, 1000), rng.randrange(20_000)
+        writer.run(f"UPDATE t SET key = key + {step} WHERE id = {at}")
+        expected += step
+        if turn % 50 == 7:
+            rng.choice((far, stock)).run("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert reader.run("SELECT sum(key) FROM t")[0][0] == expected, turn
+    for worker in (far, stock):
+        assert worker.run("PRAGMA integrity_check") == [["ok"]]
+    stats = far.stats()
+    assert stats["far_hits"] > 0, stats
+
+
+def test_a_database_larger_than_local_memory_is_read_from_far_memory_once_it_was_read(far):
+    fill(far)
+    far.run("PRAGMA cache_size = 50")
+    count = "SELECT sum(length(word)) FROM t"
+    answers = [far.run(count)]
+    before = far.stats()
+    answers.append(far.run(count))
+    after = far.stats()
+    assert answers[0] == answers[1]
+    hits, misses = (after[name] - before[name] for name in ("far_hits", "misses"))
+    assert hits > 0.95 * (hits + misses), (hits, misses)
+
+
+def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_wrong(
+    cluster, python, extension, tmp_path
+):
+    flags = f"--pool {cluster.url} --protection none --near 0B"
+    with Worker(python, extension, tmp_path / "far.db", flags) as far, ThreadPoolExecutor(1) as executor:
+        fill(far)
+        for pragma in ("cache_size = 50", "temp_store = FILE"):
+            far.run(f"PRAGMA {pragma}")
+        total = far.run("SELECT sum(key) FROM t")
+        spilled = far.stats()["bytes_written"]
+        running = executor.submit(far.run, SPILLING["sort"])
+        # The pool knows when it is under way; the worker is busy.
+        with farpool.connect(cluster.url, protection="none") as pool:
+            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), 30, "something is spilled")
+        cluster.kill("node-1")
+        cluster.kill("node-2")
+        with pytest.raises(RuntimeError, match="disk I/O error|unable to open|full"):
+            running.result(120)
+        assert "node" in far.run("PRAGMA farpool_error")[0][0]
+        assert far.run("SELECT sum(key) FROM t") == total, spilled
+        far.run("UPDATE t SET key = key + 1")
+        assert far.run("SELECT sum(key) FROM t") == [[total[0][0] + ROWS]]
+        assert far.run("PRAGMA integrity_check") == [["ok"]]
+
+
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_a_process_killed_in_the_middle_of_writing_leaves_a_database_that_is_whole(
+    python, extension, shared_cluster, tmp_path, journal
+):
+    flags = f"--pool {shared_cluster.url}"
+    database = tmp_path / "far.db"
+    with Worker(python, extension, database, flags) as far:
+        far.run(f"PRAGMA journal_mode = {journal}")
+        fill(far, 20_000)
+    rng = random.Random(3)
+    for turn in range(10):
+        with Worker(python, extension, database, flags) as far:
+            far.run("PRAGMA cache_size = 10")
+            far.tell("UPDATE t SET key = key + 1")
+            far.kill_within(rng.random() * 0.2)
+        with Worker(python, "stock", database) as stock:
+            assert stock.run("PRAGMA integrity_check") == [["ok"]], turn
+            updated = stock.run("SELECT count(DISTINCT key - (id * 7919) % 1000003) FROM t")
+            assert updated == [[1]], "all of an update is there, or nothing"
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    {
+        "--pool farpool://127.0.0.1:1": "127.0.0.1:1",
+        "--pool nowhere": "nowhere",
+        "--cache much": "'much'.*4GiB",
+        "--block 5000B": "5000.*4096 to 4194304",
+        "--protection two": "none, mirror or local",
+    }.items(),
+)
+def test_settings_that_cannot_be_meant_are_told_when_the_extension_is_loaded(
+    python, extension, shared_cluster, tmp_path, flags, match
+):
+    if "--pool" not in flags:
+        flags += f" --pool {shared_cluster.url}"
+    with pytest.raises(RuntimeError, match=f"(?s){match}"):
+        Worker(python, extension, tmp_path / "far.db", flags)
