@@ -77,6 +77,13 @@ class Cluster:
         """Stops one process where it is, as a host that hangs would; `go_on` lets it run again."""
         self._processes[name].send_signal(signal.SIGSTOP)
 
+    def start_node(self, number: int) -> None:
+        """Starts "node-1", "node-2", ... One that was killed comes back empty."""
+        name = f"node-{number}"
+        memory = str(self._node_memory_bytes)
+        host = ["--host-label", f"host-{number}"] if self._hosts else []
+        self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host])
+
     def go_on(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGCONT)
 
@@ -107,10 +114,7 @@ class Cluster:
         arguments = ["broker", "--listen", "127.0.0.1:0", "--store", "memory", *self._broker_arguments]
         self.url = self._start("broker", arguments)[1]
         for number in range(1, self._node_count + 1):
-            name = f"node-{number}"
-            memory = str(self._node_memory_bytes)
-            host = ["--host-label", f"host-{number}"] if self._hosts else []
-            self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host])
+            self.start_node(number)
 
     def _start(self, name: str, arguments: list[str]) -> list[str]:
         """Starts a process and returns the words of its ready line."""

@@ -1,0 +1,129 @@
+"""A PostgreSQL 15 server for tests, and folders in far memory for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+USER = "postgres"
+START_SECONDS = "60"
+
+
+def tool(name: str) -> str:
+    """The path of one of PostgreSQL's programs."""
+    path = shutil.which(name, path=f"/usr/lib/postgresql/15/bin:{os.environ['PATH']}")
+    if path is None:
+        raise FileNotFoundError(f"no {name}: install Debian's postgresql-15")
+    return path
+
+
+class Mount:
+    """A `farpool mount`, which is ended as a crash would end it, or with the test."""
+
+    def __init__(self, binary: str, *arguments: str):
+        self._arguments = [binary, "mount", *arguments, "--allow-other"]
+        self.at = Path(arguments[2] if arguments[0] == "cache" else arguments[1])
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self._process.stdout.readline()
+        if not line.startswith("ready "):
+            raise RuntimeError(self._process.communicate()[1])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        subprocess.run(["umount", "--lazy", self.at], check=True)
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.communicate(timeout=10)
+        if self._process.poll() is None:
+            self.kill()
+
+
+class Postgres:
+    """A server with checksums, whose files lie below a folder of its own."""
+
+    def __init__(self, folder: Path, **settings: str | int):
+        self.folder = folder
+        self.data = folder / "data"
+        self._settings = {"listen_addresses": "''", "unix_socket_directories": f"'{folder}'", **settings}
+        shutil.chown(folder, USER, USER)
+        self._run("initdb", "--data-checksums", "--auth=trust", "--no-sync", "-D", str(self.data))
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in self._settings.items())
+        self.start()
+
+    def _run(self, name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [tool(name), *arguments],
+            user=USER,
+            group=USER,
+            extra_groups=[],
+            cwd=self.folder,
+            env={**os.environ, "PGHOST": str(self.folder), "PGUSER": USER, "HOME": str(self.folder)},
+            capture_output=True,
+            text=True,
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return done
+
+    def start(self) -> None:
+        self._run("pg_ctl", "start", "-w", "-t", START_SECONDS, "-D", str(self.data), "-l", str(self.folder / "log"))
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "stop", "-w", "-t", START_SECONDS, "-m", mode, "-D", str(self.data), check=False)
+
+    def kill(self) -> None:
+        """As `kill -9` does, the postmaster and all behind it."""
+        pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+        for one in (pid, *map(int, children.split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+    def sql(self, text: str, database: str = "postgres") -> str:
+        return self._run(
+            "psql", "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", text
+        ).stdout.strip()
+
+    def tool(self, name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs one of PostgreSQL's programs against the server."""
+        return self._run(name, *arguments, check=check)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def folder_for(self, path: Path) -> Path:
+        """Makes a folder that the server owns."""
+        path.mkdir(parents=True)
+        path.chmod(0o700)
+        shutil.chown(path, USER, USER)
+        return path
+
+
+@contextlib.contextmanager
+def postgres(**settings: str | int) -> Iterator[Postgres]:
+    """A server for a while. Its folder lies where its user may go, which pytest's folders do not."""
+    pwd.getpwnam(USER)
+    folder = Path(tempfile.mkdtemp(prefix="farpool-pg-"))
+    server = None
+    try:
+        server = Postgres(folder, **settings)
+        yield server
+    finally:
+        if server is not None:
+            server.stop("immediate")
+        shutil.rmtree(folder, ignore_errors=True)
