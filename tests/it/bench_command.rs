@@ -1,4 +1,4 @@
-//! `farpool bench io`, as short as it can be: that it works, not how fast.
+//! `farpool bench io` and `bench cache`, as short as they can be: that it works, not how fast.
 
 use crate::processes::binary;
 use serde_json::Value;
@@ -35,6 +35,25 @@ fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
     assert_eq!(first["work"], again["work"]);
     let other = bench(&["--access", "8k-read,8k-write", "--seed", "2"]);
     assert_ne!(first["work"], other["work"]);
+}
+
+#[test]
+fn bench_of_a_cache_reads_every_byte_right_and_says_where_it_was_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().to_str().expect("a path");
+    let args = [
+        "bench", "cache", "--size", "4MiB", "--reads", "2000", "--rounds", "1", "--json", "--folder", folder,
+    ];
+    let output = Command::new(binary()).args(args).output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let ways = told["ways"].as_array().expect("ways");
+    assert_eq!(ways.iter().map(|way| &way["way"]).collect::<Vec<_>>(), ["tcp", "shm"]);
+    for way in ways {
+        let [near, far, missed] =
+            ["near", "far", "missed"].map(|share| way[share].as_f64().expect("a share"));
+        assert!((near + far + missed - 1.0).abs() < 1e-9 && near > 0.0, "{way}");
+    }
 }
 
 // The run itself ends if the program did other work than memory.

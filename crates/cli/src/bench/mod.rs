@@ -6,6 +6,7 @@
 
 mod access;
 mod bursts;
+mod cache;
 mod certificates;
 mod ciphers;
 mod contenders;
@@ -53,6 +54,8 @@ use crate::Outcome;
 pub(crate) enum Command {
     /// Far reads and writes over each transport, beside memcpy and, when asked, beside what others use.
     Io(Box<io::IoArgs>),
+    /// Random reads of a file four times as large as local memory: from its disk, and through a cache in far memory.
+    Cache(cache::CacheArgs),
     /// Tickets a second, and the time to set up a lease.
     Leases(leases::LeaseArgs),
     /// Calls of shipped functions, beside empty round trips, page reads and thread migration.
@@ -80,6 +83,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Io(args) => io::run(args),
+        Command::Cache(args) => cache::run(args),
         Command::Leases(args) => leases::run(args),
         Command::Functions(args) => functions::run(args),
         Command::Groups(args) => groups::run(args),
