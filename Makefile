@@ -14,13 +14,18 @@ TESTED = FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
+POSTGRES := /usr/lib/postgresql/15/bin/postgres
+# With which the bindings to SQLite's header are made: `farpool-sqlite` alone needs it.
+LIBCLANG := $(CACHE)/libclang-18.1.1
+export LIBCLANG_PATH ?= $(LIBCLANG)/clang/native
+export BINDGEN_EXTRA_CLANG_ARGS ?= -I$(shell cc -print-file-name=include)
 # Built for wasm32 by a compiler of their own, so no members of the workspace.
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
-COMMAND ?= sandbox
+COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql functions modules reference farview lint sim loss chaos mutants tla fuzz guest-test clean
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +38,9 @@ sandbox: build ## Build farpool-sandbox, in which nodes run the functions that c
 
 sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a whole SQL engine along
 	cargo build $(CARGO_FLAGS) --package farpool-sql
+
+sqlite: $(LIBCLANG)/clang/native/libclang.so ## Build libfarpool_sqlite.so, the extension that SQLite loads
+	cargo build $(CARGO_FLAGS) --package farpool-sqlite
 
 rivals: ## Build what farpool bench io drives to compare with
 	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio
@@ -48,6 +56,17 @@ $(READY):
 wheel: $(READY) ## Build the Python wheel and install it into the project's environment
 	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --manifest-path python/Cargo.toml --out $(WHEELS)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
+
+$(LIBCLANG)/clang/native/libclang.so:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --target $(LIBCLANG) libclang==18.1.1
+	touch $@
+
+# Debian's; no cluster of its own is made or started.
+$(POSTGRES):
+	mkdir -p /etc/postgresql-common/createcluster.d
+	echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.d/farpool.conf
+	apt-get install --yes --quiet --no-install-recommends postgresql-15 || \
+	  (apt-get update && apt-get install --yes --quiet --no-install-recommends postgresql-15)
 
 $(CACHE)/etcd/usr/bin/etcd:
 	mkdir -p $(CACHE)/etcd
@@ -65,12 +84,12 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 test: ## All checks and tests: what CI runs
-	$(MAKE) COMMAND=everything lint test-rust test-sim test-fuzz test-python test-functions
+	$(MAKE) COMMAND=everything lint test-rust test-stores test-sim test-fuzz test-python test-functions
 
-everything: # All programs and tests, with the features that they have together.
+everything: $(LIBCLANG)/clang/native/libclang.so # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
 
-lint: $(READY) ## Formatting, lints, dependency and licence rules
+lint: $(READY) $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, dependency and licence rules
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo fetch --quiet --locked
@@ -109,7 +128,7 @@ chaos: build wheel $(ETCD) ## Real processes in network namespaces under faults 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
-test-python: $(COMMAND) wheel modules ## The wheel against real brokers and nodes, DuckDB included
+test-python: $(COMMAND) wheel modules $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
 	  $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
@@ -129,6 +148,12 @@ test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05
 reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/suite/make.py --check
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
+
+test-stores: everything wheel # SQL over a bucket, behind a cache.
+	$(TESTED) $(VENV)/bin/pytest -q -c python/pyproject.toml integrations/tests/test_stores.py
+
+suites: build ## What others test file systems with, on both kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
+	CACHE=$(CACHE) BIN=$(BIN) integrations/fuse/suites.sh $(or $(OPERATIONS),1000000)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
