@@ -8,8 +8,8 @@
 A path begins with the pool's address; what follows is the name of a file. There are no folders: a
 name with slashes is listed as if it lay in some, as in object stores. A file is written once, from
 its beginning to its end, and is there for everybody, at once and as a whole, when it is closed; one
-of that name is replaced; an empty one cannot be had. It stays until it is removed, or its node is gone: then reading it raises
-`farpool.LostError`, and whoever has its source writes it anew.
+of that name is replaced; an empty one cannot be had. It stays until it is removed, or its node is
+gone: then reading it raises `farpool.LostError`, and whoever has its source writes it anew.
 
 Keywords of `farpool.connect` are storage options:
 
