@@ -138,7 +138,7 @@ modules: # The examples in C as modules, for those who test them.
 functions: ## Build the examples of shipped functions, into CACHE
 	CACHE=$(CACHE) examples/functions/build.sh --all
 
-test-functions: $(READY) modules ## Examples of shipped functions: native, and as modules where there is Node.js
+test-functions: $(READY) functions ## Examples of shipped functions: native, and as modules in Node.js
 	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
 	for manifest in $(FUNCTION_CRATES); do cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 

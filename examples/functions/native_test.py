@@ -3,7 +3,8 @@ of them as Wasm modules, where build.sh has built them and there is Node.js.
 
     pytest examples/functions/native_test.py
 
-Wasm modules are taken of FARPOOL_FUNCTIONS, a folder; if it is not set, only shared objects are tested."""
+Wasm modules are taken of FARPOOL_FUNCTIONS, a folder that build.sh --all fills; if it is not set, what needs them is
+skipped."""
 
 import heapq
 import json
@@ -12,6 +13,7 @@ import random
 import shutil
 import struct
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +24,34 @@ HERE = Path(__file__).parent
 BAD_ARGUMENTS, OUTPUT_SHORT, BAD_DATA, NO_COLUMN = 1, 2, 3, 4
 NODE = shutil.which("node")
 MODULES = os.environ.get("FARPOOL_FUNCTIONS")
-HOSTS = ["native", "wasm"] if NODE and MODULES else ["native"]
 
 
-@pytest.fixture(scope="session", params=HOSTS)
-def host(request, tmp_path_factory):
-    if request.param == "native":
-        folder = tmp_path_factory.mktemp("functions")
-        subprocess.run([HERE / "build.sh", "--native"], env=os.environ | {"OUT": str(folder)}, check=True)
-        yield Native(folder)
-    else:
-        wasm = Wasm(Path(MODULES), NODE)
-        yield wasm
-        wasm.close()
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("functions")
+    subprocess.run([HERE / "build.sh", "--native"], env=os.environ | {"OUT": str(folder)}, check=True)
+    return Native(folder)
 
 
-@pytest.fixture(params=["knn", "knn.simd"] if "wasm" in HOSTS else ["knn"])
-def knn(request, host):
-    """What calls it: as it is everywhere, or in the module with vectors."""
-    if request.param == "knn.simd" and isinstance(host, Native):
-        pytest.skip("a compiler for the machine itself uses its vectors anyway")
-    return lambda call: host.call(request.param, call)
+@pytest.fixture(scope="session")
+def wasm():
+    if not NODE or not MODULES:
+        pytest.skip("modules need Node.js, and FARPOOL_FUNCTIONS, the folder that they are in")
+    wasm = Wasm(Path(MODULES), NODE)
+    yield wasm
+    wasm.close()
+
+
+@pytest.fixture(scope="session", params=["native", "wasm"])
+def host(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=[("native", "knn"), ("wasm", "knn"), ("wasm", "knn.simd")])
+def knn(request):
+    """What calls it: a compiler for the machine itself uses its vectors anyway, a module has a variant with them."""
+    host, name = request.param
+    return partial(request.getfixturevalue(host).call, name)
 
 
 @pytest.fixture(params=range(3))
@@ -575,28 +584,21 @@ def test_bytes_inside_the_window_are_read_and_what_would_come_round_in_32_bits_t
         assert header(host, 3, byte=byte, count=8, window=window).value == TRAPPED
 
 
-# Examples in Rust
+# Examples in Rust, of which there are modules alone
 
 
-@pytest.fixture
-def rust(host):
-    if isinstance(host, Native) or not (host.folder / "rust").exists():
-        pytest.skip("there are no modules of them")
-    return host
-
-
-def test_degrees_are_counted_by_their_number_of_bits(rust, rng):
+def test_degrees_are_counted_by_their_number_of_bits(wasm, rng):
     degrees = rng.geometric(0.01, 5000) * rng.integers(0, 2, 5000)
     offsets = np.concatenate([[0], np.cumsum(degrees)]).astype("<u8")
-    got = rust.call("rust/degrees", Call(bytes(8) + offsets.tobytes(), struct.pack("<QQ", 8, 5000)))
+    got = wasm.call("rust/degrees", Call(bytes(8) + offsets.tobytes(), struct.pack("<QQ", 8, 5000)))
     assert got.output == np.bincount([int(d).bit_length() for d in degrees], minlength=65).astype("<u8").tobytes()
     for first, count in ((8, 5001), (0, 2**61), (2**64 - 8, 0), (2**32, 1)):
-        got = rust.call("rust/degrees", Call(bytes(8) + offsets.tobytes(), struct.pack("<QQ", first, count)))
+        got = wasm.call("rust/degrees", Call(bytes(8) + offsets.tobytes(), struct.pack("<QQ", first, count)))
         assert got.code == BAD_DATA
 
 
 @pytest.mark.parametrize("kind", [3, 9, 10, 11])
-def test_percentiles_are_those_of_numpy_by_nearest_rank(rust, rng, kind):
+def test_percentiles_are_those_of_numpy_by_nearest_rank(wasm, rng, kind):
     table, kept = Table([(kind, np.dtype((INTEGERS | FLOATS)[kind]).itemsize)]), []
     for rows in (1, 1000, 30_000):
         values, valid = some(rng, kind, rows), rng.integers(0, 2, rows)
@@ -605,8 +607,8 @@ def test_percentiles_are_those_of_numpy_by_nearest_rank(rust, rng, kind):
         kept.append(values[valid == 1].astype("<f8"))
     kept, fractions = np.concatenate(kept), [0, 0.001, 0.25, 0.5, 0.99, 1]
     args = struct.pack("<II6d", 0, 0, *fractions)
-    got = rust.call("rust/percentiles", Call(table.window, args, columns=table.bytes()))
+    got = wasm.call("rust/percentiles", Call(table.window, args, columns=table.bytes()))
     expected = np.percentile(kept, np.array(fractions) * 100, method="inverted_cdf").tolist()
     assert struct.unpack("<Q6d", got.output) == (len(kept), *expected)
-    assert rust.call("rust/percentiles", Call(table.window, args, 55, table.bytes())).code == OUTPUT_SHORT
-    assert rust.call("rust/percentiles", Call(table.window, args)).code == NO_COLUMN
+    assert wasm.call("rust/percentiles", Call(table.window, args, 55, table.bytes())).code == OUTPUT_SHORT
+    assert wasm.call("rust/percentiles", Call(table.window, args)).code == NO_COLUMN
