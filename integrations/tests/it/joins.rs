@@ -11,10 +11,10 @@ use farpool::{EmbeddedOptions, Pool};
 use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, builder, runtime, spills};
 use std::sync::Arc;
 
-const MIB: usize = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// Random numbers that are the same each time (SplitMix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -32,7 +32,7 @@ impl Random {
 
 /// How keys of a side are drawn.
 #[derive(Clone, Copy, Debug)]
-enum Keys {
+pub enum Keys {
     /// Each as often as any.
     Even { keys: u64 },
     /// Every other row has the same.
@@ -40,7 +40,7 @@ enum Keys {
 }
 
 /// Rows of a number, a text and a decimal as keys, NULL now and then, and a number of the row.
-fn rows(random: &mut Random, rows: u64, keys: Keys, batch_rows: u64) -> Vec<RecordBatch> {
+pub fn rows(random: &mut Random, rows: u64, keys: Keys, batch_rows: u64) -> Vec<RecordBatch> {
     let mut batches = Vec::new();
     for start in (0..rows.max(1)).step_by(batch_rows as usize) {
         let numbers = start..rows.min(start + batch_rows);
@@ -65,20 +65,25 @@ fn rows(random: &mut Random, rows: u64, keys: Keys, batch_rows: u64) -> Vec<Reco
     batches
 }
 
-fn pool(memory: usize) -> Pool {
+pub fn pool(memory: usize) -> Pool {
     let mut options = EmbeddedOptions::new(memory as u64);
     options.region_bytes = Some(MIB as u64);
     Pool::embedded(options).expect("an embedded pool")
 }
 
 /// A session over tables `r` and `s`, in so many partitions, with so much memory and temporary files in the pool.
-struct Tables {
+pub struct Tables {
     session: Session,
-    files: FarTempFiles,
+    pub files: FarTempFiles,
 }
 
 impl Tables {
-    fn new(pool: &Pool, memory: Option<usize>, partitions: usize, sides: &[Vec<RecordBatch>; 2]) -> Tables {
+    pub fn new(
+        pool: &Pool,
+        memory: Option<usize>,
+        partitions: usize,
+        sides: &[Vec<RecordBatch>; 2],
+    ) -> Tables {
         let files = FarTempFiles::new(pool, None).expect("threads");
         let runtime = runtime(memory, Some(Arc::new(files.clone()))).expect("a runtime");
         let config = SessionConfig::new().with_target_partitions(partitions).with_batch_size(1024);
@@ -102,7 +107,7 @@ impl Tables {
         Tables { session, files }
     }
 
-    async fn run(&self, sql: &str) -> Result<(Vec<String>, Arc<dyn ExecutionPlan>), DataFusionError> {
+    pub async fn run(&self, sql: &str) -> Result<(Vec<String>, Arc<dyn ExecutionPlan>), DataFusionError> {
         let context = self.session.context();
         for statement in ["SET datafusion.catalog.default_catalog = 'datafusion'"] {
             context.sql(statement).await?.collect().await?;
@@ -113,7 +118,12 @@ impl Tables {
         Ok((lines(&batches), plan))
     }
 
-    async fn rows(&self, sql: &str) -> Vec<String> {
+    pub async fn batches(&self, sql: &str) -> Vec<RecordBatch> {
+        self.rows("SET datafusion.catalog.default_catalog = 'datafusion'").await;
+        self.session.context().sql(sql).await.expect(sql).collect().await.expect(sql)
+    }
+
+    pub async fn rows(&self, sql: &str) -> Vec<String> {
         let done = self.run(sql).await;
         done.unwrap_or_else(|error| panic!("{sql}: {}", error.strip_backtrace())).0
     }

@@ -8,6 +8,7 @@ mod joins;
 mod losses;
 mod plans;
 mod pools;
+mod spills;
 mod substrait;
 mod suite;
 
