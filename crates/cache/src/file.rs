@@ -11,6 +11,9 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Blocks that have a version of their own after a cut. Of more, all of the file has another.
+const RENEWED_MOST: u64 = 4096;
+
 /// The file itself.
 pub trait Source {
     /// Why it did not do what it was asked.
@@ -200,7 +203,40 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Does something to the file after which nothing that is kept of it is of use, such as cutting it off.
+    /// Gives the file another length, or the one that it has. What is kept of blocks before the shorter of the two is kept still:
+    /// a database that cuts itself to its own length, as SQLite does after each checkpoint, loses nothing.
+    pub fn resize<T, E>(
+        &self,
+        cache: &BlockCache,
+        identity: impl Fn() -> Result<Identity, E>,
+        bytes: u64,
+        resize: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let writing = lock(&self.writing);
+        let before = identity()?;
+        let step = cache.block_bytes() as u64;
+        let touched = before.size.min(bytes) / step..before.size.div_ceil(step);
+        if touched.end - touched.start > RENEWED_MOST {
+            drop(writing);
+            return self.change(cache, identity, resize);
+        }
+        self.see(cache, before);
+        let renew = || {
+            if let Some(blocks) = &mut *lock(&self.blocks) {
+                blocks.renew(touched.clone(), || cache.new_version());
+            }
+        };
+        renew();
+        let resized = resize();
+        renew();
+        let after = identity()?;
+        if let Some(blocks) = &mut *lock(&self.blocks) {
+            blocks.changed_by_us(after, self.times, || cache.new_version());
+        }
+        resized
+    }
+
+    /// Does something to the file after which nothing that is kept of it is of use, such as punching holes.
     pub fn change<T, E>(
         &self,
         cache: &BlockCache,

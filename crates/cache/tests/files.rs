@@ -98,7 +98,7 @@ proptest! {
                     match step {
                         Step::CutBeside(_) if !is_alone => disk.0.set_len(length).expect("cut"),
                         _ => file
-                            .change(&cache, || disk.identity(), || disk.0.set_len(length))
+                            .resize(&cache, || disk.identity(), length, || disk.0.set_len(length))
                             .expect("cut"),
                     }
                     model.resize(length as usize, 0);
@@ -108,25 +108,48 @@ proptest! {
     }
 }
 
-#[test]
-fn file_that_nobody_changes_is_read_from_the_cache_and_not_from_the_disk() {
-    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+/// A file of 200,000 bytes, all of which are kept in far memory.
+fn kept(pool: &Pool) -> (BlockCache, Disk, CachedFile, Vec<u8>) {
     let options = CacheOptions {
         block_bytes: BLOCK,
         near_bytes: 0,
         far_bytes: 1 << 20,
         patience: Duration::from_secs(60),
     };
-    let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
+    let cache = BlockCache::new(&options, Some(pool)).expect("a cache");
     let disk = Disk(tempfile::tempfile().expect("a file"));
     let file = CachedFile::new(Times::Exact);
     let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 7) as u8).collect();
     file.write(&cache, &disk, 0, &bytes).expect("written");
     cache.settle();
+    (cache, disk, file, bytes)
+}
+
+#[test]
+fn file_that_nobody_changes_is_read_from_the_cache_and_not_from_the_disk() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    let (cache, disk, file, bytes) = kept(&pool);
     let before = cache.counts();
     let mut into = vec![0; bytes.len()];
     file.read(&cache, &disk, 0, &mut into).expect("read");
     assert!(into == bytes);
     let counts = cache.counts().since(before);
     assert_eq!((counts.far_hits, counts.misses), (49, 0), "what was written is kept: {counts:?}");
+}
+
+#[test]
+fn cut_leaves_what_is_kept_of_the_blocks_before_it() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    // The block that the file ends in is not kept, and those behind it are gone.
+    for (length, far_hits, misses) in [(200_000, 48, 1), (49 * 4096, 48, 1), (100_000, 24, 1), (4096, 1, 0)] {
+        let (cache, disk, file, mut bytes) = kept(&pool);
+        file.resize(&cache, || disk.identity(), length, || disk.0.set_len(length)).expect("cut");
+        bytes.resize(length as usize, 0);
+        let before = cache.counts();
+        let mut into = vec![0; bytes.len()];
+        file.read(&cache, &disk, 0, &mut into).expect("read");
+        assert!(into == bytes, "{length}");
+        let counts = cache.counts().since(before);
+        assert_eq!((counts.far_hits, counts.misses), (far_hits, misses), "{length}: {counts:?}");
+    }
 }

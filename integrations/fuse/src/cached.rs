@@ -208,9 +208,10 @@ impl Cached {
 
     fn truncate(&self, node: &Node, handle: Option<FileHandle>, size: u64) -> Result<(), Errno> {
         let open = handle.map(|handle| self.handle(handle)).transpose()?;
-        node.kept.change(
+        node.kept.resize(
             &self.cache,
             || node.identity(),
+            size,
             || {
                 let cut = match &open {
                     Some(handle) => sys::ftruncate(&handle.file, size),

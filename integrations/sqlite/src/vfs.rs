@@ -259,7 +259,7 @@ impl Vfs for FarVfs {
         match handle {
             Handle::Own { file, kept: Some(kept), .. } => {
                 let Kept { cache, file: known, .. } = &*kept;
-                known.change(cache, || kept.identity(), || file.truncate(size))
+                known.resize(cache, || kept.identity(), size, || file.truncate(size))
             }
             Handle::Own { file, kept: None, .. } => file.truncate(size),
             Handle::Temporary(file) => file.truncate(size),
