@@ -14,7 +14,9 @@ def connect(extension: str, database: str) -> sqlite3.Connection:
     if extension != "stock":
         with sqlite3.connect(":memory:") as first:
             first.enable_load_extension(True)
-            first.load_extension(extension)
+            # As programs do that load it for each connection: once is enough, and more do nothing.
+            for _ in range(2):
+                first.load_extension(extension)
     return sqlite3.connect(database, isolation_level=None, timeout=30)
 
 

@@ -205,6 +205,16 @@ def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_
         assert far.run("PRAGMA integrity_check") == [["ok"]]
 
 
+def test_a_database_whose_name_another_one_has_taken_is_not_written_to(far, stock, tmp_path):
+    fill(far, 10)
+    (tmp_path / "other.db").write_bytes((tmp_path / "far.db").read_bytes())
+    (tmp_path / "other.db").rename(tmp_path / "far.db")
+    for worker in (far, stock):
+        with pytest.raises(RuntimeError, match="readonly"):
+            worker.run("UPDATE t SET key = 0")
+    assert far.run("SELECT count(*) FROM t WHERE key > 0") == [[9]]
+
+
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 def test_a_process_killed_in_the_middle_of_writing_leaves_a_database_that_is_whole(
     python, extension, shared_cluster, tmp_path, journal

@@ -241,6 +241,20 @@ impl File {
         Ok(has != 0)
     }
 
+    /// Whether its name leads to another file by now, or to none.
+    pub(crate) fn has_moved(&mut self) -> Result<bool, Code> {
+        let mut moved: c_int = 0;
+        // SAFETY: the file is open, and the answer is an int (sqlite.org/c3ref/c_fcntl_begin_atomic_write.html).
+        let asked = self.call(|methods, raw| unsafe {
+            (methods.control)(raw, vars::SQLITE_FCNTL_HAS_MOVED, (&raw mut moved).cast())
+        });
+        match asked {
+            Ok(()) => Ok(moved != 0),
+            Err(vars::SQLITE_NOTFOUND) => Ok(false),
+            Err(code) => Err(code),
+        }
+    }
+
     pub(crate) fn sector_size(&mut self) -> Result<c_int, Code> {
         let mut bytes = 0;
         self.call(|methods, raw| {

@@ -24,7 +24,11 @@ use sqlite_plugin::vfs::{RegisterOpts, SqliteApi, register_dynamic};
 use sqlite_plugin::{sqlite3_api_routines, vars};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
+use std::sync::{Mutex, PoisonError};
 use vfs::FarVfs;
+
+/// Whether the file system was registered in this process.
+static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
 
 /// What SQLite calls when the extension is loaded. The file system is SQLite's default from then on, and stays until the process
 /// ends.
@@ -63,6 +67,11 @@ pub unsafe extern "C" fn sqlite3_extension_init(
 ///
 /// `api` is SQLite's table of functions.
 unsafe fn begin(api: *mut sqlite3_api_routines) -> Result<(), String> {
+    // Programs load it for each of their connections.
+    let mut has_begun = HAS_BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    if *has_begun {
+        return Ok(());
+    }
     let settings = Settings::of_environment()?;
     // SAFETY: as the caller promises.
     let beneath = unsafe { Beneath::find(api) }.ok_or("farpool: this SQLite is older than 3.37")?;
@@ -73,5 +82,6 @@ unsafe fn begin(api: *mut sqlite3_api_routines) -> Result<(), String> {
     let logger = unsafe { register_dynamic(api, c"farpool".to_owned(), vfs, options) }
         .map_err(|code| format!("farpool: SQLite refused the file system: error {code}"))?;
     log.begin(logger);
+    *has_begun = true;
     Ok(())
 }

@@ -218,6 +218,10 @@ impl Vfs for FarVfs {
     type Handle = Handle;
 
     fn canonical_path<'a>(&self, path: Cow<'a, str>) -> Result<Cow<'a, str>, Code> {
+        // What stands for bytes that are no UTF-8 would be the name of another file.
+        if path.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(vars::SQLITE_CANTOPEN);
+        }
         self.beneath.full_path(&path).map(Cow::Owned)
     }
 
@@ -227,8 +231,10 @@ impl Vfs for FarVfs {
             Some(path) if !(kind.is_temp() || kind == OpenKind::SubJournal) => path,
             _ => return self.open_temporary(),
         };
-        let (file, opened) = self.beneath.open(path, options.flags())?;
+        let (mut file, opened) = self.beneath.open(path, options.flags())?;
         let kept = if kind == OpenKind::MainDb { self.cached(path) } else { None };
+        // What is known must be known of the file that was opened.
+        let kept = if file.has_moved()? { None } else { kept };
         Ok(Handle::Own { file, kept, is_read_only: opened & vars::SQLITE_OPEN_READONLY != 0 })
     }
 
@@ -299,6 +305,13 @@ impl Vfs for FarVfs {
 
     fn lock(&self, handle: &mut Handle, level: LockLevel) -> Result<(), Code> {
         match handle {
+            Handle::Own { file, is_read_only: false, .. } if level == LockLevel::Reserved => {
+                // Its journal would have the name of another database.
+                if file.has_moved()? {
+                    return Err(vars::SQLITE_READONLY_DBMOVED);
+                }
+                file.lock(raw_level(level))
+            }
             Handle::Own { file, .. } => file.lock(raw_level(level)),
             Handle::Temporary(_) => Ok(()),
         }
