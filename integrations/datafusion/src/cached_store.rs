@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// What is known of so many objects; of what is beyond, some are asked about again.
 const KNOWN_MAX: usize = 1 << 16;
@@ -42,9 +42,16 @@ struct Known {
 
 /// What tells a version of an object from another.
 fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
-    let identity =
-        |meta: &ObjectMeta| (meta.e_tag.clone(), meta.version.clone(), meta.last_modified, meta.size);
-    identity(one) == identity(other)
+    // Listings leave out versions, and tell times more or less finely than objects themselves.
+    let is_version_same = match (&one.version, &other.version) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    };
+    let is_tag_same = match (&one.e_tag, &other.e_tag) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.last_modified == other.last_modified,
+    };
+    one.size == other.size && is_version_same && is_tag_same
 }
 
 /// An object store whose reads are kept.
@@ -54,13 +61,27 @@ pub struct CachedStore {
     cache: BlockCache,
     known: Arc<Mutex<HashMap<Path, Known>>>,
     fresh_for: Duration,
+    settling: Option<Duration>,
 }
 
 impl CachedStore {
     /// Keeps what is read of a store. Which version an object has is asked again after `fresh_for`: until then a change of
     /// it may go unseen. Several stores may share a cache.
     pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, fresh_for: Duration) -> CachedStore {
-        CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for }
+        CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for, settling: None }
+    }
+
+    /// Of a store that tells versions by times, and may be read while it is written to, as folders are: nothing of an object is
+    /// kept or found until it has been the same for so long, and after a read it is asked again whether it is.
+    pub fn settling(self, after: Duration) -> CachedStore {
+        CachedStore { settling: Some(after), ..self }
+    }
+
+    fn is_settled(&self, meta: &ObjectMeta) -> bool {
+        self.settling.is_none_or(|after| {
+            let changed = SystemTime::from(meta.last_modified);
+            SystemTime::now().duration_since(changed).is_ok_and(|since| since > after)
+        })
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Path, Known>> {
@@ -109,8 +130,11 @@ impl CachedStore {
         }
         let (cache, version) = (self.cache.clone(), known.version);
         // Far memory may let its reader wait.
+        let is_settled = self.is_settled(&known.meta);
         let found = tokio::task::spawn_blocking(move || {
-            blocks.iter_mut().for_each(|(block, bytes)| *bytes = cache.get(version, *block));
+            if is_settled {
+                blocks.iter_mut().for_each(|(block, bytes)| *bytes = cache.get(version, *block));
+            }
             blocks
         });
         let mut blocks = found.await.map_err(|error| failed(&error.to_string()))?;
@@ -127,7 +151,9 @@ impl CachedStore {
                 let from = at * size as usize;
                 // A copy of its own: a slice would keep the whole run in memory.
                 let bytes = Bytes::copy_from_slice(&bytes[from..bytes.len().min(from + size as usize)]);
-                self.cache.put(version, block, bytes.clone());
+                if is_settled {
+                    self.cache.put(version, block, bytes.clone());
+                }
                 blocks.insert(block, Some(bytes));
             }
         }
@@ -149,6 +175,9 @@ impl CachedStore {
         }
         let bytes = result.bytes().await?;
         if bytes.len() as u64 != wanted {
+            return Err(changed(&known.meta));
+        }
+        if self.settling.is_some() && !is_same(&known.meta, &self.store.head(&known.meta.location).await?) {
             return Err(changed(&known.meta));
         }
         Ok(bytes)
@@ -299,9 +328,10 @@ impl ObjectStore for CachedStore {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let store = self.clone();
-        let locations = locations.inspect_ok(move |location| store.forget(location)).boxed();
-        self.store.delete_stream(locations)
+        let (before, after) = (self.clone(), self.clone());
+        let locations = locations.inspect_ok(move |location| before.forget(location)).boxed();
+        // Somebody may have asked about it meanwhile.
+        self.store.delete_stream(locations).inspect_ok(move |location| after.forget(location)).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

@@ -13,6 +13,8 @@ use url::Url;
 
 /// How long a bucket is believed to have what it had; whether a local file has changed is soon asked.
 const BUCKET_FRESH_FOR: Duration = Duration::from_secs(1);
+/// A local file that changed as short a time ago may be changing still, or change again at the same time of a coarse clock.
+const FILES_SETTLE: Duration = Duration::from_millis(2_100);
 
 /// Buckets are reached as the environment says (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on), when a query first names them.
 #[derive(Debug)]
@@ -22,9 +24,16 @@ struct Stores {
 }
 
 impl Stores {
-    fn kept(&self, store: Arc<dyn ObjectStore>, fresh_for: Duration) -> Arc<dyn ObjectStore> {
+    fn bucket(&self, store: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
         match &self.cache {
-            Some(cache) => Arc::new(CachedStore::new(store, cache, fresh_for)),
+            Some(cache) => Arc::new(CachedStore::new(store, cache, BUCKET_FRESH_FOR)),
+            None => store,
+        }
+    }
+
+    fn files(&self, store: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+        match &self.cache {
+            Some(cache) => Arc::new(CachedStore::new(store, cache, Duration::ZERO).settling(FILES_SETTLE)),
             None => store,
         }
     }
@@ -51,7 +60,7 @@ impl ObjectStoreRegistry for Stores {
         }
         let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).build();
         let bucket = bucket.map_err(|error| DataFusionError::ObjectStore(Box::new(error)))?;
-        let store = self.kept(Arc::new(bucket), BUCKET_FRESH_FOR);
+        let store = self.bucket(Arc::new(bucket));
         self.known.register_store(url, Arc::clone(&store));
         Ok(store)
     }
@@ -61,7 +70,7 @@ impl ObjectStoreRegistry for Stores {
 pub(crate) fn with_stores(runtime: &RuntimeEnv, cache: Option<&BlockCache>) -> Result<Arc<RuntimeEnv>> {
     let stores = Stores { known: DefaultObjectStoreRegistry::new(), cache: cache.cloned() };
     let files = ObjectStoreUrl::local_filesystem();
-    let here = stores.kept(stores.known.get_store(files.as_ref())?, Duration::ZERO);
+    let here = stores.files(stores.known.get_store(files.as_ref())?);
     stores.known.register_store(files.as_ref(), here);
     Ok(Arc::new(RuntimeEnv { object_store_registry: Arc::new(stores), ..runtime.clone() }))
 }

@@ -9,7 +9,7 @@ use farpool_cache::{BlockCache, CacheOptions};
 use farpool_datafusion::CachedStore;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const BLOCK: usize = 4 << 10;
 
@@ -90,7 +90,8 @@ async fn file_that_changes_behind_the_cache_is_read_as_it_is_now() {
     let (pool, folder) = (pool(), tempfile::tempdir().expect("a folder"));
     let cache = cache(&pool, 0);
     let files = LocalFileSystem::new_with_prefix(folder.path()).expect("a store");
-    let cached = CachedStore::new(Arc::new(files), &cache, Duration::ZERO);
+    let settling = Duration::from_secs(2);
+    let cached = CachedStore::new(Arc::new(files), &cache, Duration::ZERO).settling(settling);
     let place = Path::from("f");
     for round in 0..20 {
         let bytes = contents(round, 50_000 + round as usize);
@@ -104,6 +105,14 @@ async fn file_that_changes_behind_the_cache_is_read_as_it_is_now() {
     cached.put(&place, PutPayload::from(contents(99, 60_000))).await.expect("put");
     let found = cached.get_range(&place, 59_000..60_000).await.expect("read");
     assert!(*found == contents(99, 60_000)[59_000..]);
+    assert_eq!(cache.counts().far_writes, 0, "what may be written to still is not kept");
+    let file = std::fs::File::options().write(true).open(folder.path().join("f")).expect("there");
+    file.set_modified(SystemTime::now() - 2 * settling).expect("a time");
+    for _ in 0..2 {
+        let found = cached.get(&place).await.expect("there").bytes().await.expect("read");
+        assert!(*found == contents(99, 60_000));
+        cache.settle();
+    }
     assert!(cache.counts().far_hits > 0);
 }
 
