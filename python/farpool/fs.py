@@ -18,6 +18,7 @@ Keywords of `farpool.connect` are storage options:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import uuid
@@ -191,9 +192,13 @@ class FarpoolFile(AbstractBufferedFile):
         self.far = self.fs.pool.create(f".writing/{uuid.uuid4().hex}", file_class="pinned")
 
     def _upload_chunk(self, final: bool = False) -> bool:
-        piece = self.buffer.getbuffer()
-        self.far.write_at(self.offset, piece)
-        piece.release()
+        with self.buffer.getbuffer() as piece:
+            try:
+                self.far.write_at(self.offset, piece)
+            except farpool.Error:
+                self.closed = True
+                self.discard()
+                raise
         if final and self.autocommit:
             self.commit()
         return True
@@ -201,17 +206,35 @@ class FarpoolFile(AbstractBufferedFile):
     def commit(self) -> None:
         """Gives the file to its name, for everybody."""
         pool = self.fs.pool
-        pool.rename(self.far.name, self.path)
         try:
-            pool.publish(self.path, replace=True)
+            pool.rename(self.far.name, self.path)
+            pool.publish(self.path, replace=self.mode != "xb")
         except farpool.Error:
             self.discard()
             raise
 
     def discard(self) -> None:
         """Gives back what was written."""
-        if self.far is not None:
-            self.fs.pool.delete(self.far.name)
+        far, self.far = self.far, None
+        if far is not None:
+            self.fs.pool.delete(far.name)
+            far.close()
+
+    def abandon(self) -> None:
+        """Ends without giving the file to its name: what was there stays as it was."""
+        if not self.closed and self.mode != "rb":
+            self.closed = True
+            self.discard()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is not None:
+            self.abandon()
+        self.close()
+
+    def __del__(self) -> None:
+        # Whoever wants the file closes it. The pool may be closed by now, and what was written gone with it.
+        with contextlib.suppress(farpool.Error, AttributeError):
+            self.abandon()
 
     def close(self) -> None:
         was_open = not self.closed

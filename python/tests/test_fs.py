@@ -52,6 +52,29 @@ def test_a_file_that_was_not_closed_well_leaves_nothing(at):
     assert fs.pool.list() == []
 
 
+def test_a_file_that_ends_in_an_error_or_is_dropped_leaves_the_one_of_its_name_as_it_was(at):
+    fs, path = fsspec.core.url_to_fs(f"{at}/kept")
+    fs.pipe_file(path, b"whole")
+    with pytest.raises(RuntimeError, match="in the middle"), fs.open(path, "wb", block_size=1 << 20) as file:
+        file.write(b"x" * (3 << 20))
+        raise RuntimeError("in the middle")
+    file = fs.open(path, "wb", block_size=1 << 20)
+    file.write(b"y" * (3 << 20))
+    del file
+    assert fs.cat_file(path) == b"whole"
+    assert [one.name for one in fs.pool.list()] == [path]
+
+
+def test_a_file_that_must_be_new_is_refused_if_another_was_published_meanwhile(at):
+    fs, path = fsspec.core.url_to_fs(f"{at}/new")
+    file = fs.open(path, "xb")
+    file.write(b"second")
+    fs.pipe_file(path, b"first")
+    with pytest.raises(farpool.ExistsError):
+        file.close()
+    assert fs.cat_file(path) == b"first"
+
+
 def test_an_empty_file_is_refused_and_leaves_nothing(at):
     fs, path = fsspec.core.url_to_fs(f"{at}/empty")
     with pytest.raises(farpool.InvalidError, match="empty"):
