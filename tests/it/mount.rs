@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -315,6 +315,26 @@ fn file_of_a_kept_folder_is_what_the_folder_has_whoever_writes_and_whether_the_n
     drop((file, behind));
     kept.end();
     assert!(fs::read(kept.folder.join("f")).expect("read") == model, "all of it is in the folder");
+}
+
+#[test]
+fn what_is_appended_to_a_kept_file_stands_behind_what_others_appended() {
+    let mut kept = Kept::new();
+    let append = |folder: &Path| File::options().create(true).append(true).open(folder.join("log"));
+    let mut ours = append(&kept.at).expect("opened");
+    let mut theirs = append(&kept.folder).expect("opened");
+    let mut wanted = Vec::new();
+    for round in 0..50_u8 {
+        for file in [&mut ours, &mut theirs] {
+            let line = vec![round; 1 + 3 * usize::from(round)];
+            file.write_all(&line).expect("written");
+            wanted.extend(line);
+        }
+    }
+    assert!(fs::read(kept.folder.join("log")).expect("read") == wanted);
+    drop(ours);
+    assert!(fs::read(kept.at.join("log")).expect("read") == wanted);
+    kept.end();
 }
 
 #[test]

@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Coarse clocks of file systems are no coarser than this, with room to spare: Linux's tick is 10 ms at most.
-const TICK: Duration = Duration::from_millis(20);
+/// A change by others shows for sure once it is this old. A write has its time when it begins, and its bytes may come later; the
+/// clocks of some file systems tick every two seconds.
+const SETTLED: Duration = Duration::from_millis(2_100);
 
 /// What `stat` says of a file's contents: when they and it changed, in nanoseconds, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ impl From<&Stat> for Identity {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     identity: Identity,
+    /// It has its times of a change through the cache, which is over.
+    is_ours: bool,
     version: Version,
     /// Of blocks that were written through the cache since.
     written: HashMap<u64, Version>,
@@ -47,7 +50,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new(identity: Identity, version: Version) -> Blocks {
-        Blocks { identity, version, written: HashMap::new() }
+        Blocks { identity, is_ours: false, version, written: HashMap::new() }
     }
 
     /// Notes what the file is now. Whether others changed it: then all that is kept of it is of no use.
@@ -64,9 +67,9 @@ impl Blocks {
     }
 
     /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or found.
-    pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
+    pub(crate) fn is_settled(&self, identity: Identity, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
-        let would_show = times == Times::Exact || now_ns - newest > TICK.as_nanos() as i128;
+        let would_show = self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
         self.identity == identity && would_show
     }
 
@@ -84,7 +87,7 @@ impl Blocks {
         new_version: impl FnOnce() -> Version,
     ) {
         match times {
-            Times::Exact => self.identity = identity,
+            Times::Exact => (self.identity, self.is_ours) = (identity, true),
             Times::Coarse => *self = Blocks::new(identity, new_version()),
         }
     }
@@ -127,14 +130,17 @@ mod tests {
 
     #[test]
     fn blocks_are_kept_and_found_only_if_a_change_by_others_would_show() {
-        let tick = TICK.as_nanos() as i128;
-        let blocks = Blocks::new(identity(100), Version(0));
-        for (times, now, wanted) in
-            [(Times::Coarse, 100 + tick, false), (Times::Coarse, 101 + tick, true), (Times::Exact, 100, true)]
-        {
-            assert_eq!(blocks.is_settled(identity(100), times, now), wanted, "{times:?} at {now}");
+        let settled = SETTLED.as_nanos() as i128;
+        let others = Blocks::new(identity(100), Version(0));
+        for (now, wanted) in [(100, false), (100 + settled, false), (101 + settled, true)] {
+            assert_eq!(others.is_settled(identity(100), now), wanted, "by others, at {now}");
         }
-        assert!(!blocks.is_settled(identity(90), Times::Exact, 100 + 2 * tick), "it is another by now");
+        assert!(!others.is_settled(identity(90), 100 + 2 * settled), "it is another by now");
+        for (times, wanted) in [(Times::Exact, true), (Times::Coarse, false)] {
+            let mut ours = Blocks::new(identity(0), Version(0));
+            ours.changed_by_us(identity(100), times, || Version(1));
+            assert_eq!(ours.is_settled(identity(100), 100), wanted, "by us, {times:?}");
+        }
     }
 
     #[test]

@@ -49,9 +49,9 @@ impl CachedFile {
     }
 
     /// Whether what is kept of the file may be found, and blocks of it be kept.
-    fn is_settled(&self, identity: Identity) -> bool {
+    pub fn is_settled(&self, identity: Identity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
-        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
+        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, now))
     }
 
     /// Notes what the file is now. Whether it is what it was.
@@ -249,7 +249,11 @@ impl CachedFile {
         };
         renew(identity()?);
         let changed = change();
-        renew(identity()?);
+        let after = identity()?;
+        renew(after);
+        if let Some(blocks) = &mut *lock(&self.blocks) {
+            blocks.changed_by_us(after, self.times, || cache.new_version());
+        }
         changed
     }
 }

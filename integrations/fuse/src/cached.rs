@@ -15,12 +15,13 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use rustix::fs::{self as sys, AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
+use rustix::io::ReadWriteFlags;
 use rustix::process::{Gid, Uid};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ struct Node {
     /// Refers to it, whatever its name becomes.
     place: OwnedFd,
     kept: CachedFile,
+    /// What it was when it was last opened, if that had settled: what the kernel holds of it is of then.
+    opened: Mutex<Option<Identity>>,
 }
 
 impl Node {
@@ -103,6 +106,8 @@ pub(crate) struct Cached {
     cache: BlockCache,
     options: CachedOptions,
     times: Times,
+    /// Of the folder.
+    device: u64,
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     listings: Listings,
@@ -117,12 +122,14 @@ impl Cached {
         let place =
             sys::openat(CWD, folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut nodes = Nodes { next: ROOT + 1, ..Nodes::default() };
-        let root = Arc::new(Node { place, kept: CachedFile::new(times) });
+        let device = sys::statat(&place, "", AtFlags::EMPTY_PATH)?.st_dev;
+        let root = Arc::new(Node { place, kept: CachedFile::new(times), opened: Mutex::default() });
         nodes.nodes.insert(ROOT, (root, 1));
         Ok(Cached {
             cache: cache.clone(),
             options,
             times,
+            device,
             nodes: Mutex::new(nodes),
             handles: Mutex::default(),
             listings: Listings::default(),
@@ -142,8 +149,7 @@ impl Cached {
     /// What a name leads to; the kernel remembers it from now on.
     fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
         let parent = self.node(parent)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = sys::openat(&parent.place, name, flags, Mode::empty()).map_err(errno)?;
+        let place = place(&parent, name)?;
         let stat = sys::statat(&place, "", AtFlags::EMPTY_PATH).map_err(errno)?;
         let identity = (stat.st_dev, stat.st_ino);
         let mut nodes = lock(&self.nodes);
@@ -152,7 +158,13 @@ impl Cached {
             None => {
                 let ino = nodes.next;
                 nodes.next += 1;
-                let node = Node { place, kept: CachedFile::new(self.times) };
+                // Another file system below may have other times.
+                let times = if self.options.is_alone || stat.st_dev == self.device {
+                    self.times
+                } else {
+                    Times::Coarse
+                };
+                let node = Node { place, kept: CachedFile::new(times), opened: Mutex::default() };
                 nodes.nodes.insert(ino, (Arc::new(node), 0));
                 nodes.by_identity.insert(identity, ino);
                 ino
@@ -180,7 +192,7 @@ impl Cached {
         &self,
         request: &Request,
         parent: &Node,
-        name: &OsStr,
+        made: BorrowedFd<'_>,
         mode: Option<u32>,
     ) -> Result<(), Errno> {
         if self.is_root {
@@ -188,12 +200,13 @@ impl Cached {
             let is_shared = parent.stat()?.st_mode & 0o2000 != 0;
             let group = (!is_shared).then(|| Gid::from_raw(request.gid()));
             let user = Some(Uid::from_raw(request.uid()));
-            sys::chownat(&parent.place, name, user, group, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)?;
+            sys::chownat(made, "", user, group, AtFlags::EMPTY_PATH).map_err(errno)?;
         }
         match mode {
+            // By its descriptor, since others may have given its name to something else.
             Some(mode) => {
-                sys::chmodat(&parent.place, name, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())
-                    .map_err(errno)
+                let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+                sys::chmod(path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno)
             }
             None => Ok(()),
         }
@@ -237,12 +250,32 @@ impl Cached {
                 sys::FileType::Socket => FileType::Socket,
                 sys::FileType::CharacterDevice => FileType::CharDevice,
                 sys::FileType::BlockDevice => FileType::BlockDevice,
-                _ => FileType::RegularFile,
+                sys::FileType::RegularFile => FileType::RegularFile,
+                // Some file systems do not tell it here.
+                sys::FileType::Unknown => {
+                    match sys::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                        Ok(stat) => file_attr(0, &stat).kind,
+                        Err(_) => continue,
+                    }
+                }
             };
             listing.push((name, entry.ino(), kind));
         }
         Ok(listing)
     }
+}
+
+/// Writes all of it to where the file ends by then.
+fn append(file: &File, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        match rustix::io::pwritev2(file, &[IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(count) => data = &data[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(())
 }
 
 /// Reads until the buffer is full or the file ends.
@@ -426,7 +459,7 @@ impl Filesystem for Cached {
         let made = self.node(parent).and_then(|folder| {
             let kind = sys::FileType::from_raw_mode(mode);
             sys::mknodat(&folder.place, name, kind, Mode::empty(), device.into()).map_err(errno)?;
-            self.hand_over(request, &folder, name, Some(mode))?;
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Some(mode))?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -444,7 +477,7 @@ impl Filesystem for Cached {
         let made = self.node(parent).and_then(|folder| {
             sys::mkdirat(&folder.place, name, Mode::from_raw_mode(0o700)).map_err(errno)?;
             let shared = folder.stat()?.st_mode & 0o2000;
-            self.hand_over(request, &folder, name, Some(mode | shared))?;
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Some(mode | shared))?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -453,7 +486,7 @@ impl Filesystem for Cached {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.node(parent).and_then(|folder| {
             sys::symlinkat(target, &folder.place, name).map_err(errno)?;
-            self.hand_over(request, &folder, name, None)?;
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), None)?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -504,7 +537,10 @@ impl Filesystem for Cached {
         let opened = self.node(ino).and_then(|node| {
             let file = sys::open(node.path(), open_flags(flags.0), Mode::empty()).map_err(errno)?;
             let identity = Identity::from(&sys::fstat(&file).map_err(errno)?);
-            Ok((node.kept.see(&self.cache, identity), self.keep(file, node)))
+            node.kept.see(&self.cache, identity);
+            let now = node.kept.is_settled(identity).then_some(identity);
+            let before = std::mem::replace(&mut *lock(&node.opened), now);
+            Ok((before == Some(identity), self.keep(file, node)))
         });
         match opened {
             // What the kernel holds of it stays right as long as the file does.
@@ -532,13 +568,11 @@ impl Filesystem for Cached {
             };
             let file = match open(is_new) {
                 Ok(file) => {
-                    self.hand_over(request, &folder, name, Some(mode))?;
+                    self.hand_over(request, &folder, file.as_fd(), Some(mode))?;
                     file
                 }
-                // Somebody else has made it since the kernel looked.
-                Err(rustix::io::Errno::EXIST) if !wanted.contains(OFlags::EXCL) => {
-                    open(OFlags::empty()).map_err(errno)?
-                }
+                // Somebody else has made it since the kernel looked: it looks again, and asks who may open it.
+                Err(rustix::io::Errno::EXIST) if !wanted.contains(OFlags::EXCL) => return Err(Errno::ESTALE),
                 Err(error) => return Err(errno(error)),
             };
             let attr = self.look_up(parent, name)?;
@@ -579,13 +613,28 @@ impl Filesystem for Cached {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self
-            .handle(handle)
-            .and_then(|handle| handle.node.kept.write(&self.cache, &*handle, offset, data));
+        let is_append = OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
+        let written = self.handle(handle).and_then(|handle| {
+            let node = &handle.node;
+            // The kernel says where the file ended when it last looked, and others may have appended since.
+            if is_append {
+                let append = || append(&handle.file, data);
+                return node.kept.change(&self.cache, || handle.identity(), append);
+            }
+            let before = handle.identity()?;
+            node.kept.write(&self.cache, &*handle, offset, data)?;
+            let after = handle.identity()?;
+            // What the kernel holds of it is what was written.
+            let mut opened = lock(&node.opened);
+            if *opened == Some(before) && node.kept.is_settled(after) {
+                *opened = Some(after);
+            }
+            Ok(())
+        });
         match written {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
@@ -757,6 +806,12 @@ impl Filesystem for Cached {
         });
         answer(allocated, reply);
     }
+}
+
+/// Refers to what a name leads to, a link itself if it is one.
+fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    sys::openat(&folder.place, name, flags, Mode::empty()).map_err(errno)
 }
 
 /// How a file is opened for the kernel, which says at which offset it writes, and caches by itself.

@@ -194,14 +194,25 @@ impl Scratch {
                 let name = format!("{} {ino}", self.prefix);
                 let made = self.pool.create(&name, FileClass::Scratch, self.options.create);
                 let far = made.map_err(|error| self.failed(&error))?;
-                far.truncate(held.length).map_err(|error| self.failed(&error))?;
+                if let Err(error) = far.truncate(held.length) {
+                    // Its name is free again for the next try.
+                    drop(self.pool.delete(&name));
+                    return Err(self.failed(&error));
+                }
                 held.far.insert(far).clone()
             }
         };
-        held.length = held.length.max(end);
+        let before = held.length;
+        held.length = before.max(end);
         // Writes to one file at once go to different places: the kernel sees to it.
         drop(held);
-        far.write_at(offset, data).map_err(|error| self.failed(&error))
+        let Err(error) = far.write_at(offset, data) else { return Ok(()) };
+        let mut held = lock(&contents);
+        // Whoever waits for it is told, and may try again at the same end.
+        if self.options.write_through && held.length == end && before < end && far.truncate(before).is_ok() {
+            held.length = before;
+        }
+        Err(self.failed(&error))
     }
 
     fn read_contents(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
@@ -275,12 +286,17 @@ impl Scratch {
             _ => return Err(Errno::EOPNOTSUPP),
         }
         let end = offset.checked_add(bytes).ok_or(Errno::EFBIG)?;
-        if !keeps_size && end > self.length(ino) {
-            {
-                let contents = self.contents(ino)?;
-                self.use_to(&mut lock(&contents), end)?;
+        if !keeps_size {
+            let contents = self.contents(ino)?;
+            let mut held = lock(&contents);
+            // What is written meanwhile may have it longer than this.
+            if end > held.length {
+                self.use_to(&mut held, end)?;
+                if let Some(far) = &held.far {
+                    far.truncate(end).map_err(|error| self.failed(&error))?;
+                }
+                held.length = end;
             }
-            self.truncate(ino, end)?;
         }
         Ok(())
     }
