@@ -1,0 +1,343 @@
+//! Which blocks should stay? Hit ratios of cache policies over traces of block numbers, beside the best there can be.
+//!
+//! ```text
+//! cargo run --release --package farpool-cache --example policies [-- SEED]
+//! ```
+//!
+//! Every figure but the nanoseconds is the same each time for one seed. `quick_cache` is what farpool-cache has;
+//! `moka` is W-TinyLFU; MIN (Belady 1966) knows the future and is what no policy can beat.
+
+use moka::policy::EvictionPolicy;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::time::Instant;
+
+/// Different blocks of a trace, and how long it is.
+const BLOCKS: u64 = 20_000;
+const ACCESSES: usize = 400_000;
+/// Sizes of the cache, in percent of the blocks.
+const PERCENTS: [u64; 5] = [1, 5, 10, 25, 50];
+/// Blocks of one range of RangeScan.
+const RANGE: u64 = 6;
+
+/// One that leaves the same traces everywhere (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Blocks by how often they are wanted: the n-th as 1 / n^exponent. Which is the n-th is mixed.
+struct Zipf {
+    until: Vec<f64>,
+    order: Vec<u64>,
+}
+
+impl Zipf {
+    fn new(random: &mut Random, exponent: f64) -> Zipf {
+        let mut sum = 0.0;
+        let until = (1..=BLOCKS)
+            .map(|n| {
+                sum += (n as f64).powf(-exponent);
+                sum
+            })
+            .collect();
+        let mut order: Vec<u64> = (0..BLOCKS).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        Zipf { until, order }
+    }
+
+    fn draw(&self, random: &mut Random) -> u64 {
+        let wanted = random.unit() * self.until.last().expect("blocks");
+        self.order[self.until.partition_point(|until| *until < wanted).min(self.order.len() - 1)]
+    }
+}
+
+fn traces(seed: u64) -> Vec<(&'static str, Vec<u64>)> {
+    let mut random = Random(seed);
+    let mut traces = Vec::new();
+    for (name, exponent) in [("Zipf 0.8", 0.8), ("Zipf 1.0", 1.0)] {
+        let zipf = Zipf::new(&mut random, exponent);
+        traces.push((name, (0..ACCESSES).map(|_| zipf.draw(&mut random)).collect()));
+    }
+    traces.push(("a scan, again and again", (0..ACCESSES as u64).map(|at| at % BLOCKS).collect()));
+    // Of three accesses one is of a scan that goes through everything.
+    let zipf = Zipf::new(&mut random, 1.0);
+    let mixed = |at: u64, random: &mut Random| {
+        if at.is_multiple_of(3) { at / 3 % BLOCKS } else { zipf.draw(random) }
+    };
+    traces.push(("Zipf 1.0 beside a scan", (0..ACCESSES as u64).map(|at| mixed(at, &mut random)).collect()));
+    // Nine of ten accesses go to a twentieth of the blocks, which is another one after each eighth of the trace.
+    let phase = ACCESSES as u64 / 8;
+    let hot = BLOCKS / 20;
+    let shifting = |at: u64, random: &mut Random| {
+        let first = at / phase * hot;
+        if random.below(10) < 9 { first + random.below(hot) } else { random.below(BLOCKS) }
+    };
+    traces.push(("a hot set that moves", (0..ACCESSES as u64).map(|at| shifting(at, &mut random)).collect()));
+    let mut ranges = Vec::with_capacity(ACCESSES);
+    while ranges.len() + RANGE as usize <= ACCESSES {
+        let first = random.below(BLOCKS - RANGE);
+        ranges.extend(first..first + RANGE);
+    }
+    traces.push(("RangeScan, uniform", ranges));
+    traces
+}
+
+/// Holds so many blocks, and decides which.
+trait Policy {
+    /// Whether the block is there; if not, it is brought.
+    fn access(&mut self, block: u64) -> bool;
+}
+
+/// The same numbers each time.
+type Hashes = BuildHasherDefault<DefaultHasher>;
+type QuickCache = quick_cache::unsync::Cache<
+    u64,
+    (),
+    quick_cache::UnitWeighter,
+    Hashes,
+    quick_cache::unsync::DefaultLifecycle<u64, ()>,
+>;
+
+impl Policy for QuickCache {
+    fn access(&mut self, block: u64) -> bool {
+        let found = self.get(&block).is_some();
+        if !found {
+            self.insert(block, ());
+        }
+        found
+    }
+}
+
+fn quick_cache(size: usize, hot_share: f64, ghost_share: f64) -> QuickCache {
+    let options = quick_cache::OptionsBuilder::new()
+        .estimated_items_capacity(size)
+        .weight_capacity(size as u64)
+        .hot_allocation(hot_share)
+        .ghost_allocation(ghost_share)
+        .build()
+        .expect("options");
+    QuickCache::with_options(options, quick_cache::UnitWeighter, Hashes::default(), Default::default())
+}
+
+impl Policy for moka::sync::Cache<u64, (), Hashes> {
+    fn access(&mut self, block: u64) -> bool {
+        let found = self.get(&block).is_some();
+        if !found {
+            self.insert(block, ());
+        }
+        // It would by itself, now and then.
+        self.run_pending_tasks();
+        found
+    }
+}
+
+fn moka(size: usize, policy: EvictionPolicy) -> moka::sync::Cache<u64, (), Hashes> {
+    moka::sync::Cache::builder()
+        .max_capacity(size as u64)
+        .initial_capacity(size)
+        .eviction_policy(policy)
+        .build_with_hasher(Hashes::default())
+}
+
+/// What came first leaves first.
+#[derive(Default)]
+struct Fifo {
+    size: usize,
+    there: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Policy for Fifo {
+    fn access(&mut self, block: u64) -> bool {
+        if !self.there.insert(block) {
+            return true;
+        }
+        self.order.push_back(block);
+        if self.order.len() > self.size {
+            let oldest = self.order.pop_front().expect("it is not empty");
+            self.there.remove(&oldest);
+        }
+        false
+    }
+}
+
+/// What was not wanted for longest leaves first.
+#[derive(Default)]
+struct Lru {
+    size: usize,
+    now: u64,
+    last: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+}
+
+impl Policy for Lru {
+    fn access(&mut self, block: u64) -> bool {
+        self.now += 1;
+        let before = self.last.insert(block, self.now);
+        before.map(|before| self.order.remove(&before));
+        self.order.insert(self.now, block);
+        if self.order.len() > self.size {
+            let (_, oldest) = self.order.pop_first().expect("it is not empty");
+            self.last.remove(&oldest);
+        }
+        before.is_some()
+    }
+}
+
+/// S3-FIFO (SOSP 2023, algorithm 1): a tenth for newcomers, and a memory of those that left it unwanted.
+#[derive(Default)]
+struct S3Fifo {
+    size: usize,
+    /// Of each block that is there, how often it was wanted since it came, up to 3.
+    wanted: HashMap<u64, u8>,
+    small: VecDeque<u64>,
+    main: VecDeque<u64>,
+    ghosts: Fifo,
+}
+
+impl S3Fifo {
+    fn new(size: usize) -> S3Fifo {
+        let ghosts = Fifo { size: size - size / 10, ..Fifo::default() };
+        S3Fifo { size, ghosts, ..S3Fifo::default() }
+    }
+
+    fn make_room(&mut self) {
+        while self.small.len() + self.main.len() >= self.size {
+            if self.small.len() >= self.size.div_ceil(10) || self.main.is_empty() {
+                let block = self.small.pop_front().expect("newcomers");
+                if self.wanted[&block] > 1 {
+                    self.wanted.insert(block, 0);
+                    self.main.push_back(block);
+                } else {
+                    self.wanted.remove(&block);
+                    self.ghosts.access(block);
+                }
+                continue;
+            }
+            let block = self.main.pop_front().expect("it is not empty");
+            let wanted = self.wanted.get_mut(&block).expect("it is there");
+            if *wanted > 0 {
+                *wanted -= 1;
+                self.main.push_back(block);
+            } else {
+                self.wanted.remove(&block);
+            }
+        }
+    }
+}
+
+impl Policy for S3Fifo {
+    fn access(&mut self, block: u64) -> bool {
+        if let Some(wanted) = self.wanted.get_mut(&block) {
+            *wanted = (*wanted + 1).min(3);
+            return true;
+        }
+        let was_here = self.ghosts.there.remove(&block);
+        if was_here {
+            self.ghosts.order.retain(|ghost| *ghost != block);
+        }
+        self.make_room();
+        self.wanted.insert(block, 0);
+        if was_here { &mut self.main } else { &mut self.small }.push_back(block);
+        false
+    }
+}
+
+/// Hits of the policy that lets go of what is wanted last of all.
+fn hits_of_min(trace: &[u64], size: usize) -> usize {
+    let mut next = vec![usize::MAX; trace.len()];
+    let mut seen = HashMap::new();
+    for (at, block) in trace.iter().enumerate().rev() {
+        next[at] = seen.insert(block, at).unwrap_or(usize::MAX);
+    }
+    let mut there: HashMap<u64, usize> = HashMap::new();
+    let mut order = BTreeSet::new();
+    let mut hits = 0;
+    for (&block, &next) in trace.iter().zip(&next) {
+        if let Some(before) = there.insert(block, next) {
+            hits += 1;
+            order.remove(&(before, block));
+        }
+        order.insert((next, block));
+        if order.len() > size {
+            let (_, last) = order.pop_last().expect("it is not empty");
+            there.remove(&last);
+        }
+    }
+    hits
+}
+
+/// What is compared, as made for so many blocks.
+fn policies(size: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
+    vec![
+        ("quick_cache, as it is used", Box::new(quick_cache(size, 0.97, 0.5))),
+        ("quick_cache, half of it hot", Box::new(quick_cache(size, 0.5, 0.5))),
+        ("quick_cache, ghosts of all", Box::new(quick_cache(size, 0.97, 1.0))),
+        ("moka, W-TinyLFU", Box::new(moka(size, EvictionPolicy::tiny_lfu()))),
+        ("S3-FIFO", Box::new(S3Fifo::new(size))),
+        ("LRU", Box::new(Lru { size, ..Lru::default() })),
+        ("FIFO", Box::new(Fifo { size, ..Fifo::default() })),
+    ]
+}
+
+fn main() {
+    let seed = std::env::args().nth(1).map_or(7, |text| text.parse().expect("SEED is a number"));
+    let percents = PERCENTS.map(|percent| format!("{percent} %")).join(" | ");
+    println!(
+        "Hits in percent; {BLOCKS} blocks, {ACCESSES} accesses, seed {seed}. Sizes in percent of the blocks.\n"
+    );
+    println!("| trace | policy | {percents} |\n| --- | --- |{}", " --- |".repeat(PERCENTS.len()));
+    let mut ns: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (trace_name, trace) in traces(seed) {
+        let sizes = PERCENTS.map(|percent| (BLOCKS * percent / 100) as usize);
+        let most = sizes.map(|size| hits_of_min(&trace, size));
+        let mut rows: Vec<(&str, Vec<usize>)> = Vec::new();
+        for size in sizes {
+            for (at, (name, mut policy)) in policies(size).into_iter().enumerate() {
+                let begun = Instant::now();
+                let hits = trace.iter().filter(|block| policy.access(**block)).count();
+                ns.entry(name).or_default().push(begun.elapsed().as_secs_f64() / trace.len() as f64 * 1e9);
+                if rows.len() <= at {
+                    rows.push((name, Vec::new()));
+                }
+                rows[at].1.push(hits);
+            }
+        }
+        for (name, hits) in &rows {
+            assert!(
+                hits.iter().zip(&most).all(|(hits, most)| hits <= most),
+                "{name} beats what knows the future"
+            );
+        }
+        rows.push(("MIN", most.to_vec()));
+        for (name, hits) in rows {
+            let shares: Vec<String> =
+                hits.iter().map(|hits| format!("{:.1}", *hits as f64 / trace.len() as f64 * 100.0)).collect();
+            println!("| {trace_name} | {name} | {} |", shares.join(" | "));
+        }
+    }
+    println!("\n| policy | ns of an access, median of all runs |\n| --- | --- |");
+    for (name, mut all) in ns {
+        all.sort_by(f64::total_cmp);
+        println!("| {name} | {:.0} |", all[all.len() / 2]);
+    }
+}
