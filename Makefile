@@ -53,8 +53,9 @@ $(READY):
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
-wheel: $(READY) ## Build the Python wheel and install it into the project's environment
-	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --manifest-path python/Cargo.toml --out $(WHEELS)
+wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Python wheel and install it into the project's environment
+	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS=--locked FARPOOL_PROGRAMS=$(dir $(BIN)) \
+	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
 $(LIBCLANG)/clang/native/libclang.so:
@@ -99,8 +100,8 @@ lint: $(READY) $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, depend
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench/brokers bench/chaos bench/papers bench/pressure bench/sql examples integrations
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench/brokers bench/chaos bench/papers bench/pressure bench/sql examples integrations
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench examples integrations
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench examples integrations
 
 test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
 	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -129,7 +130,7 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
 test-python: $(COMMAND) wheel modules $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
-	FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
+	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
 	  $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
 
 modules: # The examples in C as modules, for those who test them.

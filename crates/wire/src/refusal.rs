@@ -161,7 +161,9 @@ impl fmt::Display for Refusal {
             Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),
             Code::VersionMismatch => write!(
                 f,
-                "no common protocol version: the peer speaks up to {detail}, this side {VERSION_MIN} to {VERSION_MAX}"
+                "no common protocol version: the peer speaks up to {detail}, this side {VERSION_MIN} to {VERSION_MAX}; \
+                 upgrade {}",
+                if detail > u64::from(VERSION_MAX) { "this side" } else { "the peer" }
             ),
             Code::StoreFailed => f.write_str("the broker's store failed, nothing was promised"),
             Code::NotShared => f.write_str("the region cannot be mapped from here"),

@@ -1,0 +1,101 @@
+"""The wheel by itself, in an environment of its own: what it brings, and whom it does not talk to."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import farpool
+from farpool.demo.cluster import Cluster
+
+HEADER = struct.Struct("<4sBBHQIIQHH")
+VERSION_MISMATCH = 20
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> Path:
+    """Nothing but the wheel is in it."""
+    wheels = os.environ.get("FARPOOL_WHEELS")
+    if wheels is None:
+        pytest.fail("FARPOOL_WHEELS names the folder of the wheel: `make test-python` builds it", pytrace=False)
+    folder = tmp_path_factory.mktemp("fresh") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
+    pip += ["--disable-pip-version-check", "--no-deps", "--no-index", "--find-links", wheels, "farpool"]
+    subprocess.run(pip, check=True)
+    return folder / "bin"
+
+
+def test_the_wheel_brings_the_command_with_which_a_pool_is_run(environment):
+    told = subprocess.run([environment / "farpool", "--version"], check=True, capture_output=True, text=True)
+    assert told.stdout.startswith("farpool ")
+    write = "import sys, farpool\nwith farpool.connect(sys.argv[1]) as pool, pool.create('a') as file:\n"
+    write += "    file.write_at(0, b'far memory'); print(file.read_at(4, 6).decode())"
+    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
+        told = subprocess.run(
+            [environment / "python", "-c", write, cluster.url], check=True, capture_output=True, text=True
+        )
+        assert told.stdout == "memory\n"
+    assert os.access(environment / "farpool-sandbox", os.X_OK), "nodes find it beside them"
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFF_FFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F6_3B78 if crc & 1 else 0)
+    return crc ^ 0xFFFF_FFFF
+
+
+@pytest.mark.parametrize("asker", ["session", "node"])
+def test_a_peer_of_another_version_is_refused_by_both_numbers_and_what_helps(farpool_binary, asker):
+    """As spec/wire.md has it: a greeting that is refused names the newest version that the peer speaks."""
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                asked = connection.recv(HEADER.size + 4 + 10, socket.MSG_WAITALL)
+                magic, version, _, opcode, request, *_ = HEADER.unpack_from(asked)
+                header = HEADER.pack(magic, version, 1, opcode, request, 0, 0, 7, VERSION_MISMATCH, 0)
+                connection.sendall(header + struct.pack("<I", crc32c(header)))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            if asker == "session":
+                with pytest.raises(farpool.Error) as caught:
+                    farpool.connect(f"farpool://{address}")
+                told = str(caught.value)
+            else:
+                command = [
+                    farpool_binary,
+                    "node",
+                    "--name",
+                    "a",
+                    "--memory",
+                    "64MiB",
+                    "--broker",
+                    f"farpool://{address}",
+                ]
+                # It goes on trying, as the broker may be upgraded next.
+                with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
+                    told = node.stderr.readline()
+                    node.kill()
+        finally:
+            # An accept that waits hears of it.
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert "speaks up to 7" in told and "this side 1 to 1" in told and "upgrade this side" in told, told
+    assert address in told
