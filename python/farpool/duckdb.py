@@ -4,10 +4,11 @@
     con.execute("SET memory_limit = '200MB'")
     farpool.duckdb.attach(con, pool)                          # from here on it spills into far memory
     farpool.duckdb.register(con, pool)                        # far tables are relations
+    farpool.duckdb.register_file(con, pool, "sales.parquet", as_="sales")    # and so are published files
     farpool.duckdb.sql_pushdown(con, "SELECT ...").show()     # what can be runs beside them
     farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT ...") # all of it runs in a DuckDB beside them
 
-Relations are in `farpool.dataset`, `_registered` and `_pushdown`, queries shipped whole in `_shipped`;
+Relations are in `farpool.dataset`, `_registered`, `_files` and `_pushdown`, queries shipped whole in `_shipped`;
 the rest of this is about spilling.
 
 DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
@@ -44,6 +45,7 @@ from fsspec import AbstractFileSystem
 
 import farpool
 from farpool._farpool import _size_bytes
+from farpool._files import register_file
 from farpool._pushdown import Block, Pushdown, sql_pushdown
 from farpool._registered import register, unregister
 from farpool._shipped import ship
@@ -55,6 +57,7 @@ __all__ = [
     "attach",
     "detach",
     "register",
+    "register_file",
     "ship",
     "sql_pushdown",
     "unregister",
@@ -77,6 +80,7 @@ def attach(
     directory: str = "spill",
     protection: str | None = None,
     max_size: int | str | None = None,
+    cache: bool = False,
 ) -> FarFileSystem:
     """Makes the database behind `con` spill into `pool`, and returns the file system it uses.
 
@@ -94,6 +98,11 @@ def attach(
     * with "local", the larger of that memory and nine tenths of what is free on the disk of
       `Pool.local_folder`. Not their sum, because the disk gets a copy of everything. What finds no room
       in the pool lies on the disk alone, and what finds none on the disk in the pool alone, unprotected.
+
+    `cache` also keeps there what DuckDB has read of remote files (s3://, https:// and so on) and has no room
+    for any more, so that it need not be fetched again (DuckDB's `external_file_cache_spill`; blocks of 256 KiB
+    and more). DuckDB still asks the source whether a file has changed. With protection "none", the queries that need
+    a block of a lost node fail until `SET enable_external_file_cache = false` has dropped what was kept.
 
     Far files disappear when DuckDB removes them, which it does at the latest when the database is
     closed, or with `detach`. Keep `pool` open until then.
@@ -131,6 +140,8 @@ def attach(
             con.unregister_filesystem(FarFileSystem.protocol)
             raise
         _set(cursor, "max_temp_directory_size", f"{max_bytes}B")
+        if cache:
+            _set(cursor, "external_file_cache_spill", "true")
     _attached[fs.url] = fs
     return fs
 

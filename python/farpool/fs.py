@@ -32,6 +32,8 @@ __all__ = ["FarpoolFileSystem"]
 
 _PROTOCOL = "farpool"
 _BLOCK_BYTES = 4 << 20
+# A round trip to far memory takes as long as this much does on its way: what is read ahead of small reads is little.
+_READ_AHEAD_BYTES = 64 << 10
 
 
 class FarpoolFileSystem(AbstractFileSystem):
@@ -39,17 +41,17 @@ class FarpoolFileSystem(AbstractFileSystem):
     "10.0.0.2:7700,10.0.0.3:7700".
 
     All else are keywords of `farpool.connect`. One session serves all that use the same options in
-    this process.
+    this process. A `pool` that is open already is used instead of one, and stays its opener's to close.
     """
 
     protocol = _PROTOCOL
     root_marker = ""
 
-    def __init__(self, address: str, **options: Any):
+    def __init__(self, address: str, *, pool: farpool.Pool | None = None, **options: Any):
         own = {name: options.pop(name) for name in _FSSPEC_OPTIONS & options.keys()}
         super().__init__(**own)
         self.address = address
-        self.pool = farpool.connect(f"{_PROTOCOL}://{address}", **options)
+        self.pool = pool or farpool.connect(f"{_PROTOCOL}://{address}", **options)
 
     @classmethod
     def _strip_protocol(cls, path: str | os.PathLike[str] | list[Any]) -> Any:
@@ -157,8 +159,9 @@ class FarpoolFileSystem(AbstractFileSystem):
             raise farpool.InvalidError(
                 f"mode is '{mode}': published files are read ('rb') or written anew ('wb', 'xb')"
             )
+        block_size = block_size or (_READ_AHEAD_BYTES if mode == "rb" else _BLOCK_BYTES)
         return FarpoolFile(
-            self, path, mode, block_size or _BLOCK_BYTES, autocommit=autocommit, cache_options=cache_options, **kwargs
+            self, path, mode, block_size, autocommit=autocommit, cache_options=cache_options, **kwargs
         )
 
 

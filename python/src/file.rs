@@ -98,6 +98,10 @@ impl PyFile {
     /// `n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.
     ///
     /// Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument).
+    ///
+    /// >>> with pool.open("runs/0") as file:
+    /// ...     file.read_at(0, 4), file.read_at(27, 100)
+    /// (b'more', b'hold')
     fn read_at<'py>(&self, py: Python<'py>, offset: i64, n: i64) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -114,6 +118,11 @@ impl PyFile {
     }
 
     /// Fills a writable, contiguous buffer; returns how many bytes there were. Errors as `read_at`.
+    ///
+    /// >>> buffer = bytearray(4)
+    /// >>> with pool.open("runs/0") as file:
+    /// ...     file.read_into(5, buffer), bytes(buffer)
+    /// (4, b'than')
     fn read_into(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -127,6 +136,10 @@ impl PyFile {
     /// Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError
     /// (buffer not contiguous, negative offset, published file). After an error the range must be
     /// written again before it can be read.
+    ///
+    /// >>> with pool.create("runs/1") as file:
+    /// ...     file.write_at(1 << 20, memoryview(b"anything contiguous"))
+    /// 19
     fn write_at(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let file = self.usable(py)?;
         let offset = natural(py, "offset", offset)?;
@@ -137,6 +150,11 @@ impl PyFile {
     }
 
     /// `read_into` for many ranges with one wait; returns their counts.
+    ///
+    /// >>> first, second = bytearray(4), bytearray(4)
+    /// >>> with pool.open("runs/0") as file:
+    /// ...     file.read_batch([(0, first), (5, second)])
+    /// [4, 4]
     fn read_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let file = self.usable(py)?;
         let mut targets = Vec::new();
@@ -160,6 +178,10 @@ impl PyFile {
     }
 
     /// `write_at` for many ranges with one wait; returns their counts. Ranges should not overlap.
+    ///
+    /// >>> with pool.create("runs/2") as file:
+    /// ...     file.write_batch([(0, b"one"), (3, b"two")])
+    /// [3, 3]
     fn write_batch(&self, py: Python<'_>, requests: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let file = self.usable(py)?;
         let mut sources = Vec::new();
@@ -176,6 +198,11 @@ impl PyFile {
     }
 
     /// Sets the size. Freed extents are given back; bytes added read as zeros.
+    ///
+    /// >>> with pool.create("runs/3") as file:
+    /// ...     file.truncate(2)
+    /// ...     file.read_at(0, 9)
+    /// b'\x00\x00'
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
         let file = self.usable(py)?;
         let size = natural(py, "size", size)?;

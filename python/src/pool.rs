@@ -80,6 +80,9 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 ///
 /// Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
 /// InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+///
+/// >>> with farpool.connect("farpool://127.0.0.1:7700") as pool:     # doctest: +SKIP
+/// ...     pool.reserve("1GiB")
 #[pyfunction]
 #[pyo3(signature = (
     url=None, *, transport="auto", timeout="5s", reserve=None, ca=None, cert=None, key=None, certs=None,
@@ -127,6 +130,10 @@ pub(crate) fn connect(
 ///
 /// For tests and for trying things out: it lends this process its own memory. Its nodes end with this
 /// process, all on one host, so `protection` is "none" unless given (see `connect`).
+///
+/// >>> with farpool.embedded("128MiB", nodes=2) as small:
+/// ...     [node["donated_bytes"] >> 20 for node in small.status()["nodes"]]
+/// [64, 64]
 #[pyfunction]
 #[pyo3(signature = (
     memory=None, *, nodes=1, region_size=None, transport="auto", protection=None, local_folder=None
@@ -263,6 +270,10 @@ impl PyPool {
     /// unless given (see `connect`).
     /// Raises ExistsError if this session has a file of this name, InvalidError (also: no file can be made
     /// in the folder for local copies).
+    ///
+    /// >>> with pool.create("runs/0", size_hint="1MiB") as file:
+    /// ...     file.write_at(0, b"more than this machine can hold")
+    /// 31
     #[pyo3(signature = (name, *, file_class="scratch", size_hint=None, protection=None))]
     fn create(
         &self,
@@ -287,22 +298,37 @@ impl PyPool {
     }
 
     /// Opens a file of this session, or a published one (for reading). Raises NotFoundError.
+    ///
+    /// >>> with pool.open("runs/0") as file:
+    /// ...     file.read_at(5, 4)
+    /// b'than'
     fn open(&self, py: Python<'_>, name: &str) -> PyResult<PyFile> {
         self.run(py, |pool| pool.open(name)).map(PyFile::new)
     }
 
     /// Whether this session has, or the pool has published, a file of this name.
+    ///
+    /// >>> pool.exists("runs/0"), pool.exists("runs/9")
+    /// (True, False)
     fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         self.run(py, |pool| pool.exists(name))
     }
 
     /// Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published).
+    ///
+    /// >>> pool.create("left over").close()
+    /// >>> pool.delete("left over")
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |pool| pool.delete(name))
     }
 
     /// Gives a file another name. Raises NotFoundError, ExistsError (this session or, for a published
     /// file, the pool has one of that name).
+    ///
+    /// >>> pool.create("draft").close()
+    /// >>> pool.rename("draft", "final")
+    /// >>> pool.exists("final")
+    /// True
     fn rename(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
         self.run(py, |pool| pool.rename(old, new))
     }
@@ -310,6 +336,11 @@ impl PyPool {
     /// Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
     ///
     /// Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
+    ///
+    /// >>> with pool.create("answers", file_class="pinned") as file:
+    /// ...     file.write_at(0, b"42")
+    /// 2
+    /// >>> pool.publish("answers")
     #[pyo3(signature = (name, *, replace=false))]
     fn publish(&self, py: Python<'_>, name: &str, replace: bool) -> PyResult<()> {
         self.run(py, |pool| pool.publish(name, replace))
@@ -360,6 +391,9 @@ impl PyPool {
     }
 
     /// The files of this session and the published ones whose names start with `prefix`.
+    ///
+    /// >>> pool.list("answers")
+    /// [FileInfo(name='answers', size=2, file_class='pinned', published=True)]
     #[pyo3(signature = (prefix=""))]
     fn list<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
         let found = self.run(py, |pool| pool.list(prefix))?;
@@ -381,6 +415,10 @@ impl PyPool {
     ///
     /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read, a
     /// key of another length), ExhaustedError.
+    ///
+    /// >>> import pyarrow
+    /// >>> items = pyarrow.table({"item": ["cup", "jug", "cup"], "year": [2024, 2025, 2026], "price": [2.5, 9.0, 3.0]})
+    /// >>> pool.put_table("sales", items)
     #[pyo3(signature = (name, data, *, layout="columns", key=None))]
     fn put_table(
         &self,
@@ -408,6 +446,10 @@ impl PyPool {
     ///
     /// Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or none),
     /// RefusedError (it was changed).
+    ///
+    /// >>> table = pool.table("sales")
+    /// >>> table.num_rows, table.column_names
+    /// (3, ['item', 'year', 'price'])
     #[pyo3(signature = (name, *, key=None, seal_answers=false))]
     fn table(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyTable> {
         let key = table_key(py, key)?;
@@ -419,6 +461,10 @@ impl PyPool {
     ///
     /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is encrypted and
     /// no key is given).
+    ///
+    /// >>> from farpool import col
+    /// >>> pool.scan("sales").filter(col("price") > 2.7).select("item", "year").to_arrow().to_pylist()
+    /// [{'item': 'jug', 'year': 2025}, {'item': 'cup', 'year': 2026}]
     #[pyo3(signature = (name, *, key=None, seal_answers=false))]
     fn scan(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyScan> {
         let key = table_key(py, key)?;
@@ -426,6 +472,9 @@ impl PyPool {
     }
 
     /// The far tables of the pool.
+    ///
+    /// >>> [table.name for table in pool.tables()]
+    /// ['sales']
     fn tables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let found = self.run(py, Pool::tables)?;
         let info = py.import("farpool._farpool")?.getattr("TableInfo")?;
@@ -447,6 +496,11 @@ impl PyPool {
     ///
     /// Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
     /// LostError, NotFoundError, InvalidError, UnreachableError.
+    ///
+    /// >>> import struct
+    /// >>> called = pool.run("resident:checksum", on="answers", args=struct.pack("<QQ", 0, 2))
+    /// >>> len(called.output)
+    /// 4
     #[pyo3(name = "run", signature = (
         function, on, args=b"".to_vec(), *, columns=None, place="auto", deadline="10s", output_size=None, fresh=false
     ))]
@@ -498,12 +552,17 @@ impl PyPool {
     }
 
     /// Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError.
+    ///
+    /// >>> pool.reserve("1MiB")
     fn reserve(&self, py: Python<'_>, nbytes: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = units::bytes("nbytes", nbytes)?;
         self.run(py, |pool| pool.reserve(bytes))
     }
 
     /// Counters of this session, and what it holds. Asks nobody.
+    ///
+    /// >>> pool.stats()["bytes_written"] > 0
+    /// True
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.forks != forks() {
             return Err(errors::forked(py));
@@ -516,6 +575,9 @@ impl PyPool {
     }
 
     /// Asks the broker. Raises UnreachableError.
+    ///
+    /// >>> sorted(file["name"] for file in pool.status()["files"])[0]
+    /// 'answers'
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (report, files) = self.run(py, |pool| Ok((pool.status()?, pool.list("")?)))?;
         let (mut donated_bytes, mut leased_bytes) = (0, 0);

@@ -298,6 +298,9 @@ impl PyScan {
     }
 
     /// Rows for which all of these are true.
+    ///
+    /// >>> pool.scan("sales").filter(col("item") == "cup", col("year") > 2024).count()
+    /// 1
     #[pyo3(signature = (*conditions))]
     fn filter(&self, conditions: &Bound<'_, PyTuple>) -> PyResult<PyScan> {
         let py = conditions.py();
@@ -327,6 +330,9 @@ impl PyScan {
     }
 
     /// These columns instead; if all of them are aggregates, one row of them.
+    ///
+    /// >>> pool.scan("sales").select(col("price").sum()).to_arrow().to_pylist()
+    /// [{'price': 14.5}]
     #[pyo3(signature = (*columns, **named))]
     fn select(&self, columns: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyScan> {
         let py = columns.py();
@@ -400,6 +406,9 @@ impl PyScan {
     }
 
     /// The `k` rows that are greatest by these columns, greatest first, NULL last; with `reverse` the least.
+    ///
+    /// >>> pool.scan("sales").top_k(1, by="price").to_arrow()["item"].to_pylist()
+    /// ['jug']
     #[pyo3(signature = (k, *, by, reverse=false))]
     fn top_k(&self, k: u64, by: &Bound<'_, PyAny>, reverse: bool) -> PyResult<PyScan> {
         let py = by.py();
@@ -457,6 +466,10 @@ impl PyScan {
     ///
     /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
     /// does not fit its type, a pattern that is no regular expression).
+    ///
+    /// >>> rows = pool.scan("sales").distinct().collect(mode="ship")
+    /// >>> len(rows), rows.report["mode"]
+    /// (3, 'ship')
     #[pyo3(signature = (*, mode="auto"))]
     fn collect(&self, py: Python<'_>, mode: &str) -> PyResult<PyRows> {
         let mode = mode_of(py, mode)?;
@@ -496,6 +509,10 @@ impl PyScan {
 
     /// What it would read, where each step would run, and what each mode is expected to take, in words, or with
     /// `format="json"` as JSON. Reads nothing.
+    ///
+    /// >>> query = pool.scan("sales").filter(col("price") > 5).select("item")
+    /// >>> print(query.explain().splitlines()[2])
+    /// reads 2 of 3 columns: item, price
     #[pyo3(signature = (*, format="text"))]
     fn explain(&self, py: Python<'_>, format: &str) -> PyResult<String> {
         let plan = self.plan(py)?;
@@ -571,6 +588,10 @@ pub(crate) struct PyGroupBy {
 #[pymethods]
 impl PyGroupBy {
     /// What is computed over the rows of each group.
+    ///
+    /// >>> groups = pool.scan("sales").group_by("item").agg(total=col("price").sum(), rows=farpool.len())
+    /// >>> groups.to_arrow().to_pylist()
+    /// [{'item': 'cup', 'total': 5.5, 'rows': 2}, {'item': 'jug', 'total': 9.0, 'rows': 1}]
     #[pyo3(signature = (*aggregates, **named))]
     fn agg(&self, aggregates: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyScan> {
         let list = expressions(aggregates, named)?;

@@ -106,6 +106,9 @@ impl PyTable {
     /// All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
     ///
     /// Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
+    ///
+    /// >>> pool.table("sales").to_arrow(["year"]).to_pydict()
+    /// {'year': [2024, 2025, 2026]}
     #[pyo3(signature = (columns=None))]
     fn to_arrow<'py>(&self, py: Python<'py>, columns: Option<Vec<String>>) -> PyResult<Bound<'py, PyAny>> {
         let places = self.places(py, columns)?;
