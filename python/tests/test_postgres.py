@@ -120,6 +120,26 @@ def test_a_node_or_a_mount_that_dies_never_makes_an_answer_wrong_and_later_queri
         assert server.sql(SPILLING["sort"]) == answer
 
 
+def test_a_broker_that_dies_makes_no_answer_wrong_and_costs_no_table(farpool_binary, cluster, server, mounts):
+    fill(server)
+    answer = server.sql(SPILLING["sort"])
+    scratch(server, mounts, farpool_binary, cluster.url, "--write-through")
+    cached(server, mounts, farpool_binary, cluster.url, "--size", "128MiB")
+    server.sql("CREATE TABLE kept TABLESPACE kept AS SELECT * FROM t")
+    with farpool.connect(cluster.url) as pool, ThreadPoolExecutor(1) as executor:
+        before = pool.status()["leased_bytes"]
+        query = executor.submit(server.sql, SPILLING["sort"])
+        wait_until(lambda: pool.status()["leased_bytes"] > before or query.done(), 30, "the query spills")
+        cluster.kill("broker")
+        try:
+            assert query.result(120) == answer
+        except RuntimeError as error:
+            assert re.search("could not (read|write|open)|Input/output error", str(error)), error
+    assert server.sql("SELECT count(*), sum(key) FROM kept") == server.sql("SELECT count(*), sum(key) FROM t")
+    server.sql("UPDATE kept SET key = key + 1")
+    assert server.sql("SELECT count(*) FROM kept JOIN t USING (id) WHERE kept.key = t.key + 1") == str(ROWS)
+
+
 def test_tables_behind_a_cache_are_read_from_far_memory_and_written_to_the_disk(
     farpool_binary, cluster, server, mounts
 ):

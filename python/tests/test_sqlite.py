@@ -1,5 +1,6 @@
 """SQLite with the loadable extension: its answers are those of SQLite without, whatever else happens."""
 
+import contextlib
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from postgres import Mount
 
 import farpool
 
@@ -203,6 +205,58 @@ def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_
         far.run("UPDATE t SET key = key + 1")
         assert far.run("SELECT sum(key) FROM t") == [[total[0][0] + ROWS]]
         assert far.run("PRAGMA integrity_check") == [["ok"]]
+
+
+def test_a_broker_that_dies_makes_no_answer_wrong_and_costs_no_database(cluster, python, extension, tmp_path):
+    flags = f"--pool {cluster.url} --near 0B"
+    with Worker(python, extension, tmp_path / "far.db", flags) as far, ThreadPoolExecutor(1) as executor:
+        fill(far)
+        for pragma in ("cache_size = 50", "temp_store = FILE"):
+            far.run(f"PRAGMA {pragma}")
+        total = far.run("SELECT sum(key) FROM t")
+        answer = far.run(SPILLING["sort"])
+        running = executor.submit(far.run, SPILLING["sort"])
+        with farpool.connect(cluster.url) as pool:
+            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), 30, "something is spilled")
+        cluster.kill("broker")
+        try:
+            assert running.result(120) == answer
+        except RuntimeError as error:
+            assert "disk I/O error" in str(error) or "unable to open" in str(error), error
+        assert far.run("SELECT sum(key) FROM t") == total
+        far.run("UPDATE t SET key = key + 1")
+        assert far.run("SELECT sum(key) FROM t") == [[total[0][0] + ROWS]]
+        assert far.run("PRAGMA integrity_check") == [["ok"]]
+
+
+def test_a_cached_mount_that_dies_under_stock_sqlite_leaves_a_database_that_is_whole(
+    farpool_binary, python, shared_cluster, tmp_path
+):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    database = folder / "far.db"
+    with Worker(python, "stock", database) as stock:
+        fill(stock, 20_000)
+    flags = ["--pool", shared_cluster.url, "--size", "64MiB", "--near", "0B"]
+    mount = Mount(farpool_binary, "cache", str(folder), str(folder), *flags)
+    try:
+        for turn in range(5):
+            with Worker(python, "stock", database) as stock:
+                stock.run("PRAGMA cache_size = 10")
+                before = stock.run("SELECT sum(key) FROM t")
+                stock.run("UPDATE t SET key = key + 1")
+                stock.tell("UPDATE t SET key = key + 1")
+                wait_until(Path(f"{database}-journal").exists, 20, "the update is under way")
+                mount.kill()
+                with contextlib.suppress(RuntimeError):
+                    stock.hear()
+            mount.start()
+            with Worker(python, "stock", database) as stock:
+                assert stock.run("PRAGMA integrity_check") == [["ok"]], turn
+                gained = stock.run("SELECT sum(key) FROM t")[0][0] - before[0][0]
+                assert gained in (20_000, 40_000), "what was committed, and all of an update or nothing"
+    finally:
+        mount.stop()
 
 
 def test_a_database_whose_name_another_one_has_taken_is_not_written_to(far, stock, tmp_path):

@@ -1,10 +1,12 @@
 //! Nodes that are lost while scans run, and peers of another version: all rows or an error by name, and no hang.
 
 use crate::PLACEMENTS;
+use crate::joins::{Keys, MIB, Random, Tables, rows as rows_of};
 use crate::plans::lines;
-use crate::pools::{Cluster, FARPOOL_SQL, command, soon};
+use crate::pools::{Cluster, FARPOOL_SQL, PATIENCE, command, soon};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::error::DataFusionError;
+use farpool::Protection;
 use farpool::table::TABLE_PREFIX;
 use farpool_datafusion::{Options, Session};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
@@ -13,6 +15,7 @@ use futures::StreamExt;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const GROUP_ROWS: i64 = 65_536;
 /// So many that no scan has read all of them when its first rows are there.
@@ -116,6 +119,62 @@ async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
                 soon(rows(&session, sql)).await.unwrap_or_else(|error| panic!("{placement}: {error}"));
             assert!(found == *wanted, "{placement}: {} rows of {sql}", found.len());
         }
+    }
+}
+
+/// Who dies under a query that spills.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Victim {
+    NodeTwo,
+    Broker,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn query_whose_spill_loses_a_node_or_the_broker_has_what_its_protection_promises() {
+    const SORT: &str = "SELECT row_number() OVER (ORDER BY t DESC, n) AS place, k, n FROM s";
+    let mut random = Random(11);
+    let sides = [0, 300_000].map(|count| rows_of(&mut random, count, Keys::Even { keys: 150_000 }, 2_000));
+    for (protection, victim) in [
+        (Protection::Local, Victim::NodeTwo),
+        (Protection::None, Victim::NodeTwo),
+        (Protection::Local, Victim::Broker),
+        (Protection::None, Victim::Broker),
+    ] {
+        let at = format!("{protection:?}, {victim:?}");
+        let mut cluster = Cluster::start("256MiB");
+        let pool = cluster.connect(protection);
+        let wanted = Tables::new(&pool, None, 1, &sides).rows(SORT).await;
+        let tight = Tables::new(&pool, Some(4 * MIB), 1, &sides);
+        tight.rows("SET datafusion.execution.sort_spill_reservation_bytes = 65536").await;
+        let files = tight.files.clone();
+        let killer = tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            while files.spilled().far_bytes == 0 {
+                assert!(begun.elapsed() < PATIENCE, "something is spilled within {PATIENCE:?}");
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            match victim {
+                Victim::NodeTwo => cluster.lose_two(),
+                Victim::Broker => cluster.lose_broker(),
+            }
+            cluster
+        });
+        let found = soon(tight.run(SORT)).await;
+        let cluster = killer.await.expect("it was killed while the query ran");
+        match found {
+            Ok((found, _)) => assert!(found == wanted, "{at}: {} rows, not {}", found.len(), wanted.len()),
+            Err(error) => {
+                let why = error.strip_backtrace();
+                // What is protected needs no node, and what is leased no broker; only more of it does.
+                assert!((protection, victim) != (Protection::Local, Victim::NodeTwo), "{at}: {why}");
+                assert!(
+                    why.contains("two") || why.contains("broker") || why.contains("lease"),
+                    "{at}: {why}"
+                );
+            }
+        }
+        assert_eq!(tight.rows("SELECT 1").await, ["1"], "{at}: the session goes on");
+        drop(cluster);
     }
 }
 

@@ -25,7 +25,7 @@ const FARPOOL: &str = "FARPOOL_BIN";
 pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
 /// No query here takes so long: what does hangs.
 const PATIENCE_WITH_QUERIES: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A part of the folder that `reference.py` made.
 pub fn reference(part: &str) -> PathBuf {
@@ -100,7 +100,7 @@ pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
 pub struct Cluster {
     pub pool: Pool,
     nodes: [Process; 2],
-    _broker: Process,
+    broker: Process,
 }
 
 impl Cluster {
@@ -123,12 +123,26 @@ impl Cluster {
             assert!(begun.elapsed() < PATIENCE, "both nodes join within {PATIENCE:?}");
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        Cluster { pool, nodes, _broker: broker }
+        Cluster { pool, nodes, broker }
+    }
+
+    /// Another session, whose temporary files are protected so.
+    pub fn connect(&self, protection: Protection) -> Pool {
+        let options = PoolOptions {
+            transport: TransportChoice::Tcp,
+            protection: Some(protection),
+            ..PoolOptions::default()
+        };
+        Pool::connect_with(&self.broker.ready, options).expect("a session")
     }
 
     /// Ends node "two" without any notice.
     pub fn lose_two(&mut self) {
         self.nodes[1].kill();
+    }
+
+    pub fn lose_broker(&mut self) {
+        self.broker.kill();
     }
 }
 
