@@ -11,6 +11,8 @@
 #                                                                            goes to OUT/place-RATE.json, for --plot
 #   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, in all placements
 #   MEASURE=joins bench/netns.sh FARPOOL [FLAGS OF bench/sql/joins.py]       joins that spill into the pool
+#   MEASURE=tpc bench/netns.sh FARPOOL ENGINE [FLAGS OF bench/engines/tpc.py]          TPC-H, TPC-DS in little memory
+#   MEASURE=remote-memory bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/remote-memory/run.py]
 #
 # Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
@@ -52,8 +54,8 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 case $measure in
-io | scan | place | sql | joins) ;;
-*) fail "MEASURE: there are io, scan, place, sql and joins, not $measure" ;;
+io | scan | place | sql | joins | tpc | remote-memory) ;;
+*) fail "MEASURE: there are io, scan, place, sql, joins, tpc and remote-memory, not $measure" ;;
 esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
 [ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
@@ -127,6 +129,14 @@ for rate in $rates; do
 	if [ "$measure" = joins ]; then
 		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
 		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/sql/joins.py" "$@" --pool "$rate=$url" --plaintext
+		echo
+		continue
+	fi
+	if [ "$measure" = tpc ] || [ "$measure" = remote-memory ]; then
+		program=engines/tpc.py
+		[ "$measure" = tpc ] || program=papers/remote-memory/run.py
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/$program" "$@" --pool "$rate=$url" --plaintext
 		echo
 		continue
 	fi

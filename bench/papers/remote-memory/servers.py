@@ -1,0 +1,105 @@
+"""A PostgreSQL 15 server and mounts, as `python/tests` have them, in a memory cgroup if asked."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from machine import ENOUGH, PROCESS_BYTES, TARGET, Group, Setting, forget
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "python" / "tests"))
+
+import postgres
+
+tool = postgres.tool
+
+SETTINGS = {
+    # As SQLite with `synchronous = NORMAL`: what was committed last may be lost with the machine, and nothing else is.
+    "synchronous_commit": "off",
+    "max_wal_size": "4GB",
+    "autovacuum": "off",
+    "max_parallel_workers_per_gather": 0,
+    "hash_mem_multiplier": 1,
+    "effective_io_concurrency": 0,
+}
+
+
+class Mount(postgres.Mount):
+    def __init__(self, kind: str, *arguments: str | Path):
+        super().__init__(str(TARGET / "farpool"), kind, *map(str, arguments))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+
+class Server(postgres.Postgres):
+    """Stopped until it is started with so much memory of its own; below `folder`, where its user may go."""
+
+    def __init__(self, folder: Path, **settings: str | int):
+        super().__init__(folder, **SETTINGS, **settings)
+        self.stop()
+
+    def start(self, shared_buffers: int | None = None, group: Group | None = None) -> None:
+        if shared_buffers is not None:
+            with (self.data / "postgresql.auto.conf").open("w") as file:
+                file.write(f"shared_buffers = {shared_buffers >> 13}\n")
+        super().start()
+        if group:
+            for pid in self.pids():
+                group.add(pid)
+
+    def pids(self) -> list[int]:
+        """The postmaster's, and those of all that it has started; what it starts later is where it is."""
+        postmaster = (self.data / "postmaster.pid").read_text().splitlines()[0]
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", postmaster], capture_output=True, text=True).stdout
+        return [int(postmaster), *map(int, children.split())]
+
+
+@contextlib.contextmanager
+def behind(server: Server, kept: Path, database_bytes: int, setting: Setting) -> Iterator[None]:
+    """A started server with so much local memory, whose tablespace in `kept` lies behind a cache if memory is far.
+
+    Half of local memory is the server's own, and what the system keeps of files has the other.
+    """
+    forget(server.data)
+    forget(kept)
+    is_enough = setting.way == ENOUGH
+    with Group("postgres", (4 * database_bytes if is_enough else setting.local_bytes) + PROCESS_BYTES) as group:
+        mount = None
+        try:
+            if setting.far:
+                sizes = ["--size", f"{setting.far_bytes}B", "--near", "0B", "--block", "8KiB", "--alone"]
+                mount = Mount("cache", kept, kept, *sizes, *setting.far.flags())
+                group.add(mount.pid)
+            server.start(2 * database_bytes if is_enough else setting.local_bytes // 2, group)
+            yield
+        finally:
+            server.stop()
+            if mount:
+                mount.stop()
+
+
+def pgbench(server: Server, scripts: dict[Path, int], seconds: float, clients: int, seed: int) -> dict:
+    """Runs scripts by their weights: all transactions a second, how many of each there were, and what each took."""
+    with tempfile.TemporaryDirectory(dir=server.folder, ignore_cleanup_errors=True) as logs:
+        Path(logs).chmod(0o777)
+        files = [word for path, weight in scripts.items() for word in ("-f", f"{path}@{weight}")]
+        flags = ["-n", "-c", str(clients), "-j", "1", "-T", str(max(round(seconds), 1)), "-M", "prepared"]
+        flags += [f"--random-seed={seed}", "-l", f"--log-prefix={logs}/log"]
+        told = server.tool("pgbench", *flags, *files, "postgres")
+        if re.search("aborted|failed: [^0]", told.stderr):
+            sys.exit(f"pgbench: {told.stderr}")
+        # Of each transaction: client, number, microseconds, script, and when it ended.
+        lines = [line.split() for path in Path(logs).iterdir() for line in path.read_text().splitlines()]
+    names = [path.name for path in scripts]
+    counts = {name: sum(line[3] == str(at) for line in lines) for at, name in enumerate(names)}
+    per_second = float(re.search(r"tps = ([\d.]+)", told.stdout)[1])
+    times = {name: [float(line[2]) for line in lines if line[3] == str(at)] for at, name in enumerate(names)}
+    every = [time for each in times.values() for time in each]
+    return {"per_second": per_second, "transactions": counts, "times_us": every, "times_us_of": times}
