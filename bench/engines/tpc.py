@@ -11,7 +11,8 @@ Each query runs in a process of its own, in each of these ways in turns, `--roun
     enough      with all the memory that it wants
     disk        in little memory, spilling to --disk
     tcp, shm    in little memory, spilling to far memory of a node that this program starts
-    null        DuckDB: behind the hook of far memory, but into its own process's memory, which no far memory can beat
+    null        into memory that no far memory can beat: DuckDB's, behind the hook of far memory, is its own process's,
+                DataFusion's a tmpfs
     NAME        in little memory, spilling to the pool that --pool NAME=URL names, such as one behind a shaped link:
                 MEASURE=tpc bench/netns.sh target/release/farpool duckdb --data DIR ..
 
@@ -39,6 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from drawing import Bars, draw
 
+TMPFS = "/dev/shm"
 GROUPS = Path("/sys/fs/cgroup/memory")
 UNITS = {"MiB": 20, "GiB": 30}
 SPILLS_BYTES = 1 << 20
@@ -136,7 +138,7 @@ def command(args: argparse.Namespace, way: str, urls: dict[str, str], number: in
 
 def run(args: argparse.Namespace, way: str, urls: dict[str, str], number: int) -> dict | str:
     """What one run told, with its rows; or why it failed."""
-    folder = Path(tempfile.mkdtemp(prefix="farpool-tpc-", dir=args.disk))
+    folder = Path(tempfile.mkdtemp(prefix="farpool-tpc-", dir=TMPFS if way == NULL else args.disk))
     group = GROUPS / folder.name if args.group and way != ENOUGH else None
     if group:
         group.mkdir()
@@ -246,7 +248,7 @@ def show(args: argparse.Namespace, ways: list[str], found: dict[int, dict]) -> N
 def main() -> None:
     args = arguments()
     with pools(args) as urls:
-        ways = [ENOUGH, DISK, *urls, *([NULL] if args.engine == "duckdb" else [])]
+        ways = [ENOUGH, DISK, *urls, NULL]
         ways = [way for way in ways if way == ENOUGH or not args.ways or way in args.ways]
         found = {number: measure(args, ways, urls, number) for number in args.queries}
     if sys.stderr.isatty():

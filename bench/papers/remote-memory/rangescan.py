@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from machine import ENOUGH, PROCESS_BYTES, TARGET, Group, Setting, forget, quantiles
@@ -17,6 +18,7 @@ WORKER = Path(__file__).with_name("worker.py")
 # Debian's, whose sqlite3 loads extensions.
 PYTHON = "/usr/bin/python3"
 RANGE = 100
+SETTLED_SECONDS = 2.5
 FILLER_BYTES = 200
 # Of a row, with what the engine adds to it.
 SQLITE_ROW_BYTES, POSTGRES_ROW_BYTES = 220, 260
@@ -46,6 +48,9 @@ class Sqlite:
     def run(self, setting: Setting) -> dict:
         """All databases at once, each by a process of its own in a memory cgroup of its own."""
         forget(self._folder)
+        # The way before may have changed them, and nothing is kept of what others changed just now.
+        while any(time.time() - path.stat().st_mtime < SETTLED_SECONDS for path in self._paths):
+            time.sleep(0.1)
         limit_bytes = 2 * self.size_bytes if setting.way == ENOUGH else setting.local_bytes
         # Of local memory the extension has half, and the system, which reads the file, the other.
         sizes = f"--protection none --near {setting.local_bytes // 2}B --cache {setting.far_bytes}B"

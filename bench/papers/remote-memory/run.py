@@ -106,7 +106,8 @@ def all_ways(fars: dict[str, Far]) -> dict[str, Far | None]:
 
 def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figures 7 to 10: the table four times as large as local memory."""
-    found, panels = [], []
+    found: list[dict] = []
+    panels: list[Panel] = []
     for engine in args.engine:
         with Run(args, "rangescan") as run:
             database = ENGINES[engine](run.folder, args.size)
@@ -137,9 +138,8 @@ def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 def far(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figure 12: as much far memory as is said, on one node and on two."""
     shares = (0.25, 0.5, 0.75, 1.0, 1.25)
-    figures, panels = [], []
-    with contextlib.ExitStack() as stack:
-        run = stack.enter_context(Run(args, "far"))
+    panels: list[Panel] = []
+    with Run(args, "far") as run:
         database = Sqlite(run.folder, args.size)
         turns = {("disk", 0, 0.0): lambda seed: database.run(run.setting(DISK, None, seed))}
         for nodes in (1, 2):

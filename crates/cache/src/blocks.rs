@@ -53,13 +53,16 @@ impl Blocks {
         Blocks { identity, is_ours: false, version, written: HashMap::new() }
     }
 
-    /// Notes what the file is now. Whether others changed it: then all that is kept of it is of no use.
-    pub(crate) fn see(&mut self, identity: Identity, new_version: impl FnOnce() -> Version) -> bool {
-        if self.identity == identity {
-            return false;
+    /// Whether the file was this when it was looked at last, or changed through the cache.
+    pub(crate) fn is_of(&self, identity: Identity) -> bool {
+        self.identity == identity
+    }
+
+    /// Notes what the file is now. If others changed it, all that is kept of it is of no use.
+    pub(crate) fn see(&mut self, identity: Identity, new_version: impl FnOnce() -> Version) {
+        if !self.is_of(identity) {
+            *self = Blocks::new(identity, new_version());
         }
-        *self = Blocks::new(identity, new_version());
-        true
     }
 
     pub(crate) fn version(&self, block: u64) -> Version {
@@ -67,9 +70,10 @@ impl Blocks {
     }
 
     /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or found.
-    pub(crate) fn is_settled(&self, identity: Identity, now_ns: i128) -> bool {
+    pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
-        let would_show = self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
+        let would_show =
+            times == Times::Alone || self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
         self.identity == identity && would_show
     }
 
@@ -87,7 +91,7 @@ impl Blocks {
         new_version: impl FnOnce() -> Version,
     ) {
         match times {
-            Times::Exact => (self.identity, self.is_ours) = (identity, true),
+            Times::Alone | Times::Exact => (self.identity, self.is_ours) = (identity, true),
             Times::Coarse => *self = Blocks::new(identity, new_version()),
         }
     }
@@ -112,7 +116,8 @@ mod tests {
         let mut blocks = Blocks::new(identity(0), Version(0));
         blocks.renew(2..4, &mut version);
         blocks.changed_by_us(identity(1), Times::Exact, &mut version);
-        assert!(!blocks.see(identity(1), &mut version));
+        assert!(blocks.is_of(identity(1)));
+        blocks.see(identity(1), &mut version);
         let versions = [0, 1, 2, 3, 4].map(|block| blocks.version(block));
         assert_eq!(versions, [0, 0, 1, 2, 0].map(Version));
         blocks.renew(3..4, &mut version);
@@ -133,13 +138,14 @@ mod tests {
         let settled = SETTLED.as_nanos() as i128;
         let others = Blocks::new(identity(100), Version(0));
         for (now, wanted) in [(100, false), (100 + settled, false), (101 + settled, true)] {
-            assert_eq!(others.is_settled(identity(100), now), wanted, "by others, at {now}");
+            assert_eq!(others.is_settled(identity(100), Times::Exact, now), wanted, "by others, at {now}");
+            assert!(others.is_settled(identity(100), Times::Alone, now), "there are no others, at {now}");
         }
-        assert!(!others.is_settled(identity(90), 100 + 2 * settled), "it is another by now");
+        assert!(!others.is_settled(identity(90), Times::Alone, 100 + 2 * settled), "it is another by now");
         for (times, wanted) in [(Times::Exact, true), (Times::Coarse, false)] {
             let mut ours = Blocks::new(identity(0), Version(0));
             ours.changed_by_us(identity(100), times, || Version(1));
-            assert_eq!(ours.is_settled(identity(100), 100), wanted, "by us, {times:?}");
+            assert_eq!(ours.is_settled(identity(100), times, 100), wanted, "by us, {times:?}");
         }
     }
 
@@ -150,7 +156,8 @@ mod tests {
         {
             let mut blocks = Blocks::new(identity(0), Version(0));
             blocks.renew(0..2, || Version(1));
-            assert!(blocks.see(other, || Version(9)));
+            assert!(!blocks.is_of(other));
+            blocks.see(other, || Version(9));
             assert_eq!([0, 1, 2].map(|block| blocks.version(block)), [Version(9); 3]);
         }
     }

@@ -120,6 +120,10 @@ impl Far {
         self.index.contains_key(key)
     }
 
+    pub(crate) fn forget(&self, key: &Key) {
+        self.index.remove(key);
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
         let begun = Instant::now();
         if !lock(&self.rest).is_over(begun) {

@@ -51,19 +51,31 @@ impl CachedFile {
     /// Whether what is kept of the file may be found, and blocks of it be kept.
     pub fn is_settled(&self, identity: Identity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
-        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, now))
+        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
 
-    /// Notes what the file is now. Whether it is what it was.
-    pub fn see(&self, cache: &BlockCache, identity: Identity) -> bool {
-        let mut blocks = lock(&self.blocks);
-        match &mut *blocks {
-            Some(blocks) => !blocks.see(identity, || cache.new_version()),
-            none => {
-                *none = Some(Blocks::new(identity, cache.new_version()));
-                false
-            }
+    /// Asks what the file is now, and notes it. Whoever is writing through the cache is waited for if it is not what it was: half of
+    /// a change of ours looks like one by others, after which nothing that is kept would be of use.
+    pub fn look<E>(
+        &self,
+        cache: &BlockCache,
+        identity: impl Fn() -> Result<Identity, E>,
+    ) -> Result<Identity, E> {
+        let seen = identity()?;
+        if lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_of(seen)) {
+            return Ok(seen);
         }
+        let _writing = lock(&self.writing);
+        let seen = identity()?;
+        self.see(cache, seen);
+        Ok(seen)
+    }
+
+    /// Notes what the file is now.
+    fn see(&self, cache: &BlockCache, identity: Identity) {
+        lock(&self.blocks)
+            .get_or_insert_with(|| Blocks::new(identity, cache.new_version()))
+            .see(identity, || cache.new_version());
     }
 
     /// Reads until the buffer is full or the file ends, and says how many bytes: from the cache what it has, the rest from the
@@ -75,8 +87,7 @@ impl CachedFile {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize, S::Error> {
-        let identity = source.identity()?;
-        self.see(cache, identity);
+        let identity = self.look(cache, || source.identity())?;
         let end = identity.size.min(offset.saturating_add(into.len() as u64));
         if offset >= end {
             return Ok(0);
@@ -133,7 +144,8 @@ impl CachedFile {
         let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
         let mut read = vec![0; bytes];
         let count = source.read_at(from, &mut read)?;
-        let is_settled = count == bytes && source.identity()? == identity && self.is_settled(identity);
+        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were written.
+        let is_settled = count == bytes && self.is_settled(self.look(cache, || source.identity())?);
         for ((block, version), bytes) in blocks.zip(versions).zip(read[..count].chunks(step)) {
             if is_settled {
                 cache.put(version, block, Bytes::copy_from_slice(bytes));
@@ -157,20 +169,24 @@ impl CachedFile {
         let step = cache.block_bytes() as u64;
         let end = offset.saturating_add(from.len() as u64);
         let touched = offset / step..end.div_ceil(step);
-        // It may not be the last any more.
+        // Of a file that grows it is not the last any more, and longer.
         let last = before.size.saturating_sub(1) / step;
+        let last = last..last + u64::from(end > before.size);
         let kept: Vec<(u64, Option<Bytes>)> = touched
             .clone()
             .map(|block| {
                 let is_whole = offset <= block * step && end >= (block + 1) * step;
-                let base = if is_whole { None } else { cache.get(self.version(cache, block), block) };
+                let version = self.version(cache, block);
+                let base = if is_whole { None } else { cache.get(version, block) };
+                // Nobody asks for it any more, and it would keep others from staying.
+                cache.forget(version, block);
                 (block, base)
             })
             .collect();
         let renew = || {
             if let Some(blocks) = &mut *lock(&self.blocks) {
                 blocks.renew(touched.clone(), || cache.new_version());
-                blocks.renew(last..last + 1, || cache.new_version());
+                blocks.renew(last.clone(), || cache.new_version());
             }
         };
         renew();

@@ -266,6 +266,14 @@ impl BlockCache {
         }
     }
 
+    /// Lets go of a block that nobody will ask for. One that is on its way to far memory may stay.
+    pub fn forget(&self, version: Version, block: u64) {
+        let key = Key { version, block };
+        let Inner { near, far, .. } = &*self.inner;
+        near.as_ref().map(|near| near.remove(&key));
+        far.as_ref().map(|far| far.forget(&key));
+    }
+
     /// What was done so far.
     pub fn counts(&self) -> Counts {
         self.inner.counters.read()

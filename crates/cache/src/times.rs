@@ -7,8 +7,9 @@ use std::path::Path;
 /// How well a file's times tell that it changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// Each change has a time that nobody was told before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain timestamps); or
-    /// nobody else changes files.
+    /// Nobody changes files but through the cache, which is promised and not found out.
+    Alone,
+    /// Each change has a time that nobody was told before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain timestamps).
     Exact,
     /// Changes of the same tick, some milliseconds, have the same time.
     Coarse,

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const BLOCK: usize = 4 << 10;
@@ -72,7 +74,7 @@ proptest! {
         let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
         let disk = Disk(tempfile::tempfile().expect("a file"));
         // Where nobody else writes, times need not tell of others.
-        let times = if is_alone { Times::Exact } else { Times::of(&std::env::temp_dir()) };
+        let times = if is_alone { Times::Alone } else { Times::of(&std::env::temp_dir()) };
         let file = CachedFile::new(times);
         let mut model: Vec<u8> = Vec::new();
         for step in steps {
@@ -152,4 +154,80 @@ fn cut_leaves_what_is_kept_of_the_blocks_before_it() {
         let counts = cache.counts().since(before);
         assert_eq!((counts.far_hits, counts.misses), (far_hits, misses), "{length}: {counts:?}");
     }
+}
+
+/// A file of which a write waits, when its bytes are there, until somebody has looked at it.
+struct Held {
+    disk: Disk,
+    written: Barrier,
+    looked: Barrier,
+    /// Who is told: the next to look after the write.
+    is_awaited: AtomicBool,
+}
+
+impl Source for Held {
+    type Error = io::Error;
+
+    fn identity(&self) -> io::Result<Identity> {
+        let identity = self.disk.identity();
+        if self.is_awaited.swap(false, Ordering::SeqCst) {
+            self.looked.wait();
+        }
+        identity
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.disk.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.disk.write_at(offset, from)?;
+        self.is_awaited.store(true, Ordering::SeqCst);
+        self.written.wait();
+        self.looked.wait();
+        Ok(())
+    }
+}
+
+#[test]
+fn reader_in_the_middle_of_a_write_takes_it_for_no_change_by_others() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    let (cache, disk, file, mut bytes) = kept(&pool);
+    let held =
+        Held { disk, written: Barrier::new(2), looked: Barrier::new(2), is_awaited: AtomicBool::new(false) };
+    let mut into = vec![0; 10 * BLOCK];
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| file.write(&cache, &held, 100_000, b"far"));
+        held.written.wait();
+        let count = file.read(&cache, &held, 0, &mut into).expect("read");
+        assert!(into[..count] == bytes[..10 * BLOCK]);
+        write.join().expect("no panic").expect("written");
+    });
+    cache.settle();
+    bytes[100_000..100_003].copy_from_slice(b"far");
+    let before = cache.counts();
+    let mut into = vec![0; bytes.len()];
+    file.read(&cache, &held, 0, &mut into).expect("read");
+    assert!(into == bytes);
+    let counts = cache.counts().since(before);
+    assert_eq!((counts.far_hits, counts.misses), (49, 0), "all of it is kept: {counts:?}");
+}
+
+#[test]
+fn file_that_is_written_again_and_again_takes_no_room_of_what_was() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    let (cache, disk, file, mut bytes) = kept(&pool);
+    // As often as would fill all of far memory with what is no more.
+    for round in 0..1_000_u64 {
+        let at = round % 49 * 4096 + 7;
+        file.write(&cache, &disk, at, b"far").expect("written");
+        bytes[at as usize..at as usize + 3].copy_from_slice(b"far");
+        cache.settle();
+    }
+    let before = cache.counts();
+    let mut into = vec![0; bytes.len()];
+    file.read(&cache, &disk, 0, &mut into).expect("read");
+    assert!(into == bytes);
+    let counts = cache.counts().since(before);
+    assert_eq!((counts.far_hits, counts.misses), (49, 0), "{counts:?}");
 }

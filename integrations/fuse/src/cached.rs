@@ -118,7 +118,7 @@ pub(crate) struct Cached {
 impl Cached {
     /// What is in this folder.
     pub(crate) fn new(folder: &Path, cache: &BlockCache, options: CachedOptions) -> io::Result<Cached> {
-        let times = if options.is_alone { Times::Exact } else { Times::of(folder) };
+        let times = if options.is_alone { Times::Alone } else { Times::of(folder) };
         let place =
             sys::openat(CWD, folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut nodes = Nodes { next: ROOT + 1, ..Nodes::default() };
@@ -536,8 +536,10 @@ impl Filesystem for Cached {
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.node(ino).and_then(|node| {
             let file = sys::open(node.path(), open_flags(flags.0), Mode::empty()).map_err(errno)?;
-            let identity = Identity::from(&sys::fstat(&file).map_err(errno)?);
-            node.kept.see(&self.cache, identity);
+            let identity = node
+                .kept
+                .look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))
+                .map_err(errno)?;
             let now = node.kept.is_settled(identity).then_some(identity);
             let before = std::mem::replace(&mut *lock(&node.opened), now);
             Ok((before == Some(identity), self.keep(file, node)))
@@ -577,7 +579,9 @@ impl Filesystem for Cached {
             };
             let attr = self.look_up(parent, name)?;
             let node = self.node(attr.ino)?;
-            node.kept.see(&self.cache, Identity::from(&sys::fstat(&file).map_err(errno)?));
+            node.kept
+                .look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))
+                .map_err(errno)?;
             Ok((attr, self.keep(file, node)))
         });
         match made {
