@@ -160,9 +160,7 @@ class FarpoolFileSystem(AbstractFileSystem):
                 f"mode is '{mode}': published files are read ('rb') or written anew ('wb', 'xb')"
             )
         block_size = block_size or (_READ_AHEAD_BYTES if mode == "rb" else _BLOCK_BYTES)
-        return FarpoolFile(
-            self, path, mode, block_size, autocommit=autocommit, cache_options=cache_options, **kwargs
-        )
+        return FarpoolFile(self, path, mode, block_size, autocommit=autocommit, cache_options=cache_options, **kwargs)
 
 
 class FarpoolFile(AbstractBufferedFile):

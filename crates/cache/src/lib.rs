@@ -270,8 +270,12 @@ impl BlockCache {
     pub fn forget(&self, version: Version, block: u64) {
         let key = Key { version, block };
         let Inner { near, far, .. } = &*self.inner;
-        near.as_ref().map(|near| near.remove(&key));
-        far.as_ref().map(|far| far.forget(&key));
+        if let Some(near) = near {
+            near.remove(&key);
+        }
+        if let Some(far) = far {
+            far.forget(&key);
+        }
     }
 
     /// What was done so far.
