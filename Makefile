@@ -131,7 +131,7 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 
 test-python: $(COMMAND) wheel modules $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
-	  $(VENV)/bin/pytest -q -c python/pyproject.toml python/tests
+	  $(VENV)/bin/pytest -q -c python/pyproject.toml -o faulthandler_timeout=120 python/tests
 
 modules: # The examples in C as modules, for those who test them.
 	CACHE=$(CACHE) examples/functions/build.sh

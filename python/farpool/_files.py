@@ -15,6 +15,13 @@ import farpool
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
+# What a name means in a database before anything is registered by it.
+_TAKEN = """
+    SELECT 'table' FROM duckdb_tables() WHERE lower(table_name) = lower($1) AND NOT temporary
+        AND database_name = current_database() AND schema_name = current_schema()
+    UNION ALL
+    SELECT 'view' FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT temporary
+        AND database_name = current_database() AND schema_name = current_schema()"""
 _FORMATS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc", ".ipc": "ipc"}
 
 
@@ -29,7 +36,8 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
     groups that filters leave by their statistics; of Arrow files only these columns. The file is another one when it
     was replaced: register it again. `con.unregister(as_)` takes the name away.
 
-    Raises NotFoundError if there is no such file, and InvalidError for other formats.
+    Raises NotFoundError if there is no such file, and InvalidError for other formats and for a name that a table or
+    a view of the database has.
     """
     try:
         from pyarrow import dataset
@@ -37,6 +45,11 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
         raise farpool.InvalidError(f"relations pass through pyarrow, which is not installed: {missing}") from missing
     from farpool.fs import FarpoolFileSystem
 
+    if not as_:
+        raise farpool.InvalidError("as_ is empty: give the file a name for queries, such as 'sales'")
+    # DuckDB itself would hide it without a word.
+    if taken := con.sql(_TAKEN, params=[as_]).fetchall():
+        raise farpool.InvalidError(f"as_ is {as_!r}, which is a {taken[0][0]} of this database: choose another name")
     fs = FarpoolFileSystem(pool.url.removeprefix("farpool://"), pool=pool, skip_instance_cache=True)
     names = fs.find(name)
     if not names:
@@ -50,5 +63,8 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
     if len(set(formats.values())) > 1:
         raise farpool.InvalidError(f"the files below '{name}' are of different formats: {', '.join(names)}")
     found = dataset.dataset(names, filesystem=fs, format=formats[names[0]])
-    con.register(as_, found)
+    try:
+        con.register(as_, found)
+    except duckdb.CatalogException as error:
+        raise farpool.InvalidError(f"as_ is {as_!r}: {error}; choose another name") from error
     return found

@@ -101,8 +101,11 @@ def attach(
 
     `cache` also keeps there what DuckDB has read of remote files (s3://, https:// and so on) and has no room
     for any more, so that it need not be fetched again (DuckDB's `external_file_cache_spill`; blocks of 256 KiB
-    and more). DuckDB still asks the source whether a file has changed. With protection "none", the queries that need
-    a block of a lost node fail until `SET enable_external_file_cache = false` has dropped what was kept.
+    and more, each of them a far file). DuckDB still asks the source whether a file has changed. It takes room from
+    queries that spill, as DuckDB drops nothing of it to make room: what is read in turn has to fit. Where it does not,
+    queries of remote files and queries that spill fail, except that with "local" the disk has room as well. With
+    protection "none", the queries that need a block of a lost node fail too. `SET enable_external_file_cache = false`
+    drops what was kept, and `true` begins anew.
 
     Far files disappear when DuckDB removes them, which it does at the latest when the database is
     closed, or with `detach`. Keep `pool` open until then.
@@ -220,7 +223,8 @@ class FarFileSystem(AbstractFileSystem):
             names = [parent]
         else:
             names = [name for name in [*self._files, *self._directories] if name.rpartition("/")[0] == parent]
-            if not names and parent not in self._directories:
+            # DuckDB lists its directory before it has made it, for `duckdb_temporary_files()`.
+            if not names and parent not in self._directories and parent != self.directory:
                 raise farpool.NotFoundError(f"no far directory '{parent}' in this file system")
         return [self.info(name) for name in names] if detail else names
 

@@ -140,6 +140,13 @@ def test_the_file_system_never_shortens_on_touch(pool, con):
     assert not fs.exists(f"{fs.url}/a")
 
 
+def test_duckdb_lists_its_temporary_files_before_and_after_it_has_any(pool, con):
+    farpool.duckdb.attach(con, pool)
+    assert con.execute("FROM duckdb_temporary_files()").fetchall() == []
+    con.execute(f"CREATE TEMP TABLE kept AS SELECT hash(i) AS a, hash(i + 1) AS b FROM range({8 * ROWS}) t(i)")
+    assert con.execute("SELECT sum(size) FROM duckdb_temporary_files()").fetchone()[0] > 20 * MIB
+
+
 def test_duckdb_reads_and_writes_its_own_files_there(pool, con):
     fs = farpool.duckdb.attach(con, pool)
     con.execute(f"COPY (SELECT i, hash(i) AS h FROM range(200000) t(i)) TO '{fs.url}/t.parquet'")

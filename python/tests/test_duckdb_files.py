@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from conftest import wait_until
 from remote_files import CountedFolder
 
 import farpool
@@ -84,6 +85,44 @@ def test_a_lost_node_costs_protected_blocks_nothing_and_others_until_they_are_dr
                 con.execute(SUMS).fetchall()
             con.execute("SET enable_external_file_cache = false")
             assert con.execute(SUMS).fetchall() == answer
+            cluster.start_node(number + 1)
+            wait_until(lambda: pool.status()["donated_bytes"] > 0, 10, "a node is back")
+            con.execute("SET enable_external_file_cache = true")
+            assert con.execute(SUMS).fetchall() == answer
+            first, bucket.reads = bucket.reads, 0
+            assert con.execute(SUMS).fetchall() == answer
+            assert bucket.reads * 10 < first
+
+
+def test_what_was_read_and_finds_no_room_in_the_pool_lies_on_the_disk_of_local_copies(folder, tmp_path):
+    bucket = CountedFolder(folder)
+    with (
+        farpool.embedded("32MiB", region_size="16MiB", protection="local", local_folder=tmp_path) as pool,
+        duckdb.connect(config={"threads": 2, "memory_limit": "70MB"}) as con,
+    ):
+        con.register_filesystem(bucket)
+        farpool.duckdb.attach(con, pool, cache=True)
+        answer = con.execute(SUMS).fetchall()
+        first, bucket.reads = bucket.reads, 0
+        assert con.execute(SUMS).fetchall() == answer == con.execute(SUMS.replace("s3://", f"{folder}/")).fetchall()
+        assert bucket.reads * 10 < first
+        stats = pool.stats()
+        assert stats["leased_bytes_total"] <= 32 << 20 < stats["bytes_written"]
+
+
+def test_what_was_read_and_finds_no_room_at_all_fails_queries_until_it_is_dropped(folder):
+    bucket = CountedFolder(folder)
+    with (
+        farpool.embedded("32MiB", region_size="16MiB", protection="none") as pool,
+        duckdb.connect(config={"threads": 2, "memory_limit": "70MB"}) as con,
+    ):
+        con.register_filesystem(bucket)
+        farpool.duckdb.attach(con, pool, cache=True)
+        with pytest.raises(duckdb.Error, match="ExhaustedError|max_temp_directory_size"):
+            con.execute(SUMS).fetchall()
+        con.execute("SET enable_external_file_cache = false")
+        answer = con.execute(SUMS).fetchall()
+        assert answer == con.execute(SUMS.replace("s3://", f"{folder}/")).fetchall()
 
 
 @pytest.fixture
@@ -135,3 +174,26 @@ def test_files_that_cannot_be_relations_are_refused_by_name(pool, con):
             farpool.duckdb.register_file(con, pool, "notes.txt", as_="t")
     finally:
         pool.delete("notes.txt")
+
+
+@pytest.mark.parametrize("kind", ["TABLE", "VIEW", "TEMP TABLE", "TEMP VIEW"])
+def test_a_name_that_the_database_has_is_not_given_to_a_file(shared_cluster, con, kind):
+    con.execute(f"CREATE {kind} Sales AS SELECT 1 AS id")
+    table = pyarrow.table({"id": [2, 3]})
+    with farpool.connect(shared_cluster.url) as pool:
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(table, sink)
+        with pool.create("few.parquet", file_class="pinned") as file:
+            file.write_at(0, sink.getvalue())
+        pool.publish("few.parquet")
+        try:
+            for wrong in ("sales", "SALES", ""):
+                with pytest.raises(farpool.InvalidError, match=f"as_ is {wrong and repr(wrong)}"):
+                    farpool.duckdb.register_file(con, pool, "few.parquet", as_=wrong)
+            assert con.execute("FROM sales").fetchall() == [(1,)]
+            # Its own name it may take again.
+            for _ in range(2):
+                farpool.duckdb.register_file(con, pool, "few.parquet", as_="few")
+            assert con.execute("FROM few").fetchall() == [(2,), (3,)]
+        finally:
+            pool.delete("few.parquet")

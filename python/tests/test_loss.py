@@ -81,10 +81,11 @@ def test_an_unprotected_query_names_the_node_killed_under_it_and_the_connection_
         wait_until(lambda: pool.stats()["used_bytes"] == 0, 1, "every byte is given back")
 
 
-def test_a_broker_killed_mid_query_does_not_disturb_it(cluster, con):
+@pytest.mark.parametrize("protection", ["local", "none"])
+def test_a_broker_killed_mid_query_does_not_disturb_it(cluster, con, protection):
     with farpool.connect(cluster.url) as pool, ThreadPoolExecutor(1) as executor:
         expected = answer_in_memory(ROWS)
-        farpool.duckdb.attach(con, pool)
+        farpool.duckdb.attach(con, pool, protection=protection)
         pool.reserve(768 << 20)
         query = executor.submit(lambda: con.execute(spilling_query(ROWS)).fetchall())
         wait_until(lambda: is_under_way(pool), QUERY_SECONDS, "a spill")
@@ -93,12 +94,31 @@ def test_a_broker_killed_mid_query_does_not_disturb_it(cluster, con):
         assert query.result(QUERY_SECONDS) == expected
 
 
+@pytest.mark.parametrize("protection", ["local", "none"])
+def test_a_query_that_needs_more_than_is_leased_goes_on_without_a_broker_only_on_the_disk(cluster, con, protection):
+    with farpool.connect(cluster.url) as pool, ThreadPoolExecutor(1) as executor:
+        expected = answer_in_memory(ROWS)
+        farpool.duckdb.attach(con, pool, protection=protection)
+        query = executor.submit(lambda: con.execute(spilling_query(ROWS)).fetchall())
+        wait_until(lambda: is_under_way(pool), QUERY_SECONDS, "a spill")
+        assert not query.done()
+        cluster.kill("broker")
+        if protection == "local":
+            assert query.result(QUERY_SECONDS) == expected
+        else:
+            with pytest.raises(duckdb.Error, match="UnreachableError.*broker"):
+                query.result(QUERY_SECONDS)
+        assert con.execute("SELECT 42").fetchone() == (42,)
+        con.close()
+        assert pool.stats()["used_bytes"] == 0
+
+
 CLIENT = """
 import sys
 import duckdb, farpool, farpool.duckdb
 from spilling import spilling_query
 
-pool = farpool.connect(sys.argv[1], transport=sys.argv[2])
+pool = farpool.connect(sys.argv[1], transport=sys.argv[2], protection="local", local_folder=sys.argv[3])
 con = duckdb.connect(config={"threads": 2, "memory_limit": "100MB"})
 farpool.duckdb.attach(con, pool)
 print("attached", flush=True)
@@ -108,9 +128,9 @@ while True:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_regions_of_a_killed_client_are_free_within_ttl_grace_and_a_second(cluster, transport):
+def test_regions_of_a_killed_client_are_free_within_ttl_grace_and_a_second(cluster, transport, tmp_path):
     client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, cluster.url, transport],
+        [sys.executable, "-c", CLIENT, cluster.url, transport, str(tmp_path)],
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         text=True,
@@ -127,6 +147,9 @@ def test_regions_of_a_killed_client_are_free_within_ttl_grace_and_a_second(clust
                 TTL_SECONDS + GRACE_SECONDS + 1,
                 "the regions of the killed client are free",
             )
+            assert observer.status()["files"] == []
+        client.wait()
+        assert list(tmp_path.iterdir()) == []
     finally:
         client.kill()
         client.wait()
