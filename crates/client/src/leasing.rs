@@ -32,6 +32,9 @@ pub(crate) enum Patience {
 
 /// After a brief no, this long passes before the broker is asked again.
 const BRIEF_PAUSE_MS: u64 = 1_000;
+/// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host of a
+/// virtual machine has to find its pages first (400 MB/s were seen).
+const READY_BYTES_PER_MS: u64 = 128 << 10;
 /// A lease this large is made ready, and a seal this large is carried out, well within a request's time.
 pub(crate) const STEP_BYTES: u64 = 512 << 20;
 
@@ -312,7 +315,9 @@ impl Session {
         }
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = self.host.now();
-        let deadline = self.deadline(self.options.request_timeout_ms);
+        let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
+        let ready_ms = bytes / READY_BYTES_PER_MS;
+        let deadline = self.deadline(self.options.request_timeout_ms.saturating_add(ready_ms));
         // If the first try's answer was lost, the second is refused as spent; the regions of the first are
         // this session's all the same and go back when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
