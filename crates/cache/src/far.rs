@@ -8,7 +8,7 @@
 use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
-use farpool::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, WriteRange};
+use farpool::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
 use quick_cache::sync::Cache;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -116,33 +116,48 @@ impl Far {
         }
     }
 
-    pub(crate) fn has(&self, key: &Key) -> bool {
-        self.index.contains_key(key)
-    }
-
     pub(crate) fn forget(&self, key: &Key) {
         self.index.remove(key);
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
+    /// Blocks, those that are here and come whole: all asked for at once.
+    pub(crate) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let begun = Instant::now();
+        let mut found = vec![None; keys.len()];
         if !lock(&self.rest).is_over(begun) {
-            return None;
+            return found;
         }
-        let slot = self.index.get(key)?;
-        let mut block = vec![0; slot.bytes as usize];
-        let read = self.file.read_at(self.offset(slot.number), &mut block);
+        let slots: Vec<(usize, Arc<Slot>)> =
+            (0..).zip(keys).filter_map(|(at, key)| Some((at, self.index.get(key)?))).collect();
+        if slots.is_empty() {
+            return found;
+        }
+        let mut blocks: Vec<Vec<u8>> = slots.iter().map(|(_, slot)| vec![0; slot.bytes as usize]).collect();
+        let mut ranges: Vec<ReadRange<'_>> = slots
+            .iter()
+            .zip(&mut blocks)
+            .map(|((_, slot), into)| ReadRange { offset: self.offset(slot.number), into })
+            .collect();
+        let mut has_come = vec![self.file.read_batch(&mut ranges).is_ok(); slots.len()];
         let took = begun.elapsed();
-        let is_whole =
-            read.is_ok_and(|count| count == block.len()) && crc32c::crc32c(&block) == slot.checksum;
-        lock(&self.rest).heard(took <= self.patience, Instant::now());
-        if !is_whole {
-            count(&self.counters.far_failures);
-            // Unless another block has come to its place in the index.
-            self.index.remove_if(key, |there| Arc::ptr_eq(there, &slot));
-            return None;
+        if slots.len() > 1 && !has_come[0] {
+            // One that is lost does not take the others along, unless it takes too long to find out.
+            for (range, has_come) in ranges.iter_mut().zip(&mut has_come) {
+                *has_come = begun.elapsed() <= self.patience
+                    && self.file.read_batch(std::slice::from_mut(range)).is_ok();
+            }
         }
-        Some(Bytes::from(block))
+        lock(&self.rest).heard(took <= self.patience, Instant::now());
+        for (((at, slot), block), has_come) in slots.into_iter().zip(blocks).zip(has_come) {
+            if has_come && crc32c::crc32c(&block) == slot.checksum {
+                found[at] = Some(Bytes::from(block));
+            } else {
+                count(&self.counters.far_failures);
+                // Unless another block has come to its place in the index.
+                self.index.remove_if(&keys[at], |there| Arc::ptr_eq(there, &slot));
+            }
+        }
+        found
     }
 
     fn offset(&self, slot: u32) -> u64 {

@@ -97,20 +97,17 @@ impl CachedFile {
         }
         let step = cache.block_bytes() as u64;
         let mut part = Part { into, offset, end, filled: 0 };
-        let mut block = offset / step;
-        while block * step < end {
-            match cache.get(self.version(cache, block), block) {
-                Some(bytes) => {
-                    part.take(&bytes, block * step);
-                    block += 1;
-                }
-                None => {
-                    // All that is missing from here on, at once.
-                    let until = self.kept_from(cache, block + 1, end.div_ceil(step));
-                    self.read_blocks(cache, source, identity, block..until, &mut part)?;
-                    block = until;
-                }
+        let blocks = offset / step..end.div_ceil(step);
+        let wanted: Vec<_> = blocks.clone().map(|block| (self.version(cache, block), block)).collect();
+        let mut block = blocks.start;
+        // Of what is missing, neighbours at once.
+        for run in cache.get_all(&wanted).chunk_by(|one, next| one.is_none() && next.is_none()) {
+            let until = block + run.len() as u64;
+            match &run[0] {
+                Some(bytes) => part.take(bytes, block * step),
+                None => self.read_blocks(cache, source, identity, block..until, &mut part)?,
             }
+            block = until;
             // A file that was cut meanwhile has less.
             if part.filled < (block * step).min(end) - offset {
                 break;
@@ -121,11 +118,6 @@ impl CachedFile {
 
     fn version(&self, cache: &BlockCache, block: u64) -> Version {
         lock(&self.blocks).as_ref().map_or_else(|| cache.new_version(), |blocks| blocks.version(block))
-    }
-
-    /// The first block from there on that is likely to be kept.
-    fn kept_from(&self, cache: &BlockCache, from: u64, end: u64) -> u64 {
-        (from..end).find(|block| cache.has(self.version(cache, *block), *block)).unwrap_or(end)
     }
 
     /// Reads blocks of the file itself, and keeps them.

@@ -33,6 +33,9 @@ use std::time::Duration;
 /// Bytes that a block may have.
 pub const BLOCK_BYTES: RangeInclusive<usize> = (4 << 10)..=(4 << 20);
 
+/// Far memory is asked for so much at once: what comes late is then known soon enough.
+const ASKED_BYTES: usize = 4 << 20;
+
 /// A version of something. Whoever has a version gives it a number, and another one its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(pub u64);
@@ -230,29 +233,45 @@ impl BlockCache {
 
     /// A block, if it is here. May wait for far memory.
     pub fn get(&self, version: Version, block: u64) -> Option<Bytes> {
-        let Inner { near, far, counters, .. } = &*self.inner;
+        let Inner { near, counters, .. } = &*self.inner;
         let key = Key { version, block };
         if let Some(found) = near.as_ref().and_then(|near| near.get(&key)) {
             count(&counters.near_hits);
             return Some(found);
         }
-        let Some(found) = far.as_ref().and_then(|far| far.get(&key)) else {
-            count(&counters.misses);
-            return None;
-        };
-        count(&counters.far_hits);
-        if let Some(near) = near {
-            near.insert(key, found.clone());
-        }
-        Some(found)
+        self.get_far(&[key]).pop().flatten()
     }
 
-    /// Whether a block is likely to be here; far memory may still not give it.
-    pub fn has(&self, version: Version, block: u64) -> bool {
-        let key = Key { version, block };
-        let Inner { near, far, .. } = &*self.inner;
-        near.as_ref().is_some_and(|near| near.contains_key(&key))
-            || far.as_ref().is_some_and(|far| far.has(&key))
+    /// Blocks of versions, those that are here. Far memory is asked for many at once, and may be waited for.
+    pub fn get_all(&self, wanted: &[(Version, u64)]) -> Vec<Option<Bytes>> {
+        if let [(version, block)] = wanted {
+            return vec![self.get(*version, *block)];
+        }
+        let keys: Vec<Key> = wanted.iter().map(|&(version, block)| Key { version, block }).collect();
+        let near = self.inner.near.as_ref();
+        let mut found: Vec<_> = keys.iter().map(|key| near.and_then(|near| near.get(key))).collect();
+        let missing: Vec<usize> = (0..keys.len()).filter(|at| found[*at].is_none()).collect();
+        self.inner.counters.near_hits.fetch_add((keys.len() - missing.len()) as u64, Ordering::Relaxed);
+        for missing in missing.chunks((ASKED_BYTES / self.inner.block_bytes).max(1)) {
+            let keys: Vec<Key> = missing.iter().map(|at| keys[*at]).collect();
+            for (at, block) in missing.iter().zip(self.get_far(&keys)) {
+                found[*at] = block;
+            }
+        }
+        found
+    }
+
+    /// Blocks that are not near.
+    fn get_far(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
+        let Inner { near, far, counters, .. } = &*self.inner;
+        let found = far.as_ref().map_or_else(|| vec![None; keys.len()], |far| far.get(keys));
+        for (key, block) in keys.iter().zip(&found) {
+            count(if block.is_some() { &counters.far_hits } else { &counters.misses });
+            if let (Some(near), Some(block)) = (near, block) {
+                near.insert(*key, block.clone());
+            }
+        }
+        found
     }
 
     /// Keeps a block, which must be what the version has there: whoever asks for it gets it.

@@ -33,20 +33,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn block_that_is_found_is_that_of_its_version(
-        near in 0u64..40, far in 0u64..200, asks in prop::collection::vec((0u64..3, 0u64..300), 1..2000)
+        near in 0u64..40,
+        far in 0u64..200,
+        asks in prop::collection::vec((0u64..3, 0u64..300, 1u64..12), 1..500)
     ) {
         let pool = pool(16 << 20);
         let cache = BlockCache::new(&options(near, far), Some(&pool)).expect("a cache");
         let versions: Vec<Version> = (0..3).map(|_| cache.new_version()).collect();
-        for (version, number) in asks {
+        let mut asked = 0;
+        for (version, first, count) in asks {
             let version = versions[version as usize];
-            match cache.get(version, number) {
-                Some(found) => prop_assert!(found == block(version, number)),
-                None => cache.put(version, number, block(version, number)),
+            let wanted: Vec<_> = (first..first + count).map(|number| (version, number)).collect();
+            for ((_, number), found) in wanted.iter().zip(cache.get_all(&wanted)) {
+                match found {
+                    Some(found) => prop_assert!(found == block(version, *number)),
+                    None => cache.put(version, *number, block(version, *number)),
+                }
             }
+            asked += count;
         }
         let counts = cache.counts();
         prop_assert_eq!(counts.far_failures, 0);
+        prop_assert_eq!(counts.near_hits + counts.far_hits + counts.misses, asked);
     }
 }
 
@@ -92,6 +100,10 @@ fn pool_without_room_or_closed_makes_misses_and_nothing_else() {
     assert!(counts.far_refused > 0 && counts.far_writes > 256, "{counts:?}");
     pool.close();
     (0..1024).rev().for_each(ask);
+    let all: Vec<_> = (0..1024).map(|number| (version, number)).collect();
+    for ((_, number), found) in all.iter().zip(cache.get_all(&all)) {
+        assert!(found.is_none_or(|found| found == block(version, *number)), "block {number}");
+    }
     cache.settle();
     assert_eq!(cache.get(version, 9999), None);
 }

@@ -20,6 +20,7 @@ use futures::{StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -133,7 +134,8 @@ impl CachedStore {
         let is_settled = self.is_settled(&known.meta);
         let found = tokio::task::spawn_blocking(move || {
             if is_settled {
-                blocks.iter_mut().for_each(|(block, bytes)| *bytes = cache.get(version, *block));
+                let wanted: Vec<_> = blocks.keys().map(|block| (version, *block)).collect();
+                blocks.values_mut().zip(cache.get_all(&wanted)).for_each(|(block, found)| *block = found);
             }
             blocks
         });
@@ -304,23 +306,29 @@ impl ObjectStore for CachedStore {
             }
             return Ok(result);
         }
-        let known = self.current(location).await?;
-        options.check_preconditions(&known.meta)?;
-        let size = known.meta.size;
-        let range = match &options.range {
-            None => 0..size,
-            Some(range) => match range.as_range(size) {
-                Ok(range) => range,
-                // Whoever has the object says what is wrong.
-                Err(_) => return self.store.get_opts(location, options).await,
-            },
-        };
-        Ok(GetResult {
-            meta: known.meta.clone(),
-            range: range.clone(),
-            attributes: Default::default(),
-            payload: GetResultPayload::Stream(self.stream(known, range)),
-        })
+        for _ in 0..ATTEMPTS {
+            let known = self.current(location).await?;
+            let size = known.meta.size;
+            let range = match &options.range {
+                None => Ok(0..size),
+                Some(range) => range.as_range(size),
+            };
+            let (Ok(range), Ok(())) = (range, options.check_preconditions(&known.meta)) else { break };
+            let mut stream = self.stream(known.clone(), range.clone()).peekable();
+            // Nobody has seen anything of it yet.
+            if let Some(Err(object_store::Error::Precondition { .. })) = Pin::new(&mut stream).peek().await {
+                self.forget(location);
+                continue;
+            }
+            return Ok(GetResult {
+                meta: known.meta,
+                range,
+                attributes: Default::default(),
+                payload: GetResultPayload::Stream(stream.boxed()),
+            });
+        }
+        // Whoever has the object says what is wrong.
+        self.store.get_opts(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

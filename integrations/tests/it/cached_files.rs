@@ -86,6 +86,24 @@ async fn ranges_and_streams_of_a_cached_store_are_those_of_the_store() {
 }
 
 #[tokio::test]
+async fn object_that_changed_since_it_was_asked_about_is_read_as_it_is_now() {
+    let cache = cache(&pool(), 0);
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let cached = CachedStore::new(Arc::clone(&store), &cache, Duration::from_secs(3600));
+    for (place, length) in [("shorter", 20_000), ("as long", 50_000), ("longer", 9_000_000)] {
+        let place = Path::from(place);
+        store.put(&place, PutPayload::from(contents(1, 50_000))).await.expect("put");
+        assert_eq!(cached.head(&place).await.expect("there").size, 50_000);
+        let now = contents(2, length);
+        store.put(&place, PutPayload::from(now.clone())).await.expect("put");
+        let found = cached.get(&place).await.expect("there");
+        assert_eq!(found.meta.size, length as u64);
+        assert!(*found.bytes().await.expect("read") == now, "{place}");
+        assert!(*cached.get_range(&place, 10_000..20_000).await.expect("read") == now[10_000..20_000]);
+    }
+}
+
+#[tokio::test]
 async fn file_that_changes_behind_the_cache_is_read_as_it_is_now() {
     let (pool, folder) = (pool(), tempfile::tempdir().expect("a folder"));
     let cache = cache(&pool, 0);
