@@ -16,7 +16,7 @@
 #
 # Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
-# Needs root, ip and tc (Debian: iproute2) and a kernel with network namespaces, veth and sch_tbf.
+# Needs root, ip and tc (Debian: iproute2), nsenter (util-linux) and a kernel with network namespaces, veth and sch_tbf.
 set -eu
 
 farpool=${1:?usage: bench/netns.sh FARPOOL [FLAGS OF farpool bench io]}
@@ -136,7 +136,8 @@ for rate in $rates; do
 		program=engines/tpc.py
 		[ "$measure" = tpc ] || program=papers/remote-memory/run.py
 		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
-		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/$program" "$@" --pool "$rate=$url" --plaintext
+		# "ip netns exec" would hide memory cgroups.
+		nsenter --net=/run/netns/"$client" "${PYTHON:-python3}" "$(dirname "$0")/$program" "$@" --pool "$rate=$url" --plaintext
 		echo
 		continue
 	fi

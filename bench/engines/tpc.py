@@ -13,7 +13,7 @@ Each query runs in a process of its own, in each of these ways in turns, `--roun
     tcp, shm    in little memory, spilling to far memory of a node that this program starts
     null        into memory that no far memory can beat: DuckDB's, behind the hook of far memory, is its own process's,
                 DataFusion's a tmpfs
-    NAME        in little memory, spilling to the pool that --pool NAME=URL names, such as one behind a shaped link:
+    NAME        in little memory, spilling to the pool that --pool NAME=URL names too, such as one behind a shaped link:
                 MEASURE=tpc bench/netns.sh target/release/farpool duckdb --data DIR ..
 
 With --group SIZE each process in little memory runs in a memory cgroup (version 1) of that much more than its memory,
@@ -53,6 +53,15 @@ def size(text: str) -> int:
     return int(text[:-3]) << UNITS[text[-3:]]
 
 
+def named(text: str) -> tuple[str, str]:
+    name, _, url = text.partition("=")
+    if not name or name in (ENOUGH, DISK, NULL, "tcp", "shm") or not url.startswith("farpool://"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: NAME=farpool://HOST:PORT is permitted, and a name that is not a way"
+        )
+    return name, url
+
+
 def arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache/farpool/target"), "release")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,7 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--ways", type=lambda text: text.split(","), help="these alone, beside enough")
-    parser.add_argument("--pool", action="append", default=[], metavar="NAME=farpool://HOST:PORT")
+    parser.add_argument("--pool", type=named, action="append", default=[], metavar="NAME=farpool://HOST:PORT")
     parser.add_argument("--plaintext", action="store_true", help="as farpool sql's, for --pool")
     parser.add_argument("--protection", default="none", help="of what is spilled to far memory [default: none]")
     parser.add_argument("--pool-memory", default="4GiB", help="of each node that is started [default: 4GiB]")
@@ -91,11 +100,7 @@ def arguments() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """The pools by the names of their ways: those that are given, or one over tcp and one over shared memory."""
-    given = dict(pool.split("=", 1) for pool in args.pool)
-    if given:
-        yield given
-        return
+    """The pools by the names of their ways: one over tcp, one over shared memory, and those that are given."""
     processes = []
 
     def start(*arguments: str) -> str:
@@ -111,7 +116,7 @@ def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
             for host in ("a", "b") if args.protection == "mirror" else ("a",):
                 at = ["--broker", started[way], "--host-label", host]
                 start("node", "--name", host, "--memory", args.pool_memory, *at, *flags)
-        yield started
+        yield {**started, **dict(args.pool)}
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -122,13 +127,14 @@ def command(args: argparse.Namespace, way: str, urls: dict[str, str], number: in
     query = args.data / f"queries/q{number:02}.sql"
     memory = None if way == ENOUGH else args.memory
     is_far = way in urls
+    is_plaintext = args.plaintext and way in dict(args.pool)
     if args.engine == "duckdb":
         spill = urls[way] if is_far else NULL if way == NULL else f"{folder}/spill"
         told = {"query": str(query), "tables": str(args.data / "data"), "rows": f"{folder}/rows", "memory": memory}
-        told |= {"threads": args.threads, "spill": spill, "protection": args.protection, "plaintext": args.plaintext}
+        told |= {"threads": args.threads, "spill": spill, "protection": args.protection, "plaintext": is_plaintext}
         return [sys.executable, str(Path(__file__).with_name("duckdb_query.py")), json.dumps(told)]
     flags = [str(args.bin / "farpool-sql"), "--quiet", "--pool", urls.get(way, next(iter(urls.values())))]
-    flags += ["--plaintext"] if args.plaintext else []
+    flags += ["--plaintext"] if is_plaintext else []
     if memory is not None:
         flags += ["--memory", f"{memory}B", "--spill", "far" if is_far else "disk"]
         flags += ["--protection", args.protection] if is_far else []

@@ -360,8 +360,13 @@ fn answer_xattr(found: rustix::io::Result<Vec<u8>>, size: u32, reply: ReplyXattr
 
 impl Filesystem for Cached {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The kernel drops what it holds of a file whose time of change is another than it knew.
-        let wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_AUTO_INVAL_DATA;
+        // Before each write the kernel would ask for what `drop_set_ids` knows.
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        if !self.options.is_alone {
+            // The kernel asks when a file changed before it reads what it holds of it, and drops that after each change, also
+            // those by writes through the mount.
+            wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
+        }
         let _ = config.add_capabilities(wanted & config.capabilities());
         widen(config);
         Ok(())
@@ -394,7 +399,7 @@ impl Filesystem for Cached {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         user: Option<u32>,
@@ -422,6 +427,9 @@ impl Filesystem for Cached {
                 sys::chmodat(CWD, node.path(), mode, AtFlags::empty()).map_err(errno)?;
             }
             if let Some(size) = size {
+                if request.uid() != 0 {
+                    drop_set_ids(&node)?;
+                }
                 self.truncate(&node, handle, size)?;
             }
             if accessed.is_some() || modified.is_some() {
@@ -616,7 +624,7 @@ impl Filesystem for Cached {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -624,6 +632,9 @@ impl Filesystem for Cached {
         let is_append = OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
         let written = self.handle(handle).and_then(|handle| {
             let node = &handle.node;
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                drop_set_ids(node)?;
+            }
             // The kernel says where the file ended when it last looked, and others may have appended since.
             if is_append {
                 let append = || append(&handle.file, data);
@@ -649,12 +660,17 @@ impl Filesystem for Cached {
         &self,
         _request: &Request,
         _ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // What was written is in the folder's file system, which says what it has to say at fsync.
-        reply.ok();
+        // Some file systems, such as NFS, say at a close what did not get there: one descriptor more has them say it now, as
+        // nobody hears what `release` says.
+        let closed = self.handle(handle).and_then(|handle| {
+            let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0).map_err(errno)?;
+            nix::unistd::close(again).map_err(|error| Errno::from_i32(error as i32))
+        });
+        answer(closed, reply);
     }
 
     fn release(
@@ -792,7 +808,7 @@ impl Filesystem for Cached {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -802,6 +818,9 @@ impl Filesystem for Cached {
     ) {
         let allocated = self.handle(handle).and_then(|handle| {
             let mode = sys::FallocateFlags::from_bits_retain(mode as u32);
+            if request.uid() != 0 {
+                drop_set_ids(&handle.node)?;
+            }
             handle.node.kept.change(
                 &self.cache,
                 || handle.identity(),
@@ -816,6 +835,18 @@ impl Filesystem for Cached {
 fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     sys::openat(&folder.place, name, flags, Mode::empty()).map_err(errno)
+}
+
+/// A program that others but root change does not run as its owner or group any more (chmod(2)): the kernel leaves that to whoever
+/// tells it so (`FUSE_HANDLE_KILLPRIV_V2`).
+fn drop_set_ids(node: &Node) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(node.stat()?.st_mode & 0o7777);
+    // With no right to execute it, the group's bit means something else.
+    let set_ids = if mode.contains(Mode::XGRP) { Mode::SUID | Mode::SGID } else { Mode::SUID };
+    if mode.intersects(set_ids) {
+        sys::chmodat(CWD, node.path(), mode.difference(set_ids), AtFlags::empty()).map_err(errno)?;
+    }
+    Ok(())
 }
 
 /// How a file is opened for the kernel, which says at which offset it writes, and caches by itself.
