@@ -15,6 +15,9 @@ TESTED = FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
+FIO := /usr/bin/fio
+# Of fsx, on each mount, where nothing else is said: in CI fewer.
+OPERATIONS ?= 1000000
 # With which the bindings to SQLite's header are made: `farpool-sqlite` alone needs it.
 LIBCLANG := $(CACHE)/libclang-18.1.1
 export LIBCLANG_PATH ?= $(LIBCLANG)/clang/native
@@ -75,6 +78,9 @@ $(CACHE)/etcd/usr/bin/etcd:
 	dpkg -x $(CACHE)/etcd/etcd-server_*.deb $(CACHE)/etcd
 	touch $@
 
+$(FIO):
+	apt-get install --yes --quiet --no-install-recommends fio || (apt-get update && apt-get install --yes --quiet --no-install-recommends fio)
+
 demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
 	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
 
@@ -85,7 +91,7 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 test: ## All checks and tests: what CI runs
-	$(MAKE) COMMAND=everything lint test-rust test-stores test-sim test-fuzz test-python test-functions
+	$(MAKE) COMMAND=everything OPERATIONS=20000 lint test-rust test-stores test-sim test-fuzz test-python test-functions suites
 
 everything: $(LIBCLANG)/clang/native/libclang.so # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -153,8 +159,8 @@ reference: $(READY) # What DuckDB answers.
 test-stores: everything wheel # SQL over a bucket, behind a cache.
 	$(TESTED) $(VENV)/bin/pytest -q -c python/pyproject.toml integrations/tests/test_stores.py
 
-suites: build ## What others test file systems with, on both kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
-	CACHE=$(CACHE) BIN=$(BIN) integrations/fuse/suites.sh $(or $(OPERATIONS),1000000)
+suites: $(or $(filter everything,$(COMMAND)),build) $(FIO) ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
+	CACHE=$(CACHE) BIN=$(BIN) integrations/fuse/suites.sh $(OPERATIONS)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what others test file systems with on a scratch mount and on a cached one: fsx (so many operations on each), pjdfstest, and
-# fio, which verifies what it wrote. Takes root, /dev/fuse, and a GiB or three of memory.
+# Runs what others test file systems with on a scratch mount, on a cached one and on one that is alone with its folder: fsx (so many
+# operations on each), pjdfstest, and fio, which verifies what it wrote. Takes root, /dev/fuse, and a GiB or three of memory.
 #   suites.sh OPERATIONS
 set -euo pipefail
 operations=$1
@@ -16,7 +16,7 @@ stage=$(mktemp -d)
 chmod 755 "$stage"
 pids=()
 finish() {
-  umount --lazy "$stage/scratch" "$stage/cached" 2> /dev/null || true
+  umount --lazy "$stage/scratch" "$stage/cached" "$stage/alone" 2> /dev/null || true
   kill "${pids[@]}" 2> /dev/null || true
   wait
   rm -rf "$stage"
@@ -33,12 +33,13 @@ start() {
   case $ready in "ready "*) ready=${ready#ready } ;; *) exit 1 ;; esac
 }
 
-mkdir "$stage/scratch" "$stage/cached" "$stage/folder"
+mkdir "$stage/scratch" "$stage/cached" "$stage/folder" "$stage/alone" "$stage/own"
 start broker --listen 127.0.0.1:0 --store memory
 pool=$ready
 start node --name suites --broker "$pool" --memory 3GiB
 start mount scratch "$stage/scratch" --pool "$pool" --allow-other --protection none
 start mount cache "$stage/folder" "$stage/cached" --pool "$pool" --allow-other
+start mount cache "$stage/own" "$stage/alone" --pool "$pool" --allow-other --alone
 
 cat > "$stage/pjdfstest.toml" << 'END'
 [features]
@@ -53,13 +54,13 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["games", "games"], ["www-data", "www-data"]]
 END
 
-for mount in scratch cached; do
+for mount in scratch cached alone; do
   echo "== pjdfstest, $mount"
   (cd "$stage" && "$suites/bin/pjdfstest" --configuration-file pjdfstest.toml --path "$stage/$mount" > "$stage/told") \
     || { grep -A 20 FAILED "$stage/told"; exit 1; }
   tail -1 "$stage/told"
   echo "== fio, $mount"
-  fio --directory="$stage/$mount" --name=verified --ioengine=psync --bs=8k --size=256m --numjobs=2 --rw=randrw --verify=crc32c \
+  fio --directory="$stage/$mount" --aux-path="$stage" --name=verified --ioengine=psync --bs=8k --size=256m --numjobs=2 --rw=randrw --verify=crc32c \
     --do_verify=1 --verify_fatal=1 --fallocate=none --end_fsync=1 | grep -E "err=|READ:|WRITE:"
   rm "$stage/$mount"/verified.*
   echo "== fsx, $operations operations, $mount"
