@@ -46,6 +46,7 @@ mod tiers_figures;
 mod tiers_plot;
 mod tiers_runner;
 mod waiting;
+mod wide_table;
 
 use crate::Outcome;
 

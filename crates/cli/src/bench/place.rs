@@ -7,25 +7,24 @@
 //! first run and in those behind it.
 
 use super::contents::mix;
-use super::far::{Cluster, Room, wait_quiet};
+use super::far::{Cluster, wait_quiet};
 use super::figures::median;
 use super::heat_map::{self, Cell, Run};
 use super::machine::{cpus, machine};
+use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
-use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use clap::ValueEnum;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::DataType;
 use farpool::operators::{Agg, Plan, col, lit};
 use farpool::table::{Mode, Report};
-use farpool::{FarTable, Pool, TransportChoice};
+use farpool::{FarTable, Pool};
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(clap::Args)]
@@ -66,28 +65,6 @@ pub(crate) struct PlaceArgs {
     runs: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    Shm,
-    Tcp,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Shm => "shm",
-            Way::Tcp => "tcp",
-        }
-    }
-
-    fn choice(self) -> TransportChoice {
-        match self {
-            Way::Shm => TransportChoice::Shm,
-            Way::Tcp => TransportChoice::Tcp,
-        }
-    }
-}
-
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g1000000", "c"];
 const GROUPS: [u64; 5] = [16, 256, 4_096, 65_536, 1_000_000];
 /// Of a hundred rows, those that a selection keeps.
@@ -95,25 +72,16 @@ const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
 /// Table 3 of paper 001: of a hundred rows those that are kept, and groups.
 const PAPER: [(u64, u64); 7] =
     [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
-const ROW_BYTES: u64 = 64;
-const BATCH_ROWS: u64 = 65_536;
 const TABLE: &str = "bench-place";
 const MODES: [Mode; 4] = [Mode::Fetch, Mode::Ship, Mode::Split, Mode::Auto];
 /// Rounds in which each of them follows each other one once.
 const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
 /// A row of the table.
-fn row(number: u64) -> [i64; 8] {
+fn row(number: u64) -> Row {
     let random = mix(number);
     let [g16, g256, g4096, g65536, g1000000] = GROUPS.map(|groups| (mix(random ^ groups) % groups) as i64);
     [(random % 100) as i64, (random >> 33) as i64, g16, g256, g4096, g65536, g1000000, number as i64]
-}
-
-/// The rows of a query, and the sum of their first and second columns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Expected {
-    rows: u64,
-    sum: i128,
 }
 
 #[derive(Clone, Copy)]
@@ -159,19 +127,14 @@ impl Query {
         query.plan().map_err(|error| Failure::Failed(error.to_string()))
     }
 
+    /// Its answer's rows, and the sum of their first and second columns.
     fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
         let mut found = Expected::default();
         for batch in batches {
             found.rows += batch.num_rows() as u64;
             found.sum += batch.columns().iter().take(2).flat_map(numbers).sum::<i128>();
         }
-        match found == self.expected {
-            true => Ok(()),
-            false => Err(Failure::Failed(format!(
-                "WRONG ANSWER of {}: {found:?}, expected {:?}",
-                self.name, self.expected
-            ))),
-        }
+        self.expected.check(found, &self.name)
     }
 }
 
@@ -195,67 +158,34 @@ fn digest(batches: &[RecordBatch]) -> u64 {
     (0..columns).map(of_column).fold(0, |digest, of| mix(digest ^ of))
 }
 
-/// Makes the table's batches, and counts what each query must answer.
-struct Maker<'q> {
-    queries: &'q mut [Query],
-    seen: [Vec<bool>; 5],
-    schema: SchemaRef,
-    next: u64,
-    rows: u64,
-}
-
-impl<'q> Maker<'q> {
-    fn new(queries: &'q mut [Query], rows: u64) -> Maker<'q> {
-        let field = |name: &&str| Field::new(*name, DataType::Int64, false);
-        let schema = Arc::new(Schema::new(COLUMNS.iter().map(field).collect::<Vec<_>>()));
-        Maker { queries, seen: GROUPS.map(|groups| vec![false; groups as usize]), schema, next: 0, rows }
-    }
-}
-
-impl Iterator for Maker<'_> {
-    type Item = RecordBatch;
-
-    fn next(&mut self) -> Option<RecordBatch> {
-        let count = BATCH_ROWS.min(self.rows - self.next);
-        if count == 0 {
-            return None;
-        }
-        let mut columns = [(); 8].map(|()| Vec::with_capacity(count as usize));
-        for number in self.next..self.next + count {
-            let row = row(number);
-            columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-            for Query { kind, expected, seen, .. } in self.queries.iter_mut() {
-                match *kind {
-                    Kind::Select(kept) if row[0] < kept as i64 => {
-                        expected.rows += 1;
-                        expected.sum += i128::from(row[0]) + i128::from(row[1]);
+/// The table's batches. As they are made, what each query must answer is counted.
+fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
+    let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
+    Batches::new(COLUMNS, row, rows, move |number, row| {
+        for Query { kind, expected, seen, .. } in queries.iter_mut() {
+            match *kind {
+                Kind::Select(kept) if row[0] < kept as i64 => {
+                    expected.add(i128::from(row[0]) + i128::from(row[1]));
+                }
+                Kind::Both(kept, groups) if row[0] < kept as i64 => {
+                    let key = number % groups;
+                    seen.resize(groups as usize, false);
+                    expected.sum += i128::from(row[1]);
+                    if !std::mem::replace(&mut seen[key as usize], true) {
+                        expected.add(i128::from(key));
                     }
-                    Kind::Select(_) => {}
-                    Kind::Both(kept, groups) if row[0] < kept as i64 => {
-                        let key = number % groups;
-                        seen.resize(groups as usize, false);
-                        expected.sum += i128::from(row[1]);
-                        if !std::mem::replace(&mut seen[key as usize], true) {
-                            expected.rows += 1;
-                            expected.sum += i128::from(key);
-                        }
-                    }
-                    Kind::Both(..) => {}
-                    Kind::Group(at) => {
-                        expected.sum += i128::from(row[1]);
-                        if !self.seen[at][row[2 + at] as usize] {
-                            expected.rows += 1;
-                            expected.sum += i128::from(row[2 + at]);
-                        }
+                }
+                Kind::Select(_) | Kind::Both(..) => {}
+                Kind::Group(at) => {
+                    expected.sum += i128::from(row[1]);
+                    if !made[at][row[2 + at] as usize] {
+                        expected.add(i128::from(row[2 + at]));
                     }
                 }
             }
-            self.seen.iter_mut().zip(&row[2..]).for_each(|(seen, group)| seen[*group as usize] = true);
         }
-        self.next += count;
-        let columns = columns.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef);
-        RecordBatch::try_new(Arc::clone(&self.schema), columns.into()).ok()
-    }
+        made.iter_mut().zip(&row[2..]).for_each(|(made, group)| made[*group as usize] = true);
+    })
 }
 
 pub(super) fn run(args: &PlaceArgs) -> Outcome {
@@ -282,21 +212,9 @@ pub(super) fn run(args: &PlaceArgs) -> Outcome {
         let all: Vec<String> = Query::all().into_iter().map(|query| query.name).collect();
         return Err(Failure::Usage(format!("--cells: there are {}", all.join(", "))));
     }
-    let cluster = match &args.pool {
-        Some(url) => Cluster::existing(url, args.plaintext, &[]),
-        None => {
-            let room = Room {
-                bytes: args.size,
-                clients: MODES.len() as u64 * args.transports.len() as u64,
-                nodes: 1,
-            };
-            Cluster::start(room, false, &[])?
-        }
-    };
-    let writer = cluster.session(args.transports[0].choice(), args.size)?;
-    let maker = Maker::new(&mut queries, args.size / ROW_BYTES);
-    let schema = Arc::clone(&maker.schema);
-    writer.put_table(TABLE, schema, maker)?;
+    let clients = MODES.len() * args.transports.len();
+    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, clients, &[])?;
+    let writer = batches(&mut queries, args.size / ROW_BYTES).put(&cluster, args.transports[0], TABLE)?;
     let found = args.transports.iter().map(|way| measure(args, &cluster, *way, &queries, &mut stop));
     let found = found.collect::<Result<Vec<_>, _>>();
     writer.drop_table(TABLE)?;
@@ -469,12 +387,14 @@ fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arrow_array::Int64Array;
+    use std::sync::Arc;
 
     #[test]
     fn made_rows_are_what_the_queries_expect() {
         let mut queries = Query::all();
         let rows = 150_000;
-        let made: usize = Maker::new(&mut queries, rows).map(|batch| batch.num_rows()).sum();
+        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
         assert_eq!(made as u64, rows);
         let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected;
         assert_eq!((of("select-100%").rows, of("groups-16").rows, of("groups-4096").rows), (rows, 16, 4_096));

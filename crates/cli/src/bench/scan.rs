@@ -5,25 +5,23 @@
 //! computed when the table was made.
 
 use super::contents::mix;
-use super::far::{Cluster, Room, wait_quiet};
+use super::far::{Cluster, wait_quiet};
 use super::figures::median;
 use super::machine::{cpus, machine};
 use super::scan_clients::Contest;
+use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
-use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use clap::ValueEnum;
+use arrow_array::{ArrayRef, RecordBatch};
+use farpool::FarTable;
 use farpool::operators::{Agg, Plan, col};
 use farpool::table::{Mode, Report};
-use farpool::{FarTable, TransportChoice};
 use serde_json::json;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(clap::Args)]
@@ -67,38 +65,14 @@ pub(crate) struct ScanArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    Shm,
-    Tcp,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Shm => "shm",
-            Way::Tcp => "tcp",
-        }
-    }
-
-    fn choice(self) -> TransportChoice {
-        match self {
-            Way::Shm => TransportChoice::Shm,
-            Way::Tcp => TransportChoice::Tcp,
-        }
-    }
-}
-
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g1000", "g64000", "g1000000", "c", "d"];
 const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
 /// Per mille of the rows that a selection keeps.
 const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
-const ROW_BYTES: u64 = 64;
-const BATCH_ROWS: u64 = 65_536;
 pub(super) const TABLE: &str = "bench-scan";
 
 /// A row of the table.
-fn row(number: u64) -> [i64; 8] {
+fn row(number: u64) -> Row {
     let random = mix(number);
     let group = |groups: u64| (mix(random ^ groups) % groups) as i64;
     let [first, second, third, fourth] = GROUPS.map(group);
@@ -112,13 +86,6 @@ fn row(number: u64) -> [i64; 8] {
         number as i64,
         !number as i64,
     ]
-}
-
-/// What a query must answer: rows, and the sum of its column `check`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Expected {
-    rows: u64,
-    sum: i128,
 }
 
 enum Kind {
@@ -164,13 +131,7 @@ impl Query {
                 Kind::GroupBy(_) => batch.column(1).as_primitive::<Decimal128Type>().values().iter().sum(),
             };
         }
-        match found == self.expected {
-            true => Ok(()),
-            false => Err(Failure::Failed(format!(
-                "WRONG ANSWER of {}: {found:?}, expected {:?}",
-                self.name, self.expected
-            ))),
-        }
+        self.expected.check(found, &self.name)
     }
 }
 
@@ -178,60 +139,25 @@ fn sum(column: &ArrayRef) -> i128 {
     column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).sum()
 }
 
-/// Makes the table's batches, and counts what each query must answer.
-struct Maker<'q> {
-    queries: &'q mut [Query],
-    seen: [Vec<bool>; 4],
-    schema: SchemaRef,
-    next: u64,
-    rows: u64,
-}
-
-impl<'q> Maker<'q> {
-    fn new(queries: &'q mut [Query], rows: u64) -> Maker<'q> {
-        let field = |name: &&str| Field::new(*name, DataType::Int64, false);
-        let schema = Arc::new(Schema::new(COLUMNS.iter().map(field).collect::<Vec<_>>()));
-        Maker { queries, seen: GROUPS.map(|groups| vec![false; groups as usize]), schema, next: 0, rows }
-    }
-}
-
-impl Iterator for Maker<'_> {
-    type Item = RecordBatch;
-
-    fn next(&mut self) -> Option<RecordBatch> {
-        let count = BATCH_ROWS.min(self.rows - self.next);
-        if count == 0 {
-            return None;
-        }
-        let mut columns = [(); 8].map(|()| Vec::with_capacity(count as usize));
-        for number in self.next..self.next + count {
-            let row = row(number);
-            columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-            for Query { kind, expected, .. } in self.queries.iter_mut() {
-                match *kind {
-                    Kind::Select(kept) if row[0] < kept as i64 => {
-                        expected.rows += 1;
-                        expected.sum += row.iter().map(|value| i128::from(*value)).sum::<i128>();
-                    }
-                    Kind::Select(_) => {}
-                    Kind::GroupBy(at) if !self.seen[at][row[2 + at] as usize] => {
-                        expected.rows += 1;
-                        expected.sum += i128::from(row[1]);
-                    }
-                    Kind::GroupBy(_) => expected.sum += i128::from(row[1]),
-                    Kind::Distinct(at) if !self.seen[at][row[2 + at] as usize] => {
-                        expected.rows += 1;
-                        expected.sum += i128::from(row[2 + at]);
-                    }
-                    Kind::Distinct(_) => {}
+/// The table's batches. As they are made, what each query must answer is counted.
+fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
+    let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
+    Batches::new(COLUMNS, row, rows, move |_, row| {
+        for Query { kind, expected, .. } in queries.iter_mut() {
+            match *kind {
+                Kind::Select(kept) if row[0] < kept as i64 => {
+                    expected.add(row.iter().map(|value| i128::from(*value)).sum());
                 }
+                Kind::GroupBy(at) if !made[at][row[2 + at] as usize] => expected.add(i128::from(row[1])),
+                Kind::GroupBy(_) => expected.sum += i128::from(row[1]),
+                Kind::Distinct(at) if !made[at][row[2 + at] as usize] => {
+                    expected.add(i128::from(row[2 + at]));
+                }
+                Kind::Select(_) | Kind::Distinct(_) => {}
             }
-            self.seen.iter_mut().zip(&row[2..]).for_each(|(seen, group)| seen[*group as usize] = true);
         }
-        self.next += count;
-        let columns = columns.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef);
-        RecordBatch::try_new(Arc::clone(&self.schema), columns.into()).ok()
-    }
+        made.iter_mut().zip(&row[2..]).for_each(|(made, group)| made[*group as usize] = true);
+    })
 }
 
 /// One query, one transport, one mode.
@@ -273,18 +199,10 @@ pub(super) fn run(args: &ScanArgs) -> Outcome {
         return Err(Failure::Usage(why.into()));
     }
     let flags = args.node_cpu_limit.iter().flat_map(|limit| ["--cpu-limit".to_owned(), limit.clone()]);
-    let cluster = match &args.pool {
-        Some(url) => Cluster::existing(url, args.plaintext, &[]),
-        None => {
-            let room = Room { bytes: args.size, clients: ways.len() as u64, nodes: 1 };
-            Cluster::start(room, false, &flags.collect::<Vec<_>>())?
-        }
-    };
+    let flags: Vec<_> = flags.collect();
+    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, ways.len(), &flags)?;
     let rows = args.size / ROW_BYTES;
-    let writer = cluster.session(ways[0].choice(), args.size)?;
-    let maker = Maker::new(&mut queries, rows);
-    let schema = Arc::clone(&maker.schema);
-    writer.put_table(TABLE, schema, maker)?;
+    let writer = batches(&mut queries, rows).put(&cluster, ways[0], TABLE)?;
     if let Some(clients) = args.clients {
         let contest = Contest {
             clients,
@@ -411,7 +329,7 @@ mod tests {
     fn made_rows_are_what_the_queries_expect() {
         let mut queries = Query::all();
         let rows = 200_000;
-        let made: usize = Maker::new(&mut queries, rows).map(|batch| batch.num_rows()).sum();
+        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
         assert_eq!(made as u64, rows);
         let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected.rows;
         assert_eq!((of("select-100%"), of("distinct-16"), of("group-by-1000")), (rows, 16, 1_000));
