@@ -52,8 +52,8 @@ class Sqlite:
         while any(time.time() - path.stat().st_mtime < SETTLED_SECONDS for path in self._paths):
             time.sleep(0.1)
         limit_bytes = 2 * self.size_bytes if setting.way == ENOUGH else setting.local_bytes
-        # Of local memory the extension has half, and the system, which reads the file, the other.
-        sizes = f"--protection none --near {setting.local_bytes // 2}B --cache {setting.far_bytes}B"
+        # Nearly all of local memory is the extension's: what it keeps the system need not.
+        sizes = f"--protection none --near {setting.local_bytes * 7 // 8}B --cache {setting.far_bytes}B"
         flags = f"{' '.join(setting.far.flags())} {sizes}" if setting.far else ""
         extension = str(TARGET / "libfarpool_sqlite.so") if setting.far else "stock"
         with contextlib.ExitStack() as stack:
