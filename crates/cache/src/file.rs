@@ -136,8 +136,11 @@ impl CachedFile {
         let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
         let mut read = vec![0; bytes];
         let count = source.read_at(from, &mut read)?;
-        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were written.
-        let is_settled = count == bytes && self.is_settled(self.look(cache, || source.identity())?);
+        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were written. What was
+        // longer already when the versions were taken is known by its length alone.
+        let now = self.look(cache, || source.identity())?;
+        let is_whole = count == bytes && now.size.min(blocks.end * step as u64) == from + bytes as u64;
+        let is_settled = is_whole && self.is_settled(now);
         for ((block, version), bytes) in blocks.zip(versions).zip(read[..count].chunks(step)) {
             if is_settled {
                 cache.put(version, block, Bytes::copy_from_slice(bytes));
@@ -196,7 +199,9 @@ impl CachedFile {
             let (at, length) = (block * step, after.size.saturating_sub(block * step).min(step));
             let covered = offset.max(at)..end.min(at + length);
             let mut bytes = match base {
-                Some(base) if base.len() as u64 <= length => base.to_vec(),
+                Some(base) if base.len() as u64 == before.size.saturating_sub(at).min(length) => {
+                    base.to_vec()
+                }
                 _ if covered == (at..at + length) => Vec::new(),
                 _ => continue,
             };

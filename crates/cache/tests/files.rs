@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 const BLOCK: usize = 4 << 10;
@@ -230,4 +230,57 @@ fn file_that_is_written_again_and_again_takes_no_room_of_what_was() {
     assert!(into == bytes);
     let counts = cache.counts().since(before);
     assert_eq!((counts.far_hits, counts.misses), (49, 0), "{counts:?}");
+}
+
+/// A file to which something happens when it was read for the first time.
+struct Meanwhile<F> {
+    disk: Disk,
+    then: Mutex<Option<F>>,
+}
+
+impl<F: FnOnce(&Disk)> Source for Meanwhile<F> {
+    type Error = io::Error;
+
+    fn identity(&self) -> io::Result<Identity> {
+        self.disk.identity()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.disk.read_at(offset, into)?;
+        if let Some(then) = self.then.lock().expect("no panic").take() {
+            then(&self.disk);
+        }
+        Ok(count)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.disk.write_at(offset, from)
+    }
+}
+
+#[test]
+fn reader_that_looked_before_a_file_grew_has_nothing_kept_that_ends_where_it_ended() {
+    let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
+    let options = CacheOptions { block_bytes: BLOCK, near_bytes: 1 << 20, ..CacheOptions::default() };
+    let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
+    let disk = Disk(tempfile::tempfile().expect("a file"));
+    let file = CachedFile::new(Times::Alone);
+    let mut bytes: Vec<u8> = (0..2 * BLOCK + 100).map(|at| (at / 7) as u8).collect();
+    disk.write_at(0, &bytes).expect("written");
+    // Between two blocks that are to be read one is kept.
+    file.read(&cache, &disk, BLOCK as u64, &mut [0; 10]).expect("read");
+    let size = bytes.len() as u64;
+    let held = Meanwhile {
+        disk,
+        then: Mutex::new(Some(|disk: &Disk| file.write(&cache, disk, size, &[7; 50]).expect("written"))),
+    };
+    file.read(&cache, &held, 0, &mut vec![0; bytes.len()]).expect("read");
+    bytes.extend([7; 50]);
+    for step in ["as it grew", "as it was written to"] {
+        let mut into = vec![0; bytes.len()];
+        assert_eq!(file.read(&cache, &held, 0, &mut into).expect("read"), bytes.len(), "{step}");
+        assert!(into == bytes, "{step}");
+        file.write(&cache, &held, size + 20, b"far").expect("written");
+        bytes[size as usize + 20..][..3].copy_from_slice(b"far");
+    }
 }
