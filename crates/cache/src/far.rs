@@ -3,14 +3,14 @@
 //! The idea: which block is in which slot is known here alone; far memory is asked for bytes of slots. A slot belongs to whoever
 //! refers to it, so one that leaves the index is not written again while somebody still reads it. Each block's checksum is kept
 //! here: what comes back is what was written, or nothing. A pool without room is left alone for a while: until then new blocks
-//! take the places of others.
+//! take the places of others. A slot whose memory is lost is not used again: a new one, behind all others, takes its place.
 
 use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
 use farpool::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
 use quick_cache::sync::Cache;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,19 @@ struct Free {
     /// These have had memory, and have it still if nobody took it away.
     with: Vec<u32>,
     without: Vec<u32>,
+    /// The first that nobody has had, and how many of these there may be: far memory is taken in this order, as it is needed.
+    next: u32,
+    left: u32,
+}
+
+impl Free {
+    fn without_memory(&mut self) -> Option<u32> {
+        self.without.pop().or_else(|| {
+            self.left = self.left.checked_sub(1)?;
+            self.next = self.next.checked_add(1)?;
+            Some(self.next - 1)
+        })
+    }
 }
 
 /// Where a block is. Dropped, its place is free.
@@ -55,13 +68,25 @@ struct Slot {
     bytes: u32,
     checksum: u32,
     has_memory: bool,
+    is_lost: AtomicBool,
     free: Arc<Mutex<Free>>,
+}
+
+impl Slot {
+    fn failed(&self, error: &Error) {
+        let is_lost = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Poisoned);
+        self.is_lost.fetch_or(is_lost, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut free = lock(&self.free);
-        if self.has_memory { &mut free.with } else { &mut free.without }.push(self.number);
+        if *self.is_lost.get_mut() {
+            free.left += 1;
+        } else {
+            if self.has_memory { &mut free.with } else { &mut free.without }.push(self.number);
+        }
     }
 }
 
@@ -79,15 +104,14 @@ impl Far {
         let name = format!("block cache {}", CACHES.fetch_add(1, Ordering::Relaxed));
         let file = pool.create(&name, FileClass::Cache, CreateOptions::default())?;
         let slots = blocks.saturating_add(SPARE_SLOTS);
-        // The lowest come first, so that memory is taken as it is needed.
-        let free = Arc::new(Mutex::new(Free { with: Vec::new(), without: (0..slots).rev().collect() }));
+        let free = Free { with: Vec::new(), without: Vec::new(), next: 0, left: slots };
         let (offers, offered) = sync_channel((UNDER_WAY_BYTES / options.block_bytes).max(BATCH));
         let far = Arc::new(Far {
             pool: pool.clone(),
             file,
             index: Cache::new(blocks as usize),
             blocks,
-            free,
+            free: Arc::new(Mutex::new(free)),
             block_bytes: options.block_bytes,
             patience: options.patience,
             rest: Mutex::default(),
@@ -138,13 +162,17 @@ impl Far {
             .zip(&mut blocks)
             .map(|((_, slot), into)| ReadRange { offset: self.offset(slot.number), into })
             .collect();
-        let mut has_come = vec![self.file.read_batch(&mut ranges).is_ok(); slots.len()];
+        let read = self.file.read_batch(&mut ranges);
         let took = begun.elapsed();
-        if slots.len() > 1 && !has_come[0] {
+        let mut has_come = vec![read.is_ok(); slots.len()];
+        if read.is_err() {
             // One that is lost does not take the others along, unless it takes too long to find out.
-            for (range, has_come) in ranges.iter_mut().zip(&mut has_come) {
-                *has_come = begun.elapsed() <= self.patience
-                    && self.file.read_batch(std::slice::from_mut(range)).is_ok();
+            for ((range, (_, slot)), has_come) in ranges.iter_mut().zip(&slots).zip(&mut has_come) {
+                if begun.elapsed() > self.patience {
+                    break;
+                }
+                let read = self.file.read_batch(std::slice::from_mut(range));
+                *has_come = read.inspect_err(|error| slot.failed(error)).is_ok();
             }
         }
         lock(&self.rest).heard(took <= self.patience, Instant::now());
@@ -188,10 +216,20 @@ impl Far {
             Err(error) if error.kind() == ErrorKind::Exhausted => lock(&self.growth).heard(false, now),
             _ => {}
         }
-        if written.is_err() {
-            return self.refuse(slots.len());
-        }
-        for (mut slot, (key, block)) in slots.into_iter().zip(blocks) {
+        for ((mut slot, range), (key, block)) in slots.into_iter().zip(&ranges).zip(blocks) {
+            // One that is lost does not take the others along, unless it takes too long to find out.
+            if let Err(error) = &written
+                && (error.kind() == ErrorKind::Exhausted
+                    || begun.elapsed() > self.patience
+                    || self
+                        .file
+                        .write_batch(std::slice::from_ref(range))
+                        .inspect_err(|error| slot.failed(error))
+                        .is_err())
+            {
+                self.refuse(1);
+                continue;
+            }
             count(&self.counters.far_writes);
             (slot.bytes, slot.checksum) = (block.len() as u32, crc32c::crc32c(block));
             slot.has_memory = true;
@@ -206,11 +244,12 @@ impl Far {
             let mut free = lock(&self.free);
             let slot = |number, has_memory| {
                 let free = Arc::clone(&self.free);
-                Slot { number, bytes: 0, checksum: 0, has_memory, free }
+                let is_lost = AtomicBool::default();
+                Slot { number, bytes: 0, checksum: 0, has_memory, is_lost, free }
             };
             let next = || match free.with.pop() {
                 Some(number) => Some(slot(number, true)),
-                None if may_grow => free.without.pop().map(|number| slot(number, false)),
+                None if may_grow => free.without_memory().map(|number| slot(number, false)),
                 None => None,
             };
             std::iter::from_fn(next).take(count).collect()

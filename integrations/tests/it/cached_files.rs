@@ -1,5 +1,6 @@
 //! Local files read through a cache in far memory: the same bytes, whatever happens to files, nodes and the cache.
 
+use crate::pools::Cluster;
 use datafusion::object_store::local::LocalFileSystem;
 use datafusion::object_store::memory::InMemory;
 use datafusion::object_store::path::Path;
@@ -9,7 +10,7 @@ use farpool_cache::{BlockCache, CacheOptions};
 use farpool_datafusion::CachedStore;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 const BLOCK: usize = 4 << 10;
 
@@ -149,5 +150,42 @@ async fn pool_that_closes_under_a_cached_store_costs_time_and_nothing_else() {
         let found = cached.get_range(&place, 0..300_001).await.expect("read");
         assert!(*found == *contents(5, 300_001), "round {round}");
         cache.settle();
+    }
+}
+
+#[test]
+fn cache_that_lost_a_node_keeps_blocks_on_the_other_instead() {
+    const BLOCKS: u64 = 1_500;
+    let mut cluster = Cluster::start("64MiB");
+    let cache = cache(&cluster.pool, 0);
+    let version = cache.new_version();
+    let block = |number: u64| bytes::Bytes::from(contents(number, BLOCK));
+    let pass = || {
+        let before = cache.counts();
+        for number in 0..BLOCKS {
+            match cache.get(version, number) {
+                Some(found) => assert!(found == block(number), "block {number}"),
+                None => cache.put(version, number, block(number)),
+            }
+            cache.settle();
+        }
+        cache.counts().since(before)
+    };
+    pass();
+    let counts = pass();
+    assert!(counts.misses <= BLOCKS / 20, "all of it is far: {counts:?}");
+    cluster.lose_two();
+    let begun = Instant::now();
+    let mut failures = 0;
+    loop {
+        let counts = pass();
+        failures += counts.far_failures;
+        if failures > 0 && counts.misses <= BLOCKS / 20 {
+            break;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "what was lost is kept again: {counts:?}, {failures}"
+        );
     }
 }
