@@ -151,7 +151,12 @@ impl Tree {
     }
 
     pub(crate) fn open(&mut self, ino: Ino) -> Result<(), Errno> {
-        self.node_mut(ino)?.open += 1;
+        let node = self.node_mut(ino)?;
+        // Its contents are gone already. Told so, the kernel looks its name up anew.
+        if node.attributes.links == 0 && node.open == 0 {
+            return Err(Errno::STALE);
+        }
+        node.open += 1;
         Ok(())
     }
 

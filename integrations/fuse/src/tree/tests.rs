@@ -204,3 +204,12 @@ fn name_is_refused_only_if_it_is_longer_than_a_name_may_be() {
     assert!(tree.make(ROOT, OsStr::new(&fits), Kind::File, MAKER).is_ok());
     assert_eq!(tree.make(ROOT, OsStr::new(&is_longer), Kind::File, MAKER), Err(Errno::NAMETOOLONG));
 }
+
+#[test]
+fn file_whose_contents_are_over_is_not_opened_any_more() {
+    let mut tree = Tree::new(MAKER);
+    let name = OsStr::new("f");
+    let ino = tree.make(ROOT, name, Kind::File, MAKER).expect("made");
+    assert_eq!(tree.unlink(ROOT, name, NOW), Ok(Some(ino)), "its contents are over");
+    assert_eq!(tree.open(ino), Err(Errno::STALE), "the kernel looks the name up anew");
+}
