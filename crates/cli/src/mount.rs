@@ -138,11 +138,10 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         create: CreateOptions::default(),
         write_through: args.write_through,
     };
-    let say = |what: &str| eprintln!("farpool mount: {what}");
     let mounted =
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
     hold(mounted, &args.folder, stop)?;
-    eprintln!("farpool mount: {} had been written", show_bytes(pool.stats().bytes_written));
+    say(&format!("{} had been written", show_bytes(pool.stats().bytes_written)));
     Ok(())
 }
 
@@ -167,8 +166,13 @@ fn cache(args: &CacheArgs) -> Outcome {
     hold(mounted, &args.at, stop)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
-    eprintln!("farpool mount: blocks: {}", counts.join(", "));
+    say(&format!("blocks: {}", counts.join(", ")));
     Ok(())
+}
+
+/// To whoever still listens: what is mounted outlives the terminal that it was mounted from.
+fn say(what: &str) {
+    let _ = writeln!(std::io::stderr(), "farpool mount: {what}");
 }
 
 fn not_mounted(error: MountError) -> Failure {
