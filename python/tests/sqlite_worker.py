@@ -29,6 +29,7 @@ def main(extension: str, database: str) -> None:
         except sqlite3.Error as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
+    con.close()
 
 
 if __name__ == "__main__":

@@ -61,6 +61,10 @@ class Worker:
         self._process.kill()
         self._process.communicate()
 
+    def close(self) -> None:
+        """As programs end that close what they opened."""
+        self._process.communicate()
+
     def kill_within(self, seconds: float) -> None:
         """As `kill -9` does, after so long, or when it answers."""
         select.select([self._process.stdout], [], [], seconds)
@@ -267,6 +271,20 @@ def test_a_database_whose_name_another_one_has_taken_is_not_written_to(far, stoc
         with pytest.raises(RuntimeError, match="readonly"):
             worker.run("UPDATE t SET key = 0")
     assert far.run("SELECT count(*) FROM t WHERE key > 0") == [[9]]
+
+
+def test_a_database_whose_name_another_one_has_taken_leaves_the_log_of_the_other_alone(far, python, tmp_path):
+    far.run("PRAGMA journal_mode = WAL")
+    fill(far, 10)
+    for path in tmp_path.glob("far.db*"):
+        path.unlink()
+    with Worker(python, "stock", tmp_path / "far.db") as other:
+        other.run("PRAGMA journal_mode = WAL")
+        other.run("CREATE TABLE theirs (n INTEGER)")
+        assert (tmp_path / "far.db-wal").stat().st_size > 0
+        far.close()
+        with Worker(python, "stock", tmp_path / "far.db") as third:
+            assert third.run("SELECT name FROM sqlite_master") == [["theirs"]]
 
 
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])

@@ -305,8 +305,11 @@ impl Vfs for FarVfs {
 
     fn lock(&self, handle: &mut Handle, level: LockLevel) -> Result<(), Code> {
         match handle {
-            Handle::Own { file, is_read_only: false, .. } if level == LockLevel::Reserved => {
-                // Its journal would have the name of another database.
+            // SQLite asks for the first before it writes a journal, and for the other before it writes a log back and deletes it.
+            Handle::Own { file, is_read_only: false, .. }
+                if matches!(level, LockLevel::Reserved | LockLevel::Exclusive) =>
+            {
+                // Its journal and its log have the names of another database's.
                 if file.has_moved()? {
                     return Err(vars::SQLITE_READONLY_DBMOVED);
                 }
