@@ -120,6 +120,15 @@ def nodes(part: Any, into_subqueries: bool = False) -> Iterator[Node]:
             left += reversed(part)
 
 
+def _is_text(node: Node) -> bool:
+    return node.get("class") == "CONSTANT" and node["literal"]["kind"] == "STRING"
+
+
+def _is_plain(star: Node) -> bool:
+    """Whether all that a star stands for are columns, by their own names."""
+    return not (star["columns"] or star["replace_list"] or star["rename_list"])
+
+
 def _decimal(of: str) -> tuple[int, int] | None:
     """Digits, and those behind the point."""
     found = _DECIMAL.fullmatch(of)
@@ -257,6 +266,9 @@ class Terms:
             raise NotShipped(f"the value of {text}: {error}") from error
         if found is None:
             raise NotShipped(f"{text} is NULL")
+        # Of all clocks DuckDB hands infinity over as one of these.
+        if isinstance(found, datetime.date) and found in (type(found).min, type(found).max):
+            raise NotShipped(f"{text} may be infinite")
         return found
 
     def whole(self, node: Node) -> int:
@@ -379,6 +391,7 @@ class Terms:
         if kind in _COMPARISONS:
             return self._comparison(kind, node["left"], node["right"])
         if kind == "COMPARE_BETWEEN":
+            self._check_texts([node["input"], node["lower"], node["upper"]])
             least = self._comparison("COMPARE_GREATERTHANOREQUALTO", node["input"], node["lower"])
             return least & self._comparison("COMPARE_LESSTHANOREQUALTO", node["input"], node["upper"])
         if kind == "OPERATOR_NOT":
@@ -423,9 +436,16 @@ class Terms:
             raise NotShipped(f"{one} beside {other}")
         return _COMPARISONS[kind](made, self._compared(right))
 
+    def _check_texts(self, compared: list[Node]) -> None:
+        """That a text among several has the type of the first of them, as all of them take one type."""
+        of = self.type_of(compared[0])
+        others = [one for one in compared[1:] if not _is_text(one)]
+        if len(others) < len(compared) - 1 and any(self.type_of(one) != of for one in others):
+            raise NotShipped(f"texts and other values beside {of}")
+
     def _beside(self, node: Node, of: str) -> Any:
         """A constant that is compared with values of a type."""
-        if node.get("class") == "CONSTANT" and node["literal"]["kind"] == "STRING":
+        if _is_text(node):
             # It takes the type of what it stands beside.
             own = of
         else:
@@ -448,6 +468,7 @@ class Terms:
 
     def _in(self, children: list[Node]) -> farpool.Expr:
         value, listed = children[0], children[1:]
+        self._check_texts(children)
         made, of = self._compared(value), self.type_of(value)
         if len(listed) > _LIST_VALUES_MAX:
             raise NotShipped(f"a list of {len(listed)} values")
@@ -513,8 +534,10 @@ class Terms:
                 raise NotShipped(f"the function {node['function_name']}")
 
     def order(self, order: Node, select_list: list[Node]) -> Order:
-        node = order["expression"]
-        node = self._chosen(node, select_list, by_name=True)
+        plain = [one for one in select_list if one.get("class") == "STAR" and _is_plain(one)]
+        if any(one.get("class") == "STAR" and not any(one is star for star in plain) for one in nodes(select_list)):
+            raise NotShipped("an order beside a star that computes or renames columns")
+        node = self._chosen(order["expression"], select_list, by_name=True)
         column = self.column(node)
         if column is None:
             raise NotShipped(f"an order by {self.text(node)}, which is no column")

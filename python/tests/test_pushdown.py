@@ -69,6 +69,8 @@ SHIPPED = [
     ("SELECT DISTINCT few, ok FROM orders WHERE id < 70_000 ORDER BY few DESC, ok LIMIT 4", [["filter", "distinct"]]),
     ("SELECT id, word FROM orders ORDER BY price DESC, id LIMIT 3 OFFSET 2", [["first 5 rows"]]),
     ("SELECT * FROM orders WHERE few = 3 ORDER BY word NULLS FIRST, 1 DESC LIMIT 4", None),
+    ("SELECT o.* EXCLUDE (word) FROM orders o ORDER BY id DESC LIMIT 3", [["first 3 rows"]]),
+    ("SELECT id FROM orders WHERE few BETWEEN '3' AND 4 AND few IN ('3', 5) AND id < 900", [["filter"] * 3]),
     (
         "WITH q AS (SELECT few, max(id) AS m FROM orders GROUP BY few) SELECT own.word FROM q JOIN own ON own.id = q.m",
         None,
@@ -127,6 +129,13 @@ LEFT = [
     ("SELECT own.id FROM own WHERE EXISTS (SELECT max(id) FROM orders WHERE orders.id = own.id + 299_990)", "stand by"),
     ("SELECT id FROM orders ORDER BY id LIMIT 70_000", "65536"),
     ("SELECT sum(few) FROM orders HAVING (SELECT true)", "beside groups"),
+    ("SELECT * REPLACE (-id AS id) FROM orders ORDER BY id LIMIT 3", "beside a star"),
+    ("SELECT -COLUMNS('id') FROM orders ORDER BY id LIMIT 3", "beside a star"),
+    ("SELECT COLUMNS('id')::VARCHAR FROM orders ORDER BY id DESC LIMIT 3", "beside a star"),
+    ("SELECT * EXCLUDE (few) RENAME (id AS few) FROM orders ORDER BY few DESC LIMIT 3", "beside a star"),
+    ("SELECT id FROM orders WHERE day = 'infinity' OR moment < TIMESTAMP '-infinity'", "infinite"),
+    ("SELECT id FROM orders WHERE few BETWEEN '1.4' AND 2.5 AND id < 900", "texts and other values"),
+    ("SELECT id FROM orders WHERE price IN ('1.555', 2.120)", "texts and other values"),
 ]
 
 
