@@ -68,6 +68,10 @@ _PREFIX = "farpool://"
 # Of what is free on the disk of local copies, DuckDB may fill this much: its own rule for spilling there.
 _DISK_SHARE = 0.9
 _NODES_SECONDS = 10.0
+# What is set beside the temporary directory.
+_BESIDE = ("max_temp_directory_size", "external_file_cache_spill")
+# How DuckDB shows a bound that nobody has set, and does not read.
+_OF_THE_DISK = "% of available disk space"
 
 # Attached file systems by the temporary directory each one serves; no two share a directory.
 _attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDictionary()
@@ -130,6 +134,7 @@ def attach(
             time.sleep(0.05)
     with con.cursor() as cursor:
         fs._directory_before = _setting(cursor, "temp_directory")
+        fs._settings_before = {name: _setting(cursor, name) for name in _BESIDE}
         con.register_filesystem(fs)
         try:
             _set(cursor, "temp_directory", fs.url)
@@ -152,7 +157,7 @@ def attach(
 def detach(con: duckdb.DuckDBPyConnection) -> None:
     """Deletes every far file of the database behind `con` and gives the memory back.
 
-    A database that has not spilled yet gets its former temporary directory back. One that has
+    A database that has not spilled yet gets its former temporary directory back, with the bound that it had. One that has
     cannot: from here on its queries must fit in memory, and what it still kept in far memory
     (temporary tables) is lost. Closing the connection instead needs no detach.
     """
@@ -163,6 +168,8 @@ def detach(con: duckdb.DuckDBPyConnection) -> None:
         try:
             _set(cursor, "temp_directory", fs._directory_before)
             con.unregister_filesystem(FarFileSystem.protocol)
+            for name, value in fs._settings_before.items():
+                _set(cursor, name, value)
         except duckdb.NotImplementedException:
             pass  # Used already. It stays registered, so that a later spill meets our ClosedError.
     fs.close()
@@ -184,6 +191,7 @@ class FarFileSystem(AbstractFileSystem):
         self.protection = _protection(pool, directory, protection)
         self.closed = False
         self._directory_before = ""
+        self._settings_before: dict[str, str] = {}
         self._directories = {directory.rpartition("/")[0]}
         self._files: dict[str, farpool.File] = {}
         self._modified: dict[str, float] = {}
@@ -429,9 +437,12 @@ def _delete_all(pool: farpool.Pool, files: dict[str, farpool.File]) -> None:
 
 
 def _setting(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
-    return cursor.execute(f"SELECT current_setting('{name}')").fetchone()[0] or ""
+    return cursor.execute(f"SELECT CAST(current_setting('{name}') AS VARCHAR)").fetchone()[0] or ""
 
 
 def _set(cursor: duckdb.DuckDBPyConnection, name: str, value: str) -> None:
+    if value.endswith(_OF_THE_DISK):
+        cursor.execute(f"RESET GLOBAL {name}")
+        return
     quoted = value.replace("'", "''")
     cursor.execute(f"SET GLOBAL {name} = '{quoted}'")

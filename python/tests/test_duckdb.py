@@ -54,8 +54,15 @@ def test_two_databases_share_a_pool_without_meeting(pool, con):
 
 def test_detach_before_any_spill_restores_the_temporary_directory(pool, con, tmp_path):
     con.execute(f"SET temp_directory = '{tmp_path}'")
-    farpool.duckdb.attach(con, pool)
-    farpool.duckdb.detach(con)
+    settings = "SELECT current_setting('max_temp_directory_size'), current_setting('external_file_cache_spill')"
+    for bound in (None, "512MiB"):
+        if bound is not None:
+            con.execute(f"SET max_temp_directory_size = '{bound}'")
+        before = con.execute(settings).fetchone()
+        farpool.duckdb.attach(con, pool, cache=True)
+        assert con.execute(settings).fetchone() != before
+        farpool.duckdb.detach(con)
+        assert con.execute(settings).fetchone() == before
     assert con.execute("SELECT current_setting('temp_directory')").fetchone() == (str(tmp_path),)
     assert con.execute(spilling_query(ROWS)).fetchall() == answer_in_memory(ROWS)
     assert pool.stats()["bytes_written"] == 0
