@@ -130,3 +130,13 @@ def test_what_one_program_wrote_others_read(at):
         assert found.to_table(columns=["n"], filter=pyarrow.dataset.field("n") < 7).num_rows == 7
     rows.to_pandas().to_csv(f"{at}/rows.csv", index=False)
     assert pandas.read_csv(f"{at}/rows.csv").shape == (100_000, 2)
+
+
+def test_a_pool_that_is_given_is_the_one_that_is_used(shared_cluster):
+    address = shared_cluster.url.removeprefix("farpool://")
+    filesystem = fsspec.get_filesystem_class("farpool")
+    with farpool.connect(shared_cluster.url) as first, farpool.connect(shared_cluster.url) as second:
+        of = [filesystem(address, pool=pool) for pool in (first, second)]
+        assert [fs.pool for fs in of] == [first, second]
+        first.close()
+        assert of[1].find("") == filesystem(address, pool=second).find("")
