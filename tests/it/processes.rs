@@ -196,6 +196,41 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     assert!(pool.status().expect("a status").term.0 >= 2);
 }
 
+#[test]
+fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the_other() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("broker.redb").display().to_string();
+    let broker = broker(&store, "127.0.0.1:0");
+    let _node = node("one", &broker.ready);
+    let url = broker.ready.clone();
+    let options = PoolOptions { broker_patience_ms: PATIENCE.as_millis() as u64, ..PoolOptions::default() };
+    let pool = Pool::connect_with(&url, options).expect("a session");
+    let name = |number: u32| format!("file {number}");
+    let files: Vec<_> = (0..10)
+        .map(|number| {
+            pool.create(&name(number), FileClass::Cache, CreateOptions::default()).expect("created")
+        })
+        .collect();
+    broker.kill();
+    let begun = Instant::now();
+    for file in &files {
+        let error = file.write_at(0, b"far").expect_err("there is nobody to ask");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+    let took = begun.elapsed();
+    assert!(took >= PATIENCE && took < 5 * PATIENCE, "ten writes took {took:?}");
+    let _again = self::broker(&store, url.strip_prefix("farpool://").expect("a url"));
+    // As soon as its node has joined it.
+    let until = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = files[0].write_at(0, b"far") {
+        assert!(Instant::now() < until, "{error}");
+    }
+    for file in &files {
+        file.write_at(0, b"far").expect("there is memory again");
+    }
+}
+
 /// Run by the next test in a process of its own: holds far memory until killed.
 #[test]
 fn client_process_of_the_next_test() {

@@ -9,7 +9,7 @@ use crate::plan::{Cut, Group};
 use crate::session::{Session, answer_of, locked};
 use crate::stats::{add, subtract};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, Incarnation, List, Name, NodeId, Refusal, Request, mutant};
+use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, NodeId, Refusal, Request, mutant};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,9 @@ pub(crate) enum Patience {
 
 /// After a brief no, this long passes before the broker is asked again.
 const BRIEF_PAUSE_MS: u64 = 1_000;
+/// Who asks this soon after others were refused in spite of their patience is answered at once: those who wait in line would
+/// otherwise each wait as long, one after the other.
+const REFUSED_PAUSE_MS: u64 = 1_000;
 /// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host of a
 /// virtual machine has to find its pages first (400 MB/s were seen).
 const READY_BYTES_PER_MS: u64 = 128 << 10;
@@ -205,6 +208,27 @@ impl Session {
 
     /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`.
     fn lease_more(
+        &self,
+        group: Group,
+        needed: u64,
+        wanted: u64,
+        apart: &[Name],
+        patience: Patience,
+    ) -> Result<(), Error> {
+        if patience == Patience::Brief {
+            return self.lease_within(group, needed, wanted, apart, patience);
+        }
+        let were_refused = self.host.now() < locked(&self.held).refused_until;
+        let patience = if were_refused { Patience::Brief } else { patience };
+        let leased = self.lease_within(group, needed, wanted, apart, patience);
+        locked(&self.held).refused_until = match leased {
+            Ok(()) => MonoNs(0),
+            Err(_) => self.deadline(REFUSED_PAUSE_MS),
+        };
+        leased
+    }
+
+    fn lease_within(
         &self,
         group: Group,
         needed: u64,

@@ -27,6 +27,8 @@ pub(crate) struct Held {
     pub(crate) next_id: u64,
     /// Until when not to ask for memory that there is another way for.
     pub(crate) brief_until: MonoNs,
+    /// Until when to ask for memory but once.
+    pub(crate) refused_until: MonoNs,
 }
 
 pub(crate) struct Session {
