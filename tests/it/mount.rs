@@ -7,8 +7,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -240,6 +241,10 @@ struct Kept {
 
 impl Kept {
     fn new() -> Kept {
+        Kept::with(&[])
+    }
+
+    fn with(more: &[&str]) -> Kept {
         let broker =
             Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "1s", "--grace", "500ms"]);
         let size = ["--memory", "64MiB", "--region-size", "1MiB", "--no-reserve"];
@@ -251,7 +256,7 @@ impl Kept {
         let (from, to) = (folder.to_str().expect("letters"), at.to_str().expect("letters"));
         let args = ["mount", "cache", from, to, "--pool", &broker.ready, "--size", "32MiB", "--near", "0B"];
         let fresh = ["--block", "16KiB", "--fresh-for", "0ms"];
-        let mount = Process::start(&[&args[..], &fresh].concat());
+        let mount = Process::start(&[&args[..], &fresh, more].concat());
         Kept { mount: Some(mount), at, folder, node: Some(node), _broker: broker, _around: around }
     }
 
@@ -367,4 +372,108 @@ fn kept_folder_passes_names_rights_and_attributes_through() {
     assert_eq!(fs::remove_dir(at.join("c")).map_err(|error| errno(&error)), Err(Some(Errno::NOTEMPTY)));
     kept.end();
     assert_eq!(fs::read(folder.join("c/b/f")).expect("read"), b"inside");
+}
+
+/// An access control list as the kernel takes it (`posix_acl_xattr_header` and `posix_acl_xattr_entry`).
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made_in_it() {
+    const NOBODY: u32 = u32::MAX;
+    let (owner, user, group, mask, other) = (1, 2, 4, 0x10, 0x20);
+    let mut kept = Kept::with(&["--allow-other"]);
+    for folder in [kept.folder.parent().expect("one"), &kept.folder] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    fs::write(kept.folder.join("f"), b"for one").expect("written");
+    let list = |permissions| {
+        let named = (user, permissions, 4_321);
+        acl(&[(owner, 6, NOBODY), named, (group, 0, NOBODY), (mask, permissions, NOBODY), (other, 0, NOBODY)])
+    };
+    let set = |path: PathBuf, name, list: &[u8]| {
+        rustix::fs::setxattr(path, name, list, rustix::fs::XattrFlags::empty())
+            .expect("the file system has them");
+    };
+    set(kept.folder.join("f"), "system.posix_acl_access", &list(4));
+    let reads = |path: PathBuf, user| {
+        Command::new("cat")
+            .arg(path)
+            .uid(user)
+            .gid(user)
+            .stderr(Stdio::null())
+            .output()
+            .expect("it runs")
+            .stdout
+    };
+    assert_eq!(reads(kept.at.join("f"), 4_321), b"for one");
+    assert_eq!(reads(kept.at.join("f"), 4_322), b"");
+    // Its group's bits are the mask: without the list, whoever is of its group could read it.
+    assert_eq!(fs::metadata(kept.at.join("f")).expect("stat").mode() & 0o777, 0o640);
+
+    set(kept.folder.clone(), "system.posix_acl_default", &list(6));
+    fs::write(kept.folder.join("direct"), b"").expect("written");
+    fs::write(kept.at.join("made"), b"made").expect("written");
+    fs::create_dir(kept.folder.join("direct folder")).expect("made");
+    fs::create_dir(kept.at.join("made folder")).expect("made");
+    for (made, direct) in [("made", "direct"), ("made folder", "direct folder")] {
+        for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+            let get = |path: &str| {
+                let mut bytes = vec![0; 256];
+                rustix::fs::getxattr(kept.folder.join(path), name, &mut bytes)
+                    .map(|count| bytes[..count].to_vec())
+            };
+            assert_eq!(get(made), get(direct), "{name} of {made}");
+        }
+        let mode = |path: &str| fs::metadata(kept.folder.join(path)).expect("stat").mode();
+        assert_eq!(mode(made), mode(direct), "{made}");
+    }
+    assert_eq!(reads(kept.at.join("made"), 4_321), b"made");
+    assert_eq!(reads(kept.at.join("made"), 4_322), b"");
+    kept.end();
+}
+
+#[test]
+fn file_of_a_kept_folder_is_cut_when_it_is_opened_for_reading_alone() {
+    let mut kept = Kept::new();
+    fs::write(kept.at.join("f"), b"much").expect("written");
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC;
+    rustix::fs::open(kept.at.join("f"), flags, rustix::fs::Mode::empty()).expect("opened");
+    assert_eq!(fs::read(kept.folder.join("f")).expect("read"), b"");
+    kept.end();
+}
+
+#[test]
+fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let size = ["--memory", "16MiB", "--region-size", "1MiB", "--no-reserve"];
+    let _node = Process::start(&[&["node", "--name", "n0", "--broker", &broker.ready][..], &size].concat());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("letters");
+    let mut mount = Command::new(binary())
+        .args(["mount", "scratch", path, "--pool", &broker.ready, "--quota", "1MiB", "--write-through"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(mount.stderr.take());
+    let mut line = String::new();
+    BufReader::new(mount.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("ready"), "{line}");
+    for _ in 0..5 {
+        let error = fs::write(folder.path().join("f"), vec![7; 2 << 20]).expect_err("it is too much");
+        assert_eq!(errno(&error), Some(Errno::NOSPC));
+    }
+    fs::write(folder.path().join("f"), b"fits").expect("written");
+    assert_eq!(fs::read(folder.path().join("f")).expect("read"), b"fits");
+    assert!(mount.try_wait().expect("asked").is_none(), "it runs");
+    let _ = Command::new("umount").arg(folder.path()).status();
+    assert!(mount.wait().expect("ended").success());
 }

@@ -226,10 +226,17 @@ impl Cached {
             || node.identity(),
             size,
             || {
+                let by_name = || {
+                    let file = sys::open(node.path(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+                    sys::ftruncate(file, size)
+                };
                 let cut = match &open {
-                    Some(handle) => sys::ftruncate(&handle.file, size),
-                    None => sys::open(node.path(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-                        .and_then(|file| sys::ftruncate(file, size)),
+                    // It may be open for reading alone.
+                    Some(handle) => sys::ftruncate(&handle.file, size).or_else(|error| match error {
+                        rustix::io::Errno::INVAL => by_name(),
+                        error => Err(error),
+                    }),
+                    None => by_name(),
                 };
                 cut.map_err(errno)
             },
@@ -337,11 +344,12 @@ fn timespec(wished: Option<TimeOrNow>) -> Timespec {
             Ok(since) => Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() },
             Err(before) => {
                 let before = before.duration();
-                let nanos = before.subsec_nanos();
-                let whole = -(before.as_secs() as i64);
-                match nanos {
+                let whole = 0_i64.saturating_sub_unsigned(before.as_secs());
+                match before.subsec_nanos() {
                     0 => Timespec { tv_sec: whole, tv_nsec: 0 },
-                    nanos => Timespec { tv_sec: whole - 1, tv_nsec: (1_000_000_000 - nanos).into() },
+                    nanos => {
+                        Timespec { tv_sec: whole.saturating_sub(1), tv_nsec: (1_000_000_000 - nanos).into() }
+                    }
                 }
             }
         },
@@ -362,6 +370,8 @@ impl Filesystem for Cached {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Before each write the kernel would ask for what `drop_set_ids` knows.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        // The rights that the folder's files have are checked whole, and what is made has those that its folder says (acl(5)).
+        wanted |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
         if !self.options.is_alone {
             // The kernel asks when a file changed before it reads what it holds of it, and drops that after each change, also
             // those by writes through the mount.
@@ -460,14 +470,15 @@ impl Filesystem for Cached {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         device: u32,
         reply: ReplyEntry,
     ) {
         let made = self.node(parent).and_then(|folder| {
             let kind = sys::FileType::from_raw_mode(mode);
-            sys::mknodat(&folder.place, name, kind, Mode::empty(), device.into()).map_err(errno)?;
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Some(mode))?;
+            let (first, then) = rights(&folder, mode, umask, Mode::empty());
+            sys::mknodat(&folder.place, name, kind, first, device.into()).map_err(errno)?;
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), then)?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -479,13 +490,15 @@ impl Filesystem for Cached {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
         let made = self.node(parent).and_then(|folder| {
-            sys::mkdirat(&folder.place, name, Mode::from_raw_mode(0o700)).map_err(errno)?;
+            let (first, then) = rights(&folder, mode, umask, Mode::RWXU);
+            sys::mkdirat(&folder.place, name, first).map_err(errno)?;
             let shared = folder.stat()?.st_mode & 0o2000;
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Some(mode | shared))?;
+            let then = then.map(|mode| mode | shared);
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), then)?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -566,19 +579,20 @@ impl Filesystem for Cached {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let made = self.node(parent).and_then(|folder| {
+            let (first, then) = rights(&folder, mode, umask, Mode::RUSR | Mode::WUSR);
             let (wanted, is_new) = (OFlags::from_bits_retain(flags as u32), OFlags::CREATE | OFlags::EXCL);
             let open = |more| {
                 let flags = open_flags(flags) | OFlags::NOFOLLOW | more;
-                sys::openat(&folder.place, name, flags, Mode::from_raw_mode(0o600))
+                sys::openat(&folder.place, name, flags, first)
             };
             let file = match open(is_new) {
                 Ok(file) => {
-                    self.hand_over(request, &folder, file.as_fd(), Some(mode))?;
+                    self.hand_over(request, &folder, file.as_fd(), then)?;
                     file
                 }
                 // Somebody else has made it since the kernel looked: it looks again, and asks who may open it.
@@ -835,6 +849,15 @@ impl Filesystem for Cached {
 fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     sys::openat(&folder.place, name, flags, Mode::empty()).map_err(errno)
+}
+
+/// With which rights something is made in a folder, and which it is given once it is its maker's: nobody else uses it before that.
+/// In a folder with default rights, its file system knows better (acl(5)).
+fn rights(folder: &Node, mode: u32, umask: u32, alone: Mode) -> (Mode, Option<u32>) {
+    match sys::getxattr_query(folder.path(), "system.posix_acl_default") {
+        Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(mode & 0o7777), None),
+        _ => (alone, Some(mode & !umask)),
+    }
 }
 
 /// A program that others but root change does not run as its owner or group any more (chmod(2)): the kernel leaves that to whoever
