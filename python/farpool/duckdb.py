@@ -157,8 +157,8 @@ def attach(
 def detach(con: duckdb.DuckDBPyConnection) -> None:
     """Deletes every far file of the database behind `con` and gives the memory back.
 
-    A database that has not spilled yet gets its former temporary directory back, with the bound that it had. One that has
-    cannot: from here on its queries must fit in memory, and what it still kept in far memory
+    A database that has not spilled yet gets its former temporary directory back, with the bound that it had.
+    One that has cannot: from here on its queries must fit in memory, and what it still kept in far memory
     (temporary tables) is lost. Closing the connection instead needs no detach.
     """
     with con.cursor() as cursor:
