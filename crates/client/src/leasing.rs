@@ -32,9 +32,9 @@ pub(crate) enum Patience {
 
 /// After a brief no, this long passes before the broker is asked again.
 const BRIEF_PAUSE_MS: u64 = 1_000;
-/// Who asks this soon after others were refused in spite of their patience is answered at once: those who wait in line would
-/// otherwise each wait as long, one after the other.
-const REFUSED_PAUSE_MS: u64 = 1_000;
+/// Where no broker answered somebody for all of their patience, whoever asks this soon afterwards waits for none: they would
+/// otherwise wait as long each, one after the other.
+const UNREACHABLE_PAUSE_MS: u64 = 1_000;
 /// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host of a
 /// virtual machine has to find its pages first (400 MB/s were seen).
 const READY_BYTES_PER_MS: u64 = 128 << 10;
@@ -55,6 +55,7 @@ impl Session {
         if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
             return Ok(cut);
         }
+        let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
         loop {
             // Another thread may have leased what both wanted.
@@ -70,7 +71,7 @@ impl Session {
                 Group::File(_) => 0,
             };
             if let Err(error) =
-                self.lease_more(group, u64::from(bytes), ahead.max(bytes.into()), apart, patience)
+                self.lease_more(group, u64::from(bytes), ahead.max(bytes.into()), apart, patience, asked)
             {
                 if patience == Patience::Brief {
                     locked(&self.held).brief_until = self.deadline(BRIEF_PAUSE_MS);
@@ -113,12 +114,13 @@ impl Session {
     pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region; only one that is too small, or lost at once, makes another necessary.
         const ROUNDS: u32 = 3;
+        let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
         for _ in 0..ROUNDS {
             if let Some(cuts) = self.cut_run_from_held(group, bytes) {
                 return Ok(cuts);
             }
-            self.lease_more(group, bytes, bytes, &[], Patience::Full)?;
+            self.lease_more(group, bytes, bytes, &[], Patience::Full, asked)?;
         }
         let message = format!("no region that was leased has {bytes} bytes in one piece");
         self.cut_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
@@ -181,17 +183,19 @@ impl Session {
         if locked(&self.held).allocator.held(group).1 >= bytes {
             return Ok(());
         }
+        let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
         let (_, free) = locked(&self.held).allocator.held(group);
         if free >= bytes {
             return Ok(());
         }
-        self.lease_more(group, bytes - free, bytes - free, &[], Patience::Full)
+        self.lease_more(group, bytes - free, bytes - free, &[], Patience::Full, asked)
     }
 
     /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
     /// leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
+        let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
         loop {
             let (all, free) = locked(&self.held).allocator.held(group);
@@ -202,11 +206,11 @@ impl Session {
                 return Ok(());
             }
             let next = (bytes - free).min(STEP_BYTES);
-            self.lease_more(group, next, next, &[], Patience::Full)?;
+            self.lease_more(group, next, next, &[], Patience::Full, asked)?;
         }
     }
 
-    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`.
+    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`, for somebody who asked then.
     fn lease_more(
         &self,
         group: Group,
@@ -214,17 +218,27 @@ impl Session {
         wanted: u64,
         apart: &[Name],
         patience: Patience,
+        asked: MonoNs,
     ) -> Result<(), Error> {
         if patience == Patience::Brief {
             return self.lease_within(group, needed, wanted, apart, patience);
         }
-        let were_refused = self.host.now() < locked(&self.held).refused_until;
-        let patience = if were_refused { Patience::Brief } else { patience };
-        let leased = self.lease_within(group, needed, wanted, apart, patience);
-        locked(&self.held).refused_until = match leased {
-            Ok(()) => MonoNs(0),
-            Err(_) => self.deadline(REFUSED_PAUSE_MS),
+        // Those who stood in line while others waited in vain have waited as long as they.
+        let waits = {
+            let held = locked(&self.held);
+            self.host.now() >= held.unreachable_until && asked >= held.refused_at
         };
+        let patience = if waits { patience } else { Patience::Brief };
+        let leased = self.lease_within(group, needed, wanted, apart, patience);
+        let mut held = locked(&self.held);
+        match &leased {
+            Ok(()) => held.unreachable_until = MonoNs(0),
+            Err(error) if error.kind() == ErrorKind::Unreachable => {
+                held.unreachable_until = self.deadline(UNREACHABLE_PAUSE_MS);
+            }
+            Err(_) if waits => held.refused_at = self.host.now(),
+            Err(_) => {}
+        }
         leased
     }
 

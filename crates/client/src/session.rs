@@ -27,8 +27,10 @@ pub(crate) struct Held {
     pub(crate) next_id: u64,
     /// Until when not to ask for memory that there is another way for.
     pub(crate) brief_until: MonoNs,
-    /// Until when to ask for memory but once.
-    pub(crate) refused_until: MonoNs,
+    /// Until when to ask for memory but once: no broker answered a moment ago.
+    pub(crate) unreachable_until: MonoNs,
+    /// When somebody last heard that there is none, in spite of their patience.
+    pub(crate) refused_at: MonoNs,
 }
 
 pub(crate) struct Session {
