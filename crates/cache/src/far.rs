@@ -69,13 +69,14 @@ struct Slot {
     checksum: u32,
     has_memory: bool,
     is_lost: AtomicBool,
+    /// Something may still arrive there, and its memory is held until then: nothing else is had for it.
+    is_barred: bool,
     free: Arc<Mutex<Free>>,
 }
 
 impl Slot {
     fn failed(&self, error: &Error) {
-        let is_lost = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Poisoned);
-        self.is_lost.fetch_or(is_lost, Ordering::Relaxed);
+        self.is_lost.fetch_or(error.kind() == ErrorKind::Lost, Ordering::Relaxed);
     }
 }
 
@@ -84,7 +85,7 @@ impl Drop for Slot {
         let mut free = lock(&self.free);
         if *self.is_lost.get_mut() {
             free.left += 1;
-        } else {
+        } else if !self.is_barred {
             if self.has_memory { &mut free.with } else { &mut free.without }.push(self.number);
         }
     }
@@ -102,7 +103,11 @@ impl Far {
         counters: &Arc<Counters>,
     ) -> Result<Arc<Far>, Error> {
         let name = format!("block cache {}", CACHES.fetch_add(1, Ordering::Relaxed));
-        let file = pool.create(&name, FileClass::Cache, CreateOptions::default())?;
+        let file = pool.create(
+            &name,
+            FileClass::Cache,
+            CreateOptions { is_optional: true, ..CreateOptions::default() },
+        )?;
         let slots = blocks.saturating_add(SPARE_SLOTS);
         let free = Free { with: Vec::new(), without: Vec::new(), next: 0, left: slots };
         let (offers, offered) = sync_channel((UNDER_WAY_BYTES / options.block_bytes).max(BATCH));
@@ -217,15 +222,10 @@ impl Far {
             _ => {}
         }
         for ((mut slot, range), (key, block)) in slots.into_iter().zip(&ranges).zip(blocks) {
-            // One that is lost does not take the others along, unless it takes too long to find out.
             if let Err(error) = &written
                 && (error.kind() == ErrorKind::Exhausted
                     || begun.elapsed() > self.patience
-                    || self
-                        .file
-                        .write_batch(std::slice::from_ref(range))
-                        .inspect_err(|error| slot.failed(error))
-                        .is_err())
+                    || !self.write_one(&mut slot, range))
             {
                 self.refuse(1);
                 continue;
@@ -237,6 +237,14 @@ impl Far {
         }
     }
 
+    /// One that is lost does not take the others along, unless it takes too long to find out.
+    fn write_one(&self, slot: &mut Slot, range: &WriteRange<'_>) -> bool {
+        let Err(error) = self.file.write_batch(std::slice::from_ref(range)) else { return true };
+        slot.failed(&error);
+        slot.is_barred = error.kind() == ErrorKind::Poisoned;
+        false
+    }
+
     /// So many places, or fewer. While the pool has no more room, others' places.
     fn slots(&self, wanted: usize) -> Vec<Slot> {
         let may_grow = lock(&self.growth).is_over(Instant::now());
@@ -245,7 +253,7 @@ impl Far {
             let slot = |number, has_memory| {
                 let free = Arc::clone(&self.free);
                 let is_lost = AtomicBool::default();
-                Slot { number, bytes: 0, checksum: 0, has_memory, is_lost, free }
+                Slot { number, bytes: 0, checksum: 0, has_memory, is_lost, is_barred: false, free }
             };
             let next = || match free.with.pop() {
                 Some(number) => Some(slot(number, true)),
