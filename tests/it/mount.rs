@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -435,8 +435,35 @@ fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made
         let mode = |path: &str| fs::metadata(kept.folder.join(path)).expect("stat").mode();
         assert_eq!(mode(made), mode(direct), "{made}");
     }
+    // Programs keep what they run as.
+    let set_ids = |folder: &Path| {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o4755).open(folder.join("program")).expect("made");
+        let mode = fs::metadata(folder.join("program")).expect("stat").mode();
+        fs::remove_file(folder.join("program")).expect("removed");
+        mode
+    };
+    assert_eq!(set_ids(&kept.at), set_ids(&kept.folder));
     assert_eq!(reads(kept.at.join("made"), 4_321), b"made");
     assert_eq!(reads(kept.at.join("made"), 4_322), b"");
+    kept.end();
+}
+
+#[test]
+fn file_system_without_access_control_lists_is_used_by_those_who_may() {
+    let mut kept = Kept::with(&["--allow-other"]);
+    let below = kept.folder.join("below");
+    fs::create_dir(&below).expect("made");
+    let status = Command::new("mount").args(["-t", "ramfs", "none"]).arg(&below).status();
+    assert!(status.expect("it runs").success());
+    fs::write(below.join("f"), b"of somebody").expect("written");
+    std::os::unix::fs::chown(below.join("f"), Some(4_321), Some(4_321)).expect("given away");
+    fs::set_permissions(below.join("f"), fs::Permissions::from_mode(0o644)).expect("set");
+    let found = fs::read(kept.at.join("below/f"));
+    let made = fs::write(kept.at.join("below/g"), b"new");
+    let _ = Command::new("umount").arg("--lazy").arg(&below).status();
+    assert_eq!(found.expect("root may"), b"of somebody");
+    made.expect("root may");
     kept.end();
 }
 
@@ -474,6 +501,8 @@ fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say() {
     fs::write(folder.path().join("f"), b"fits").expect("written");
     assert_eq!(fs::read(folder.path().join("f")).expect("read"), b"fits");
     assert!(mount.try_wait().expect("asked").is_none(), "it runs");
-    let _ = Command::new("umount").arg(folder.path()).status();
+    // The terminal goes, and takes it along.
+    rustix::process::kill_process(rustix::process::Pid::from_child(&mount), Signal::HUP).expect("signalled");
     assert!(mount.wait().expect("ended").success());
+    assert!(fs::read_dir(folder.path()).expect("unmounted").next().is_none());
 }

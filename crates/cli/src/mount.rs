@@ -170,7 +170,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     Ok(())
 }
 
-/// To whoever still listens: what is mounted outlives the terminal that it was mounted from.
+/// To whoever still listens.
 fn say(what: &str) {
     let _ = writeln!(std::io::stderr(), "farpool mount: {what}");
 }

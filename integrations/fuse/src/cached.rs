@@ -34,6 +34,10 @@ const ROOT: u64 = 1;
 /// Bytes of an extended attribute, or of all names of one node's (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
+/// The rights of a node, and those of what is made in it, beyond those of its mode (acl(5)).
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
 /// How a cached folder behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedOptions {
@@ -193,7 +197,7 @@ impl Cached {
         request: &Request,
         parent: &Node,
         made: BorrowedFd<'_>,
-        mode: Option<u32>,
+        then: Then,
     ) -> Result<(), Errno> {
         if self.is_root {
             // In a folder of a group it belongs to the group already.
@@ -202,14 +206,14 @@ impl Cached {
             let user = Some(Uid::from_raw(request.uid()));
             sys::chownat(made, "", user, group, AtFlags::EMPTY_PATH).map_err(errno)?;
         }
-        match mode {
-            // By its descriptor, since others may have given its name to something else.
-            Some(mode) => {
-                let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-                sys::chmod(path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno)
-            }
-            None => Ok(()),
-        }
+        let mode = match then {
+            Then::Keeps | Then::Gains(0) => return Ok(()),
+            Then::Gains(more) => sys::fstat(made).map_err(errno)?.st_mode | more,
+            Then::Gets(mode) => mode,
+        };
+        // By its descriptor, since others may have given its name to something else.
+        let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+        sys::chmod(path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno)
     }
 
     fn keep(&self, file: OwnedFd, node: Arc<Node>) -> FileHandle {
@@ -497,7 +501,11 @@ impl Filesystem for Cached {
             let (first, then) = rights(&folder, mode, umask, Mode::RWXU);
             sys::mkdirat(&folder.place, name, first).map_err(errno)?;
             let shared = folder.stat()?.st_mode & 0o2000;
-            let then = then.map(|mode| mode | shared);
+            let then = match then {
+                Then::Gets(mode) => Then::Gets(mode | shared),
+                // Of folders they mean something else, and are passed on.
+                _ => Then::Keeps,
+            };
             self.hand_over(request, &folder, place(&folder, name)?.as_fd(), then)?;
             self.look_up(parent, name)
         });
@@ -507,7 +515,7 @@ impl Filesystem for Cached {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.node(parent).and_then(|folder| {
             sys::symlinkat(target, &folder.place, name).map_err(errno)?;
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), None)?;
+            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Then::Keeps)?;
             self.look_up(parent, name)
         });
         self.entry(made, reply);
@@ -797,8 +805,13 @@ impl Filesystem for Cached {
         match self.node(ino) {
             Ok(node) => {
                 let mut value = vec![0; XATTR_BYTES_MAX];
-                let found =
-                    sys::getxattr(node.path(), name, &mut value[..]).map(|count| value[..count].to_vec());
+                let found = match sys::getxattr(node.path(), name, &mut value[..]) {
+                    // A file system that has no lists: the kernel, which asks for them by itself, would refuse everything.
+                    Err(rustix::io::Errno::OPNOTSUPP) if name == ACCESS_ACL || name == DEFAULT_ACL => {
+                        Err(rustix::io::Errno::NODATA)
+                    }
+                    found => found.map(|count| value[..count].to_vec()),
+                };
                 answer_xattr(found, size, reply);
             }
             Err(error) => reply.error(error),
@@ -851,12 +864,21 @@ fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     sys::openat(&folder.place, name, flags, Mode::empty()).map_err(errno)
 }
 
-/// With which rights something is made in a folder, and which it is given once it is its maker's: nobody else uses it before that.
-/// In a folder with default rights, its file system knows better (acl(5)).
-fn rights(folder: &Node, mode: u32, umask: u32, alone: Mode) -> (Mode, Option<u32>) {
-    match sys::getxattr_query(folder.path(), "system.posix_acl_default") {
-        Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(mode & 0o7777), None),
-        _ => (alone, Some(mode & !umask)),
+/// What becomes of the rights of what was made, once it is its maker's.
+#[derive(Clone, Copy)]
+enum Then {
+    Keeps,
+    /// Those whose programs run as their owner or group lost that when they were given away.
+    Gains(u32),
+    Gets(u32),
+}
+
+/// With which rights something is made in a folder, so that nobody else uses it before it is its maker's, and what becomes of them
+/// then. In a folder with default rights, its file system knows which they are (acl(5)).
+fn rights(folder: &Node, mode: u32, umask: u32, alone: Mode) -> (Mode, Then) {
+    match sys::getxattr_query(folder.path(), DEFAULT_ACL) {
+        Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(mode & 0o1777), Then::Gains(mode & 0o6000)),
+        _ => (alone, Then::Gets(mode & !umask)),
     }
 }
 
