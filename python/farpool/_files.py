@@ -50,7 +50,7 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
     # DuckDB itself would hide it without a word.
     if taken := con.sql(_TAKEN, params=[as_]).fetchall():
         raise farpool.InvalidError(f"as_ is {as_!r}, which is a {taken[0][0]} of this database: choose another name")
-    fs = FarpoolFileSystem(pool.url.removeprefix("farpool://"), pool=pool, skip_instance_cache=True)
+    fs = FarpoolFileSystem(pool.url.removeprefix("farpool://"), pool=pool)
     names = fs.find(name)
     if not names:
         raise farpool.NotFoundError(f"no published file '{name}', and none below it")

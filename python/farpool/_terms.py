@@ -391,7 +391,12 @@ class Terms:
         if kind in _COMPARISONS:
             return self._comparison(kind, node["left"], node["right"])
         if kind == "COMPARE_BETWEEN":
-            self._check_texts([node["input"], node["lower"], node["upper"]])
+            compared = [node["input"], node["lower"], node["upper"]]
+            self._check_texts(compared)
+            # All three are compared as what holds all of them, which of large numbers is less than they are.
+            of = [self.type_of(one) in _FLOATS for one in compared]
+            if not of[0] and of[1] != of[2]:
+                raise NotShipped("whole numbers between whole and other ones")
             least = self._comparison("COMPARE_GREATERTHANOREQUALTO", node["input"], node["lower"])
             return least & self._comparison("COMPARE_LESSTHANOREQUALTO", node["input"], node["upper"])
         if kind == "OPERATOR_NOT":
@@ -438,10 +443,10 @@ class Terms:
 
     def _check_texts(self, compared: list[Node]) -> None:
         """That a text among several has the type of the first of them, as all of them take one type."""
-        of = self.type_of(compared[0])
-        others = [one for one in compared[1:] if not _is_text(one)]
-        if len(others) < len(compared) - 1 and any(self.type_of(one) != of for one in others):
-            raise NotShipped(f"texts and other values beside {of}")
+        texts = [_is_text(one) for one in compared]
+        others = {self.type_of(one) for one, is_text in zip(compared, texts, strict=True) if not is_text}
+        if texts[0] or any(texts) and len(others) > 1:
+            raise NotShipped("texts and other values side by side")
 
     def _beside(self, node: Node, of: str) -> Any:
         """A constant that is compared with values of a type."""

@@ -36,7 +36,16 @@ _BLOCK_BYTES = 4 << 20
 _READ_AHEAD_BYTES = 64 << 10
 
 
-class FarpoolFileSystem(AbstractFileSystem):
+class _OfOneSession(type(AbstractFileSystem)):
+    """fsspec hands out one file system for the same arguments, and pools of one address look the same to it."""
+
+    def __call__(cls, *args: Any, pool: farpool.Pool | None = None, **kwargs: Any) -> Any:
+        if pool is not None:
+            kwargs |= {"pool": pool, "skip_instance_cache": True}
+        return super().__call__(*args, **kwargs)
+
+
+class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
     """The published files of the pool at `address`, such as "127.0.0.1:7700" or, of several brokers,
     "10.0.0.2:7700,10.0.0.3:7700".
 

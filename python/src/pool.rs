@@ -250,11 +250,9 @@ impl PyPool {
         self.close(py);
     }
 
-    /// Differs from that of any other session: fsspec tells by it which file systems are the same.
-    fn __repr__(slf: &Bound<'_, Self>) -> String {
-        let pool = slf.borrow();
-        let state = if pool.closed() { ", closed" } else { "" };
-        format!("<farpool.Pool {} at {:p}{state}>", pool.pool.url(), slf.as_ptr())
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { ", closed" } else { "" };
+        format!("<farpool.Pool {}{state}>", self.pool.url())
     }
 
     /// Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError.

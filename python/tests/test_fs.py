@@ -137,6 +137,6 @@ def test_a_pool_that_is_given_is_the_one_that_is_used(shared_cluster):
     filesystem = fsspec.get_filesystem_class("farpool")
     with farpool.connect(shared_cluster.url) as first, farpool.connect(shared_cluster.url) as second:
         of = [filesystem(address, pool=pool) for pool in (first, second)]
-        assert [fs.pool for fs in of] == [first, second]
+        assert of[0].pool is first and of[1].pool is second
         first.close()
         assert of[1].find("") == filesystem(address, pool=second).find("")

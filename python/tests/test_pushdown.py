@@ -135,6 +135,8 @@ LEFT = [
     ("SELECT * EXCLUDE (few) RENAME (id AS few) FROM orders ORDER BY few DESC LIMIT 3", "beside a star"),
     ("SELECT id FROM orders WHERE day = 'infinity' OR moment < TIMESTAMP '-infinity'", "infinite"),
     ("SELECT id FROM orders WHERE few BETWEEN '1.4' AND 2.5 AND id < 900", "texts and other values"),
+    ("SELECT count(*) FROM orders WHERE '1.6' BETWEEN few AND price", "texts and other values"),
+    ("SELECT count(*) FROM orders WHERE id BETWEEN 3 AND 1e3", "between whole and other"),
     ("SELECT id FROM orders WHERE price IN ('1.555', 2.120)", "texts and other values"),
 ]
 
