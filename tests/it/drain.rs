@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn node(number: u32, url: &str) -> Process {
     let (name, label) = (format!("n{number}"), format!("rack-{number}"));
-    let own =
-        ["node", "--name", &name, "--host-label", &label, "--memory", "256MiB", "--region-size", "1MiB"];
+    // Two of them hold what all sessions lease ahead, which they keep for longer than a full pool is asked.
+    let own = ["node", "--name", &name, "--host-label", &label, "--memory", "1GiB", "--region-size", "1MiB"];
     // Pre-faulting would take the two processors of a small machine from the clients.
     Process::start(&[&own[..], &["--no-prefault", "--no-lock", "--broker", url]].concat())
 }
