@@ -112,7 +112,7 @@ lint: $(READY) $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, depend
 test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
 	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
-test-rust: everything reference modules $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
+test-rust: everything reference functions $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
 test-sim: everything ## A hundred simulated worlds

@@ -111,7 +111,7 @@ pub struct Caller {
     pub(super) session: Arc<Session>,
     file: FarFile,
     range: Range<u64>,
-    pub(super) output_bytes: u32,
+    output_bytes: u32,
     columns: Option<Columns>,
     pub(super) places: Mutex<Arc<Places>>,
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
@@ -120,8 +120,8 @@ pub struct Caller {
     pub(super) calls: AtomicU64,
 }
 
-/// Where a lane leads, what is called on it, and the most bytes of an output.
-type LaneKey = (Option<NodeId>, Side, u32);
+/// Where a lane leads, and what is called on it.
+type LaneKey = (Option<NodeId>, Side);
 
 /// Where a call is at the moment.
 enum Station {
@@ -209,7 +209,6 @@ struct Call<'c> {
     fresh: bool,
     deadline_ms: u32,
     lists: Lists,
-    output_bytes: u32,
     state: Option<Vec<u8>>,
     supplied: u32,
     ran_ns: u64,
@@ -375,18 +374,9 @@ impl Caller {
     ) -> Result<Called, Error> {
         let places = Arc::clone(&locked(&self.places));
         let fresh = options.fresh;
-        let (place, output_bytes) = self.choose(function, options.place, lists, &places);
-        let mut call = Call {
-            function,
-            args,
-            fresh,
-            deadline_ms,
-            lists,
-            output_bytes,
-            state: None,
-            supplied: 0,
-            ran_ns: 0,
-        };
+        let place = self.choose(function, options.place);
+        let mut call =
+            Call { function, args, fresh, deadline_ms, lists, state: None, supplied: 0, ran_ns: 0 };
         let mut station = self.first_station(&places, place)?;
         let is_learning = self.is_learning(options.place);
         let mut hops = 0;
@@ -424,11 +414,6 @@ impl Caller {
                     }
                     call.state = Some(output);
                     hops += 1;
-                }
-                // More than the window it saves: the rest is fetched, and it runs here.
-                Outcome::OutputFull if call.output_bytes < self.output_bytes => {
-                    station = Station::Here;
-                    (call.output_bytes, call.state) = (self.output_bytes, None);
                 }
                 _ => return Err(Ended::of(function, &called).error(function, &station.at())),
             }
@@ -525,7 +510,7 @@ impl Caller {
         station: &Station,
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
-        let key = (station.key(), Side::of(call.function), call.output_bytes);
+        let key = (station.key(), Side::of(call.function));
         if let (Station::Here, Side::Sandbox) = (station, key.1) {
             self.bring(call.lists, places)?;
         }
@@ -535,7 +520,7 @@ impl Caller {
             let was_idle = idle.is_some();
             let mut lane = match idle.take() {
                 Some(lane) => lane,
-                None => self.open(places, station, key.1, key.2)?,
+                None => self.open(places, station, key.1)?,
             };
             match self.call_on(places, station, &mut lane, call) {
                 // Its process may just have ended for another call's sake; a function can be called again.
@@ -565,15 +550,11 @@ impl Caller {
         }
     }
 
-    fn open(
-        &self,
-        places: &Places,
-        station: &Station,
-        side: Side,
-        output_bytes: u32,
-    ) -> Result<OpenLane, Error> {
+    fn open(&self, places: &Places, station: &Station, side: Side) -> Result<OpenLane, Error> {
         match (station, side) {
-            (Station::Node(node), _) => OpenLane::open(&self.session, node, places, side, output_bytes),
+            (Station::Node(node), _) => {
+                OpenLane::open(&self.session, node, places, side, self.output_bytes)
+            }
             (Station::Here, Side::Resident) => {
                 let message = "a resident function runs where it resides: at nodes";
                 Err(Error::new(ErrorKind::Invalid, message))
@@ -582,7 +563,7 @@ impl Caller {
                 let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
                 let options = &self.session.options;
-                self.session.here.lane(options, self.window_bytes(), output_bytes, fetched)
+                self.session.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
             }
         }
     }
@@ -681,9 +662,9 @@ impl Caller {
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
         let places = Arc::clone(&locked(&self.places));
         let station = self.first_station(&places, Place::Ship)?;
-        let key = (station.key(), Side::of(function), self.output_bytes);
+        let key = (station.key(), Side::of(function));
         let idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
-        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1, key.2), Ok)?;
+        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;
         let deadline = self.session.deadline(self.session.options.request_timeout_ms);
         let next = Request::NextOutput(NextOutput { from: 0 });
         let result = lane.link.call(&next, deadline).map_err(|error| station.error(&error));

@@ -1,7 +1,7 @@
 //! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
 
-use super::calling::{Caller, Lists, Place};
-use super::lanes::{Places, Side};
+use super::calling::{Caller, Place};
+use super::lanes::Side;
 use super::{Function, sandbox_program};
 use crate::node_links::NodeLinks;
 use crate::session::locked;
@@ -193,28 +193,10 @@ impl Caller {
         }
     }
 
-    /// Where a call that is left to the pool goes, and the most bytes of output that are worth sending: what is more than
-    /// the window is cheaper made here.
-    pub(super) fn choose(
-        &self,
-        function: &Function,
-        place: Place,
-        lists: Lists,
-        places: &Places,
-    ) -> (Place, u32) {
+    /// Counts a call, and returns where it goes.
+    pub(super) fn choose(&self, function: &Function, place: Place) -> Place {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if place != Place::Auto {
-            return (place, self.output_bytes);
-        }
-        let plan = self.explain(function);
-        let is_worth = plan.fetch.is_some() && lists == Lists::All && places.nodes().len() == 1;
-        match plan.choice {
-            Place::Ship if is_worth => {
-                let window_bytes = u32::try_from(self.window_bytes()).unwrap_or(u32::MAX);
-                (Place::Ship, self.output_bytes.min(window_bytes.max(SMALL_BYTES as u32)))
-            }
-            choice => (choice, self.output_bytes),
-        }
+        if place == Place::Auto { self.explain(function).choice } else { place }
     }
 }
 

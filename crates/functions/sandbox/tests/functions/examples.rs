@@ -1,7 +1,7 @@
 //! The examples in C, as the modules that `examples/functions/build.sh` has built: in a real sandbox, beside plain Rust.
 
 use crate::pool::*;
-use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place};
@@ -53,6 +53,62 @@ fn sums_in_c_are_those_of_rust_at_a_node_and_here() {
         let args = bytes_of(&[0, numbers.len() as u64, threshold as u64]);
         let some = caller.call(&example("filter_sum", "filter_sum"), &args, options).unwrap();
         assert_eq!(words_of(&some.output), [sum, passing.len() as u64]);
+    }
+}
+
+/// The default of somebody who has never called before, both places, and the default of somebody who has.
+const PLACES: [Place; 4] = [Place::Auto, Place::Ship, Place::Fetch, Place::Auto];
+
+/// Choosing a place once gave functions room for no more output than their window has bytes. The helpers of both SDKs
+/// look at that room and give up with a code, which nobody could tell from a code of the function's own.
+#[test]
+fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it_runs() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    // A leaf: its kind and number of entries, 255 keys, and a value of each.
+    let (entries, looked_up) = (255u64, 37_000u64);
+    let mut leaf = bytes_of(&[2 | entries << 16, 0]);
+    leaf.extend(bytes_of(&(0..entries).map(|entry| entry * 2).collect::<Vec<_>>()));
+    leaf.extend(bytes_of(&(0..entries).map(|entry| entry + 1_000).collect::<Vec<_>>()));
+    assert_eq!(leaf.len(), 4_096);
+    let caller = publish(&pool, "tree", &leaf).caller(Default::default()).unwrap();
+    let keys: Vec<u64> = (0..looked_up).map(|number| number % 600).collect();
+    let found = |key: &u64| key.is_multiple_of(2) && key / 2 < entries;
+    let mut wanted =
+        bytes_of(&keys.iter().map(|key| if found(key) { key / 2 + 1_000 } else { 0 }).collect::<Vec<_>>());
+    for eight in keys.chunks(8) {
+        wanted.push(eight.iter().enumerate().map(|(bit, key)| u8::from(found(key)) << bit).sum());
+    }
+    assert!(wanted.len() > 300_000);
+    let args = [bytes_of(&[0]), bytes_of(&keys)].concat();
+    for place in PLACES {
+        let called = caller.call(&example("btree", "btree"), &args, CallOptions { place, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{place:?}");
+    }
+}
+
+/// As for C above.
+#[test]
+fn output_of_300_000_bytes_over_a_table_of_64_kib_comes_whole_from_rust_wherever_it_runs() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let schema = Arc::new(Schema::new(vec![Field::new("amount", DataType::Int64, false)]));
+    let column: ArrayRef = Arc::new((0..512).rev().collect::<Int64Array>());
+    pool.put_table("amounts", Arc::clone(&schema), [RecordBatch::try_new(schema, vec![column]).unwrap()])
+        .unwrap();
+    let caller = pool.table("amounts").unwrap().caller(&["amount"], Default::default()).unwrap();
+    assert!(caller.window_bytes() < 100_000, "{} bytes", caller.window_bytes());
+    let percentiles = 37_500;
+    let fraction = |number: usize| (number % 512 + 1) as f64 / 512.0;
+    // The column's number; then what part of the values is not to be greater.
+    let mut args = vec![0; 8];
+    args.extend((0..percentiles).flat_map(|number| fraction(number).to_le_bytes()));
+    let mut wanted = bytes_of(&[512]);
+    wanted.extend((0..percentiles).flat_map(|number| ((number % 512) as f64).to_le_bytes()));
+    let function = example("rust/percentiles", "percentiles");
+    for place in PLACES {
+        let called = caller.call(&function, &args, CallOptions { place, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{place:?}");
     }
 }
 
