@@ -6,8 +6,37 @@ use crate::{errors, units};
 use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, Place};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// The program in which a session runs functions on this machine. The interpreter of an environment is often a link to
+/// one elsewhere, so the program is not beside what this process runs.
+const SANDBOX: &str = "farpool-sandbox";
+/// Where the environment says that it is, before anything else.
+const SANDBOX_VARIABLE: &str = "FARPOOL_SANDBOX";
+/// Where the wheel's installer has put it.
+static INSTALLED: PyOnceLock<Option<PathBuf>> = PyOnceLock::new();
+
+/// Returns the sandbox program that was installed with this package. Nothing if the environment names one, or if the
+/// package is not one that an installer keeps a list of files of: then it is looked for as other programs look for it.
+pub(crate) fn installed_sandbox(py: Python<'_>) -> Option<PathBuf> {
+    if std::env::var_os(SANDBOX_VARIABLE).is_some() {
+        return None;
+    }
+    let find = || {
+        let files = py.import("importlib.metadata")?.call_method1("files", ("farpool",))?;
+        for file in files.try_iter()? {
+            let file = file?;
+            if file.getattr("name")?.extract::<String>()? == SANDBOX {
+                return Ok(Some(file.call_method0("locate")?.extract::<PathBuf>()?));
+            }
+        }
+        PyResult::Ok(None::<PathBuf>)
+    };
+    INSTALLED.get_or_init(py, || find().ok().flatten().filter(|file| file.is_file())).clone()
+}
 
 /// A function to be run beside far memory.
 #[pyclass(name = "Function", module = "farpool", frozen)]

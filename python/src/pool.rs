@@ -114,6 +114,7 @@ pub(crate) fn connect(
         protection: self::protection(py, protection)?,
         local_folder: self::local_folder(local_folder),
         seal_scratch: sealed,
+        sandbox: function::installed_sandbox(py),
         ..PoolOptions::default()
     };
     let local_folder = options.local_folder.clone();
@@ -151,6 +152,7 @@ pub(crate) fn embedded(
         transport: self::transport(py, transport)?,
         protection: self::protection(py, protection)?,
         local_folder: self::local_folder(local_folder),
+        sandbox: function::installed_sandbox(py),
         ..PoolOptions::default()
     };
     let options = EmbeddedOptions {

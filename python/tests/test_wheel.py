@@ -44,6 +44,34 @@ def test_the_wheel_brings_the_command_with_which_a_pool_is_run(environment):
     assert os.access(environment / "farpool-sandbox", os.X_OK), "nodes find it beside them"
 
 
+def test_functions_run_here_in_an_environment_that_is_not_activated(environment):
+    """An interpreter of an environment is a link to another's, beside which there is no sandbox program."""
+    run = """if True:
+        import pathlib, sys, farpool
+        walk = farpool.Function.wasm(pathlib.Path(sys.argv[2]).read_bytes(), "walk")
+        words = lambda *values: b"".join(value.to_bytes(8, "little") for value in values)
+        with farpool.connect(sys.argv[1]) as pool:
+            pool.create("list", file_class="pinned").write_at(0, words(0, 5))
+            pool.publish("list")
+            for place in ("fetch", "auto"):
+                called = pool.run(walk, "list", words(0, 1, 0), place=place)
+                assert called.output == words(0, 5), called
+                print(place, "here" if called.node is None else "at a node")
+        """
+    module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm")
+    # Nothing leads to the program but where the wheel was installed.
+    variables = {name: value for name, value in os.environ.items() if name not in ("FARPOOL_SANDBOX", "PATH")}
+    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
+        told = subprocess.run(
+            [environment / "python", "-c", run, cluster.url, module],
+            env=variables | {"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+        )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("fetch here\n"), told.stdout
+
+
 def crc32c(data: bytes) -> int:
     crc = 0xFFFF_FFFF
     for byte in data:

@@ -95,28 +95,22 @@ pub(crate) struct Args {
 
 /// How shipped functions run: by the program beside this one, if it is there.
 fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
-    let program = function::sandbox_program();
     let keys = args.function_keys.as_deref().map(function_keys).transpose()?.unwrap_or_default();
     if !SandboxOptions::HEAP_BYTES_RANGE.contains(&args.function_heap) {
         let heap = args.function_heap;
         return Err(Failure::Usage(format!("--function-heap {heap}: 1MiB to 512MiB are permitted")));
     }
-    // Named by a path, it must be there; else whoever did not build it does without.
-    let is_there = program.components().count() == 1 || program.is_file();
-    if args.no_functions || (program.components().count() == 1 && !is_on_path(&program)) {
+    if args.no_functions {
         return Ok(None);
     }
-    if !is_there {
+    // Named by a path, it must be there; else whoever did not build it does without.
+    let Some(program) = function::sandbox_program() else { return Ok(None) };
+    if !program.is_file() {
         return Err(Failure::Failed(format!("{} is not there", program.display())));
     }
     let (heap_bytes, cache, groups) =
         (args.function_heap, args.function_cache.clone(), args.function_group.clone());
     Ok(Some(SandboxOptions { heap_bytes, keys, cache, groups, ..SandboxOptions::new(program) }))
-}
-
-fn is_on_path(program: &Path) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Public keys of a file.

@@ -1,8 +1,8 @@
 //! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
 
+use super::Function;
 use super::calling::{Caller, Place};
 use super::lanes::Side;
-use super::{Function, sandbox_program};
 use crate::node_links::NodeLinks;
 use crate::session::locked;
 use crate::table::reach;
@@ -87,7 +87,8 @@ impl Caller {
         };
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
-        let may_fetch = Side::of(function) == Side::Sandbox && self.can_run_here();
+        let may_fetch =
+            Side::of(function) == Side::Sandbox && self.session.here.has_program(&self.session.options);
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match () {
             () if Side::of(function) == Side::Resident => (Place::Ship, "it resides there"),
@@ -162,11 +163,6 @@ impl Caller {
             brought_ns: learned.brought_ns(node.info.node.0),
             seen: learned.calls(key(function)),
         }
-    }
-
-    fn can_run_here(&self) -> bool {
-        let program = self.session.options.sandbox.clone().unwrap_or_else(sandbox_program);
-        program.components().count() == 1 || program.is_file()
     }
 
     /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.

@@ -13,7 +13,7 @@ use farpool_wire::limits::FUNCTION_PIECE_BYTES;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -28,32 +28,72 @@ const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// The sandboxes of this process: started when they are first needed.
 #[derive(Default)]
-pub(crate) struct Here(OnceLock<Sandboxes>);
+pub(crate) struct Here {
+    sandboxes: OnceLock<Sandboxes>,
+    /// The program, if it was there when it was first looked for: calls do not search folders anew.
+    program: OnceLock<Option<PathBuf>>,
+}
 
-/// Where the program is: as the environment says, beside this one, or on the path.
-pub fn sandbox_program() -> PathBuf {
+/// Returns the program that runs functions: the one that the environment's `FARPOOL_SANDBOX` names, or `farpool-sandbox`
+/// beside this program or in a folder of `PATH`. Nothing if neither these nor a bare name in `FARPOOL_SANDBOX` lead to a
+/// file; a path that was named is returned as it is.
+pub fn sandbox_program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE) {
-        return named.into();
+        return located(named.into());
     }
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
-    beside.filter(|file| file.is_file()).unwrap_or_else(|| PROGRAM.into())
+    beside.filter(|file| file.is_file()).or_else(|| located(PROGRAM.into()))
+}
+
+/// Returns a path as it is, and of a bare name the file in the first folder of `PATH` that has one of that name.
+fn located(named: PathBuf) -> Option<PathBuf> {
+    if named.components().count() > 1 {
+        return Some(named);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).map(|folder| folder.join(&named)).find(|file| file.is_file())
 }
 
 impl Here {
-    fn sandboxes(&self, options: &PoolOptions) -> Result<&Sandboxes, Error> {
-        if let Some(sandboxes) = self.0.get() {
-            return Ok(sandboxes);
-        }
-        let program = options.sandbox.clone().unwrap_or_else(sandbox_program);
-        let started = Sandboxes::start(SandboxOptions::new(program.clone())).map_err(|error| {
+    /// Returns the program, if it is on this machine.
+    fn program(&self, options: &PoolOptions) -> Option<&Path> {
+        let find = || options.sandbox.clone().map_or_else(sandbox_program, located);
+        self.program.get_or_init(|| find().filter(|file| file.is_file())).as_deref()
+    }
+
+    /// Returns true if the program that runs functions is on this machine.
+    pub(super) fn has_program(&self, options: &PoolOptions) -> bool {
+        self.program(options).is_some()
+    }
+
+    /// Returns the program, or an error that says where it was looked for.
+    pub(super) fn check_program(&self, options: &PoolOptions) -> Result<&Path, Error> {
+        self.program(options).ok_or_else(|| {
+            let named =
+                options.sandbox.clone().or_else(|| std::env::var_os(PROGRAM_VARIABLE).map(Into::into));
+            let looked = match named {
+                Some(named) => format!("{} is not there", named.display()),
+                None => format!("{PROGRAM} is neither beside this program nor in a folder of PATH"),
+            };
             let message = format!(
-                "functions cannot run here: {} cannot be started: {error} (build it with `make sandbox`, or name it in \
-                 {PROGRAM_VARIABLE})",
-                program.display()
+                "functions cannot run on this machine: {looked}; build it with `make sandbox`, or name it in \
+                 {PROGRAM_VARIABLE}"
             );
             Error::new(ErrorKind::Refused, message)
+        })
+    }
+
+    fn sandboxes(&self, options: &PoolOptions) -> Result<&Sandboxes, Error> {
+        if let Some(sandboxes) = self.sandboxes.get() {
+            return Ok(sandboxes);
+        }
+        let program = self.check_program(options)?;
+        let started = Sandboxes::start(SandboxOptions::new(program.to_owned())).map_err(|error| {
+            let message =
+                format!("functions cannot run on this machine: no sandbox process can be watched: {error}");
+            Error::new(ErrorKind::Refused, message)
         })?;
-        Ok(self.0.get_or_init(|| started))
+        Ok(self.sandboxes.get_or_init(|| started))
     }
 
     /// A lane over bytes that lie in a file of this machine's memory.
