@@ -365,7 +365,7 @@ class Pool:
         `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". On a table it runs once at
         every node that has row groups of it, and finds `columns`, in this order. `place` is "ship" (where the bytes
         lie), "fetch" (here, over bytes that are fetched), "split" (of a table: at nodes and here at once, whose output
-        comes last) or "auto" (whichever takes least, as was seen).
+        comes last) or "auto" (whichever takes least, as was seen). Resident and native functions run at nodes alone.
 
         Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
         LostError, NotFoundError, InvalidError, UnreachableError.

@@ -492,7 +492,7 @@ impl PyPool {
     /// `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". `on` is a File, the name of
     /// one, or a Table: then it runs once at every node that has row groups of it, and finds `columns`, in this order.
     /// `place` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
-    /// less, as was seen).
+    /// less, as was seen). Resident and native functions run at nodes alone.
     ///
     /// Returns a `Called`, or of a table a list of them.
     ///

@@ -287,6 +287,7 @@ impl Caller {
                 format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
+        self.check_place(function, options.place)?;
         self.session.check_open()?;
         let run = || self.try_call(function, args, options, deadline_ms, Lists::All);
         self.again_if_moved(run)
@@ -309,6 +310,7 @@ impl Caller {
             let message = "a function is called at each node over the columns of a far table";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
+        self.check_place(function, options.place)?;
         let (place, here) = match options.place {
             Place::Auto => {
                 let plan = self.explain_each(function);
@@ -511,7 +513,7 @@ impl Caller {
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
         let key = (station.key(), Side::of(call.function));
-        if let (Station::Here, Side::Sandbox) = (station, key.1) {
+        if let Station::Here = station {
             self.bring(call.lists, places)?;
         }
         let mut cuts = 0;
@@ -551,15 +553,9 @@ impl Caller {
     }
 
     fn open(&self, places: &Places, station: &Station, side: Side) -> Result<OpenLane, Error> {
-        match (station, side) {
-            (Station::Node(node), _) => {
-                OpenLane::open(&self.session, node, places, side, self.output_bytes)
-            }
-            (Station::Here, Side::Resident) => {
-                let message = "a resident function runs where it resides: at nodes";
-                Err(Error::new(ErrorKind::Invalid, message))
-            }
-            (Station::Here, Side::Sandbox) => {
+        match station {
+            Station::Node(node) => OpenLane::open(&self.session, node, places, side, self.output_bytes),
+            Station::Here => {
                 let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
                 let options = &self.session.options;

@@ -2,7 +2,7 @@
 
 use super::Function;
 use super::calling::{Caller, Place};
-use super::lanes::Side;
+use crate::error::{Error, ErrorKind};
 use crate::node_links::NodeLinks;
 use crate::session::locked;
 use crate::table::reach;
@@ -17,7 +17,8 @@ use std::time::Duration;
 pub struct CallPlan {
     /// At the node.
     pub ship: Duration,
-    /// Here, its share of fetching the window included; nothing if it cannot run here.
+    /// Here, its share of fetching the window included; nothing if it cannot run here: it is not a Wasm module, or no
+    /// sandbox program is on this machine.
     pub fetch: Option<Duration>,
     /// Where it goes: [`Place::Ship`] or [`Place::Fetch`].
     pub choice: Place,
@@ -87,18 +88,18 @@ impl Caller {
         };
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
-        let may_fetch =
-            Side::of(function) == Side::Sandbox && self.session.here.has_program(&self.session.options);
+        let only_at_nodes = function.why_only_at_nodes();
+        let may_fetch = only_at_nodes.is_none() && self.session.here.has_program(&self.session.options);
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
-        let (choice, why) = match () {
-            () if Side::of(function) == Side::Resident => (Place::Ship, "it resides there"),
-            () if !may_fetch => (Place::Ship, "no sandbox program is here"),
-            () if !is_sure => (Place::Ship, "to see what it takes"),
-            () if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
-            () if fetch_ns < ship_ns => {
+        let (choice, why) = match only_at_nodes {
+            Some(why) => (Place::Ship, why),
+            None if !may_fetch => (Place::Ship, "no sandbox program is here"),
+            None if !is_sure => (Place::Ship, "to see what it takes"),
+            None if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
+            None if fetch_ns < ship_ns => {
                 (Place::Fetch, "fetching takes less, over as many calls as there were")
             }
-            () => (Place::Ship, "shipping takes less"),
+            None => (Place::Ship, "shipping takes less"),
         };
         CallPlan { ship, fetch, choice, is_sure, why }
     }
@@ -162,6 +163,24 @@ impl Caller {
             link: learned.link(node.info.node.0, reach(self.session.this_host, node)),
             brought_ns: learned.brought_ns(node.info.node.0),
             seen: learned.calls(key(function)),
+        }
+    }
+
+    /// Refuses a place on this machine if the function cannot run here.
+    pub(super) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
+        match (place, function.why_only_at_nodes()) {
+            (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
+            (Place::Fetch | Place::Split, None) => {
+                self.session.here.check_program(&self.session.options).map(|_| ())
+            }
+            (Place::Fetch | Place::Split, Some(why)) => {
+                let place = if place == Place::Fetch { "fetch" } else { "split" };
+                let message = format!(
+                    "function {:?} cannot run on this machine, as place {place} wants: {why}; ship and auto are permitted",
+                    function.entry()
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
         }
     }
 

@@ -120,6 +120,17 @@ impl Function {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// Returns why functions of this form run at nodes alone; nothing for those that also run in a client's own sandbox.
+    fn why_only_at_nodes(&self) -> Option<&'static str> {
+        match self.form {
+            FunctionForm::Resident => Some("it is built into nodes"),
+            FunctionForm::Wasm => None,
+            FunctionForm::Native => {
+                Some("it is native, and only nodes hold keys that vouch for such functions")
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Function {

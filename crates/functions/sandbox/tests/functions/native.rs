@@ -2,13 +2,16 @@
 
 use crate::hostile::options;
 use crate::pool::*;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, CallerOptions, Function, Outcome, SandboxOptions, abi};
+use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions, abi};
 use farpool::{Error, ErrorKind};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 /// What goes wrong in machine code. Each entry is one way; `sum` does no harm.
 const SOURCE: &str = r#"
@@ -180,6 +183,59 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     refused(Ok(signer.sign(&foreign, "sum")), "cannot be loaded");
     let called = caller.call(&signer.sign(&object, "sum"), &[], CallOptions::default()).unwrap();
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
+}
+
+/// A client's own sandbox holds no keys. Choosing a place once did not know, and calls failed as soon as fetching seemed
+/// to take less.
+#[test]
+fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_this_machine_are_refused() {
+    let signer = Signer::new();
+    let running = Running::start(1, trusting(&signer));
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
+    // The window is here from now on, so that whatever can run here takes less here.
+    let text = r#"(module (memory (export "memory") 1)
+        (func (export "nothing") (param i32) (result i64) (i64.const 0)))"#;
+    let nothing = Function::wasm(module(text), "nothing").unwrap();
+    let fetch = CallOptions { place: Place::Fetch, ..CallOptions::default() };
+    caller.call(&nothing, &[], fetch).unwrap();
+    let sum = signer.sign(&built(), "sum");
+    for _ in 0..50 {
+        let called = caller.call(&sum, &[], CallOptions::default()).unwrap();
+        assert_eq!(
+            (words_of(&called.output), called.node.as_deref()),
+            (vec![0x0101_0101_0101_0101], Some("n0"))
+        );
+    }
+    let plan = caller.explain(&sum);
+    assert_eq!((plan.choice, plan.fetch), (Place::Ship, None), "{plan}");
+    assert!(plan.why.contains("native"), "{plan}");
+
+    let schema = Arc::new(Schema::new(vec![Field::new("amount", DataType::Int64, false)]));
+    let column: ArrayRef = Arc::new((0..200_000).collect::<Int64Array>());
+    pool.put_table("amounts", Arc::clone(&schema), [RecordBatch::try_new(schema, vec![column]).unwrap()])
+        .unwrap();
+    let table = pool.table("amounts").unwrap().caller(&["amount"], Default::default()).unwrap();
+    table.call_each(&nothing, &[], fetch).unwrap();
+    for _ in 0..50 {
+        let called = table.call_each(&sum, &[], CallOptions::default()).unwrap();
+        assert_eq!(called[0].node.as_deref(), Some("n0"));
+    }
+    let plan = table.explain_each(&sum);
+    assert_eq!((plan.choice, plan.fetch, plan.split), (Place::Ship, None, None), "{plan}");
+
+    for (function, why) in [(&sum, "native"), (&Function::resident("checksum").unwrap(), "built into nodes")]
+    {
+        for place in [Place::Fetch, Place::Split] {
+            let options = CallOptions { place, ..CallOptions::default() };
+            let one = caller.call(function, &[], options).unwrap_err();
+            let each = table.call_each(function, &[], options).unwrap_err();
+            for error in [one, each] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+                assert!(error.to_string().contains(why), "{error} does not say {why:?}");
+            }
+        }
+    }
 }
 
 #[test]
