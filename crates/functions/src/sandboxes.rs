@@ -9,7 +9,7 @@ use crate::abi::{digest, hex};
 use crate::setup::{LaneSetup, LaneWindow, Start};
 use crate::status::{Doing, LANES_MAX, Status};
 use farpool_transport::{HandedOver, Lane, Successor, clock, waiting};
-use farpool_wire::control::{Called, Outcome};
+use farpool_wire::control::{Called, FunctionFault, Outcome};
 use farpool_wire::frame::Header;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -321,7 +321,9 @@ impl Process {
             let Doing::Running { request_id, opcode, .. } = self.status.doing(slot) else { continue };
             let (outcome, detail) = match killed_for {
                 Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),
-                _ => (Outcome::Died, signal),
+                // Ended for another's sake: its caller sees the connection end, and calls again.
+                Some(_) => continue,
+                None => (Outcome::Died, signal),
             };
             // Whoever does not hear it sees the connection end.
             let _ = tell(connection, request_id, opcode, outcome, detail);
@@ -331,7 +333,6 @@ impl Process {
 
 /// Answers in place of a process that is gone.
 fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: u64) -> io::Result<()> {
-    let opcode = Opcode::from_wire(opcode).ok();
     let called = Called {
         outcome,
         detail,
@@ -340,13 +341,15 @@ fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: 
         frames: List::default(),
         output: Payload::default(),
     };
-    let reply = match opcode {
-        Some(Opcode::CallFunction) => Reply::CallFunction(called),
-        Some(Opcode::Supply) => Reply::Supply(called),
+    let Ok(opcode) = Opcode::from_wire(opcode) else { return Ok(()) };
+    let answer = match opcode {
+        Opcode::CallFunction => Ok(Reply::CallFunction(called)),
+        Opcode::Supply => Ok(Reply::Supply(called)),
+        Opcode::PutFunction => Err(Refusal::new(Code::BadFunction, FunctionFault::NotReady as u64)),
         _ => return Ok(()),
     };
-    let header = Header { body_crc: None, ..Header::request(reply.opcode(), id, &[]) };
-    Lane::over(connection.resume()?).reply(&header, Ok(reply), clock::now().plus_ms(NEWS_MS))
+    let header = Header { body_crc: None, ..Header::request(opcode, id, &[]) };
+    Lane::over(connection.resume()?).reply(&header, answer, clock::now().plus_ms(NEWS_MS))
 }
 
 impl Shared {

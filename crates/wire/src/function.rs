@@ -294,11 +294,16 @@ pub enum FunctionFault {
     EntryType = 8,
     /// It cannot be loaded here.
     NotLoaded = 9,
+    /// It has more than `FUNCTION_ITEMS_MAX` of something.
+    TooMany = 10,
+    /// Compiling or loading it took longer than `FUNCTION_READY_MS_MAX`, or more memory than is permitted, or ended the
+    /// process.
+    NotReady = 11,
 }
 
 impl FunctionFault {
     /// All of them.
-    pub const ALL: [FunctionFault; 9] = [
+    pub const ALL: [FunctionFault; 11] = [
         FunctionFault::Invalid,
         FunctionFault::Imports,
         FunctionFault::Starts,
@@ -308,6 +313,8 @@ impl FunctionFault {
         FunctionFault::NoEntry,
         FunctionFault::EntryType,
         FunctionFault::NotLoaded,
+        FunctionFault::TooMany,
+        FunctionFault::NotReady,
     ];
 
     /// What is wrong, as a sentence goes on behind "the function".
@@ -322,6 +329,13 @@ impl FunctionFault {
             FunctionFault::NoEntry => "does not export the entry",
             FunctionFault::EntryType => "has an entry of another type than (i32) -> i64",
             FunctionFault::NotLoaded => "cannot be loaded there",
+            FunctionFault::TooMany => {
+                "has more than 10000 types, functions, tables, globals, exports or segments; split it"
+            }
+            FunctionFault::NotReady => {
+                "could not be compiled or loaded within 10 s and the memory that is permitted; make it smaller, and its \
+                 blocks less deeply nested"
+            }
         }
     }
 }

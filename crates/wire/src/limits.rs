@@ -72,6 +72,11 @@ pub const WINDOW_BYTES_MAX: u64 = (3 << 30) - (64 << 10);
 pub const WINDOW_PAGE_BYTES: u64 = 4_096;
 /// Bytes of a function: a module, or a shared object.
 pub const FUNCTION_BYTES_MAX: usize = 3 << 19;
+/// Types, functions, tables, globals, exports and segments of a module, at most so many of each: what compiling and
+/// starting it takes grows with their number.
+pub const FUNCTION_ITEMS_MAX: u32 = 10_000;
+/// Milliseconds in which a function must be compiled, or loaded.
+pub const FUNCTION_READY_MS_MAX: u32 = 10_000;
 /// Bytes of the arguments of a call.
 pub const FUNCTION_ARGS_BYTES_MAX: usize = 1 << 20;
 /// Bytes that say where the columns of a window are.

@@ -207,6 +207,8 @@ impl OpenLane {
                 .map_err(LinkError::Protocol)?,
             bytes: Bytes::new(function.bytes.to_vec()).map_err(LinkError::Protocol)?,
         };
+        // Making it ready may take as long, besides answering.
+        let deadline = deadline.plus_ms(FUNCTION_READY_MS_MAX.into());
         match self.link.call(&Request::PutFunction(put), deadline)? {
             Reply::PutFunction(used) => Ok(used.number),
             other => Err(unexpected(&other)),

@@ -174,7 +174,17 @@ impl Serving<'_> {
                 }
                 Request::CallFunction(_) => Err(Refusal::new(Code::NoSuchFunction, 0)),
                 Request::UseFunction(wanted) => self.use_function(&wanted).map(Reply::UseFunction),
-                Request::PutFunction(put) => self.put_function(&put).map(Reply::PutFunction),
+                Request::PutFunction(put) => {
+                    // Nothing interrupts a compiler, or what an object does when it is loaded: the node ends the process.
+                    self.watched.set_ends_process(true);
+                    let (request_id, opcode) = (header.request_id, header.opcode as u16);
+                    let until_ns = clock::now().plus_ms(FUNCTION_READY_MS_MAX.into()).0;
+                    let deadline_ms = FUNCTION_READY_MS_MAX;
+                    status.set(slot, Doing::Running { request_id, opcode, until_ns, deadline_ms });
+                    let answer = self.put_function(&put).map(Reply::PutFunction);
+                    status.set(slot, Doing::Waiting);
+                    answer
+                }
                 Request::PutColumns(put) => {
                     self.columns = put.columns.into_vec();
                     Ok(Reply::PutColumns(Done {}))

@@ -1,6 +1,7 @@
 //! What a module must be like: the rules of `spec/function.md`, "Wasm". Pure.
 
 use farpool_wire::control::FunctionFault;
+use farpool_wire::limits::FUNCTION_ITEMS_MAX;
 use wasmparser::{ExternalKind, Parser, Payload, Validator, WasmFeatures};
 
 /// How a module's functions are stopped.
@@ -20,8 +21,29 @@ pub fn features() -> WasmFeatures {
     WasmFeatures::WASM2 - WasmFeatures::GC_TYPES
 }
 
+/// Refuses a module with too many of something, before anything is made of them.
+fn check_counts(bytes: &[u8]) -> Result<(), FunctionFault> {
+    for payload in Parser::new(0).parse_all(bytes) {
+        let count = match payload.map_err(|_| FunctionFault::Invalid)? {
+            Payload::TypeSection(section) => section.count(),
+            Payload::FunctionSection(section) => section.count(),
+            Payload::TableSection(section) => section.count(),
+            Payload::GlobalSection(section) => section.count(),
+            Payload::ExportSection(section) => section.count(),
+            Payload::ElementSection(section) => section.count(),
+            Payload::DataSection(section) => section.count(),
+            _ => 0,
+        };
+        if count > FUNCTION_ITEMS_MAX {
+            return Err(FunctionFault::TooMany);
+        }
+    }
+    Ok(())
+}
+
 /// Checks a module, but for its entry. How it is stopped, or what is wrong.
 pub fn check(bytes: &[u8], heap_bytes: u64) -> Result<Interruption, FunctionFault> {
+    check_counts(bytes)?;
     Validator::new_with_features(features()).validate_all(bytes).map_err(|_| FunctionFault::Invalid)?;
     let mut memories = Vec::new();
     let mut exports_memory = false;

@@ -4,6 +4,7 @@ use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Caller, CallerOptions, Function, Outcome, Place};
 use farpool::{Error, ErrorKind};
+use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -170,6 +171,31 @@ fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
+/// Modules of permitted length which it takes a compiler long to make anything of, and what is said of them.
+fn costly_modules() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let with = |more: &str| {
+        let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
+        module(&format!("(module (memory (export \"memory\") 1) {entry} {more})"))
+    };
+    // Each loop has a value of each local that comes from before it, and one that comes round.
+    let (loops, locals) = (2_000, 2_000);
+    let counted: String = (1..=locals)
+        .map(|local| format!("local.get {local} i32.const 1 i32.add local.set {local}\n"))
+        .collect();
+    let nested = format!(
+        "(local {}) {} {counted} {} i64.const 0",
+        "i32 ".repeat(locals),
+        "loop\n".repeat(loops),
+        "local.get 1 br_if 0 end\n".repeat(loops)
+    );
+    vec![
+        ("100,000 functions", with(&"(func)".repeat(100_000)), "more than 10000"),
+        ("100,000 data segments", with(&"(data (i32.const 0) \"\")".repeat(100_000)), "more than 10000"),
+        ("100,000 globals", with(&"(global i32 (i32.const 0))".repeat(100_000)), "more than 10000"),
+        ("deeply nested loops over many locals", module(&body(&nested)), "within 10 s"),
+    ]
+}
+
 fn outcome(result: Result<farpool::function::Called, Error>) -> Outcome {
     let error = result.expect_err("it does not end well");
     error.how_it_ended().unwrap_or_else(|| panic!("{error}")).outcome
@@ -253,6 +279,36 @@ fn module_that_is_no_function_is_refused_with_what_is_wrong() {
         assert_eq!(error.kind(), ErrorKind::Refused, "{name}: {error}");
         assert!(error.to_string().contains(why), "{name}: {error}");
     }
+}
+
+#[test]
+fn module_that_takes_too_long_to_compile_is_refused_with_the_bound_and_others_are_served_meanwhile() {
+    let running = Running::start(1, sandbox());
+    let (hostile, other) = (running.connect(Tcp), running.connect(Shm));
+    let calls = caller(&hostile);
+    let beside = hostile.open("bytes").unwrap().caller(CallerOptions::default()).unwrap();
+    let elsewhere = other.open("bytes").unwrap().caller(CallerOptions::default()).unwrap();
+    let over = AtomicBool::new(false);
+    let seven = Function::wasm(module(&body("(i64.const 7)")), "f").unwrap();
+    std::thread::scope(|threads| {
+        // The first shares a process with the hostile one, as all functions of one session do; the other does not.
+        for caller in [&beside, &elsewhere] {
+            threads.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!(caller.call(&seven, &[], options(60_000)).unwrap().output.len(), 7);
+                }
+            });
+        }
+        // Also if one of them does not end as it must.
+        let _ends = Ends(&over);
+        for (name, bytes, why) in costly_modules() {
+            assert!(bytes.len() <= FUNCTION_BYTES_MAX, "{name}: {} bytes", bytes.len());
+            let error = calls.call(&Function::wasm(bytes, "f").unwrap(), &[], options(1_000)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{name}: {error}");
+            assert!(error.to_string().contains(why), "{name}: {error}");
+            assert_eq!(calls.call(&seven, &[], options(60_000)).unwrap().output.len(), 7, "behind {name}");
+        }
+    });
 }
 
 #[test]
