@@ -367,8 +367,11 @@ class Pool:
         lie), "fetch" (here, over bytes that are fetched), "split" (of a table: at nodes and here at once, whose output
         comes last) or "auto" (whichever takes least, as was seen). Resident and native functions run at nodes alone.
 
+        A call is not made again when its node dies, unless `rebuild_with` says how the file is built anew.
+
         Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
-        LostError, NotFoundError, InvalidError, UnreachableError.
+        LostError (bytes of the window were lost, as when its node died), UnreachableError (the node does not answer),
+        NotFoundError, InvalidError.
         """
 
     def put_function(self, name: str, function: Function, *, replace: bool = False) -> None:

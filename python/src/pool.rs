@@ -494,10 +494,12 @@ impl PyPool {
     /// `place` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
     /// less, as was seen). Resident and native functions run at nodes alone.
     ///
-    /// Returns a `Called`, or of a table a list of them.
+    /// Returns a `Called`, or of a table a list of them. A call is not made again when its node dies, unless
+    /// `rebuild_with` says how the file is built anew.
     ///
     /// Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
-    /// LostError, NotFoundError, InvalidError, UnreachableError.
+    /// LostError (bytes of the window were lost, as when its node died), UnreachableError (the node does not answer),
+    /// NotFoundError, InvalidError.
     ///
     /// >>> import struct
     /// >>> called = pool.run("resident:checksum", on="answers", args=struct.pack("<QQ", 0, 2))

@@ -16,7 +16,9 @@
 //! the file's bytes are mapped to. A call goes to the node that has most of them. Bytes that lie elsewhere are fetched by
 //! this process when the function loads them, or the function hops to their node, its state passing through here. The
 //! same function can run in a sandbox on this machine, over bytes that were fetched. Functions have no authority and keep
-//! nothing, so all of these give the same output, and a call whose node dies is made again.
+//! nothing, so all of these give the same output. A call whose node dies ends with [`ErrorKind::Lost`], or with
+//! [`ErrorKind::Unreachable`] as long as that is not certain. It is made once more only where the file's bytes are
+//! somewhere else by then: they were moved, or [`crate::Pool::rebuild_with`] says how to build them anew.
 //!
 //! Contract: `spec/function.md`.
 

@@ -1,8 +1,10 @@
 //! What functions give, wherever they run.
 
 use crate::pool::*;
+use farpool::ErrorKind;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place};
+use std::time::{Duration, Instant};
 
 const SHIP: CallOptions =
     CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(10) };
@@ -93,6 +95,36 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
     assert_eq!(call(Place::Ship).as_deref(), Some("n0"));
     assert_eq!(call(Place::Fetch), None);
     call(Place::Auto);
+}
+
+/// As `docs/functions.md` says it.
+#[test]
+fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_built_anew() {
+    let mut running = Running::start(2, sandbox());
+    let pool = running.connect(Tcp);
+    let list = list(1_000, 64);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    let args = bytes_of(&[0, 10, 0]);
+    let (home, wanted) = (caller.nodes()[0].0.clone(), walked(&list, 0, 10));
+    assert_eq!(words_of(&caller.call(&walk(), &args, SHIP).unwrap().output), wanted);
+    running.end(&home);
+    let lost = |error: farpool::Error| {
+        assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable), "{error}");
+        error.kind()
+    };
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while lost(caller.call(&walk(), &args, SHIP).unwrap_err()) != ErrorKind::Lost {
+        assert!(Instant::now() < give_up, "the node is known to be gone");
+        std::thread::yield_now();
+    }
+    let bytes = list.clone();
+    pool.rebuild_with("list", move |pool, name| {
+        publish(pool, name, &bytes);
+        Ok(())
+    });
+    let called = caller.call(&walk(), &args, SHIP).unwrap();
+    assert_eq!(words_of(&called.output), wanted);
+    assert_ne!(called.node, Some(home));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Nodes end before their broker.
 pub struct Running {
-    _nodes: Vec<Node>,
+    nodes: Vec<Node>,
     broker: Broker,
 }
 
@@ -39,7 +39,14 @@ impl Running {
             assert!(node.wait_joined(Duration::from_secs(10)));
             node
         });
-        Running { _nodes: nodes.collect(), broker }
+        Running { nodes: nodes.collect(), broker }
+    }
+
+    /// Ends a node, and with it what lies there.
+    pub fn end(&mut self, name: &str) {
+        let before = self.nodes.len();
+        self.nodes.retain(|node| *node.info().name != *name);
+        assert_eq!(self.nodes.len(), before - 1, "{name} is a node");
     }
 
     /// A session over a transport.
