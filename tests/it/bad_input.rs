@@ -103,6 +103,44 @@ fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read(&other).expect("read"), b"this is no store");
 }
 
+/// A device never ends, so each file that is read whole has a bound.
+#[test]
+fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let zeros = |name: &str| {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
+        link.display().to_string()
+    };
+    // Without a bound it would take all memory of this machine.
+    let refuses = |args: &[&str], bytes: &str| {
+        let limited = "ulimit -v 4194304; exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        let output =
+            command.args(["-c", limited]).arg(binary()).args(args).output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?} said {said}");
+        assert!(said.contains(&format!("more than the {bytes} bytes")), "{args:?} said {said}");
+    };
+    let (wasm, text, object) = (zeros("zero.wasm"), zeros("zero.wat"), zeros("zero.so"));
+    let key = folder.path().join("key").display().to_string();
+    assert_eq!(farpool(&["fn", "keygen", &key]).0, Some(0));
+    refuses(&["fn", "push", "zero", &wasm], "1572864");
+    refuses(&["fn", "push", "zero", &text], "16777216");
+    refuses(&["fn", "push", "zero", &object, "--sign", &key], "1572864");
+    let short = folder.path().join("short.so").display().to_string();
+    std::fs::write(&short, "short").expect("written");
+    refuses(&["fn", "push", "zero", &short, "--sign", "/dev/zero"], "1048576");
+    refuses(&["fn", "build", &text], "16777216");
+    refuses(&["fn", "run", "resident:walk", "--on", "list", "--arg", "@/dev/zero"], "1048576");
+    let node = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1"];
+    refuses(&[&node[..], &["--function-keys", "/dev/zero"]].concat(), "1048576");
+    let files = ["--tls-ca", "/dev/zero", "--tls-cert", &key, "--tls-key", &key];
+    refuses(&[&node[..], &files].concat(), "1048576");
+    let broker = ["broker", "--listen", "127.0.0.1:0", "--store", "etcds://127.0.0.1:1"];
+    refuses(&[&broker[..], &["--etcd-ca", "/dev/zero"]].concat(), "1048576");
+}
+
 #[test]
 fn command_times_outside_their_range_are_refused() {
     fails(&["broker", "--listen", "127.0.0.1:0", "--ttl", "10ms"], 2, &["10 ms", "300"]);

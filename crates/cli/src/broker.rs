@@ -1,6 +1,7 @@
 //! `farpool broker`.
 
 use crate::exit::Failure;
+use crate::input::{self, KEYS_BYTES_MAX};
 use crate::signals::Stop;
 use crate::{Outcome, reach, units};
 use farpool_broker::stores::{MemoryStore, RedbStore, Store};
@@ -88,7 +89,8 @@ fn lead_seconds(args: &Args) -> Result<u64, Failure> {
 fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
     let Some(ca) = &args.etcd_ca else { return Ok(None) };
     let read = |flag: &str, file: &Path| {
-        std::fs::read(file).map_err(|error| Failure::Failed(format!("{flag} {}: {error}", file.display())))
+        input::file(file, KEYS_BYTES_MAX)
+            .map_err(|error| Failure::Failed(format!("{flag} {}: {error}", file.display())))
     };
     let identity = match (&args.etcd_cert, &args.etcd_key) {
         (Some(cert), Some(key)) => Some((read("--etcd-cert", cert)?, read("--etcd-key", key)?)),

@@ -4,6 +4,7 @@
 //! never needs this command. It never overwrites a file: a key that was replaced by mistake is gone.
 
 use crate::exit::Failure;
+use crate::input::{self, KEYS_BYTES_MAX};
 use crate::{Outcome, table};
 use farpool_transport::tls::{CertificateFacts, utc};
 use farpool_transport::{Identity, Tls};
@@ -195,7 +196,7 @@ fn add(args: &IssueArgs) -> Outcome {
     }
     let read = |name: &str| {
         let path = args.dir.join(name);
-        std::fs::read_to_string(&path).map_err(|error| {
+        input::file(&path, KEYS_BYTES_MAX).and_then(input::text).map_err(|error| {
             let path = path.display();
             Failure::Failed(format!("{path}: {error}; a folder that farpool certs init made has it"))
         })
@@ -294,7 +295,8 @@ fn facts_of(dir: &Path, stems: &[&str]) -> Result<Vec<(String, CertificateFacts)
     for stem in stems {
         let path = dir.join(format!("{stem}.pem"));
         let shown = path.display().to_string();
-        let pem = std::fs::read(&path).map_err(|error| Failure::Failed(format!("{shown}: {error}")))?;
+        let pem = input::file(&path, KEYS_BYTES_MAX)
+            .map_err(|error| Failure::Failed(format!("{shown}: {error}")))?;
         let read =
             CertificateFacts::of_pem(&pem, &shown).map_err(|error| Failure::Failed(error.to_string()))?;
         facts.push((format!("{stem}.pem"), read));

@@ -5,6 +5,7 @@ mod build;
 mod values;
 
 use crate::exit::Failure;
+use crate::input::{self, KEYS_BYTES_MAX};
 use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
@@ -12,6 +13,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
+use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -158,19 +160,19 @@ fn failed(what: &Path, error: impl std::fmt::Display) -> Failure {
 impl CodeArgs {
     /// The function in a file.
     fn load(&self, file: &Path) -> Result<Function, Failure> {
-        let bytes = std::fs::read(file).map_err(|error| failed(file, error))?;
+        let read = |bytes_max| input::file(file, bytes_max).map_err(|error| failed(file, error));
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let entry = self.entry.clone().or(stem).unwrap_or_default();
         match file.extension().and_then(|ending| ending.to_str()) {
-            Some("wasm") => Ok(Function::wasm(bytes, &entry)?),
-            Some("wat") => Ok(Function::wasm(build::text_to_module(file, &bytes)?, &entry)?),
+            Some("wasm") => Ok(Function::wasm(read(FUNCTION_BYTES_MAX)?, &entry)?),
+            Some("wat") => Ok(Function::wasm(build::module_of_text(file)?, &entry)?),
             Some("so") => {
                 let Some(key) = &self.sign else {
                     let message =
                         "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
                     return Err(Failure::Usage(message.to_owned()));
                 };
-                sign(bytes, &entry, &read_key(key)?)
+                sign(read(FUNCTION_BYTES_MAX)?, &entry, &read_key(key)?)
             }
             _ => Err(failed(file, "it is none of .wasm, .wat and .so; `farpool fn build` makes modules")),
         }
@@ -178,7 +180,7 @@ impl CodeArgs {
 }
 
 fn read_key(file: &Path) -> Result<Ed25519KeyPair, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| failed(file, error))?;
+    let bytes = input::file(file, KEYS_BYTES_MAX).map_err(|error| failed(file, error))?;
     Ed25519KeyPair::from_pkcs8(&bytes).map_err(|_| failed(file, "it is no Ed25519 key in PKCS #8"))
 }
 

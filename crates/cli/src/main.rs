@@ -19,7 +19,7 @@ mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
-use farpool_command::{exit, reach, table, units};
+use farpool_command::{exit, input, reach, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.

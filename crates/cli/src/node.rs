@@ -1,6 +1,7 @@
 //! `farpool node`.
 
 use crate::exit::Failure;
+use crate::input::{self, KEYS_BYTES_MAX};
 use crate::signals::Stop;
 use crate::{Outcome, reach, units};
 use farpool::function::{self, SandboxOptions};
@@ -116,7 +117,8 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
 /// Public keys of a file.
 fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     let wrong = |what: String| Failure::Usage(format!("--function-keys {}: {what}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let text = input::file(file, KEYS_BYTES_MAX).and_then(input::text);
+    let text = text.map_err(|error| wrong(error.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let key = |line: &str| {
         let key = crate::function::digits(line).and_then(|bytes| bytes.try_into().ok());

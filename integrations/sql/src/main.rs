@@ -23,11 +23,11 @@ use farpool::table::Mode;
 use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
-use farpool_command::{reach, units};
+use farpool_command::{input, reach, units};
 use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -257,14 +257,12 @@ impl Args {
     }
 }
 
+/// The most bytes of statements that are read at once.
+const STATEMENTS_BYTES_MAX: usize = 64 << 20;
+
 fn read(file: &std::path::Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text).map(|_| ()),
-        false => std::fs::read_to_string(file).map(|found| text = found),
-    };
-    read.map_err(|error| Failure::Usage(format!("--file {}: {error}", file.display())))?;
-    Ok(text)
+    let read = input::file_or_standard(file, STATEMENTS_BYTES_MAX).and_then(input::text);
+    read.map_err(|error| Failure::Usage(format!("--file {}: {error}", file.display())))
 }
 
 /// An error of the engine's: the innermost one says it, those around it say where.

@@ -12,11 +12,12 @@ use super::figures::{median, quantiles};
 use super::machine::machine;
 use super::processes::{Server, start};
 use crate::exit::Failure;
-use crate::{Outcome, function, table, units};
+use crate::{Outcome, function, input, table, units};
 use farpool::function::{CallOptions, Caller, Function, Place};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_place::break_even_accesses;
 use farpool_transport::waiting::{self, Waiting};
+use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -399,7 +400,8 @@ impl Point {
 fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     let read = |name: String| {
         let file = folder.join(name);
-        std::fs::read(&file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
+        input::file(&file, FUNCTION_BYTES_MAX)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
     };
     let walk = read("walk.so".to_owned())?;
     // Behind the sections of an object nobody looks.

@@ -1,7 +1,7 @@
 //! What `farpool bench place` found, as JSON and as a drawing: a row for each link, a column for each query.
 
-use crate::Outcome;
 use crate::exit::Failure;
+use crate::{Outcome, input};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde_json::{Value, json};
@@ -137,7 +137,8 @@ fn runs_of(value: &Value) -> Option<Vec<Run>> {
 impl Run {
     /// Those of a file.
     pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
-        let text = std::fs::read_to_string(path)
+        let text = input::file(path, RUNS_BYTES_MAX)
+            .and_then(input::text)
             .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
         let value = serde_json::from_str::<Value>(&text).ok();
         value.as_ref().and_then(runs_of).ok_or_else(|| {
@@ -146,6 +147,8 @@ impl Run {
     }
 }
 
+/// The most bytes of a file of runs.
+const RUNS_BYTES_MAX: usize = 64 << 20;
 const CELL_WIDTH: i32 = 84;
 const CELL_HEIGHT: i32 = 42;
 const LEFT: i32 = 130;

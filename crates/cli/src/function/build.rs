@@ -2,13 +2,15 @@
 
 use super::failed;
 use crate::exit::Failure;
-use crate::{Outcome, units};
+use crate::{Outcome, input, units};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What C functions include.
 const HEADER: &str = include_str!("../../../../sdk/c/farpool.h");
+/// The most bytes of a module's text, which is several times as long as the module.
+const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Compilers that are tried, unless `CLANG` names one.
 const CLANGS: [&str; 6] = ["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17"];
 /// How functions are compiled: no start, no imports, no bulk instructions (which do not reach the window), no maximum.
@@ -42,8 +44,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     match args.source.extension().and_then(|ending| ending.to_str()) {
         Some("c") => compile(&args.source, &output, args.simd)?,
         Some("wat") => {
-            let text = std::fs::read(&args.source).map_err(|error| failed(&args.source, error))?;
-            let module = text_to_module(&args.source, &text)?;
+            let module = module_of_text(&args.source)?;
             std::fs::write(&output, module).map_err(|error| failed(&output, error))?;
         }
         _ => return Err(failed(&args.source, "it is neither .c nor .wat")),
@@ -53,9 +54,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// A module of WebAssembly text.
-pub(super) fn text_to_module(file: &Path, text: &[u8]) -> Result<Vec<u8>, Failure> {
-    let text = std::str::from_utf8(text).map_err(|error| failed(file, error))?;
+/// Makes a module of a file of WebAssembly text.
+pub(super) fn module_of_text(file: &Path) -> Result<Vec<u8>, Failure> {
+    let text =
+        input::file(file, TEXT_BYTES_MAX).and_then(input::text).map_err(|error| failed(file, error))?;
     wat::parse_str(text).map_err(|error| failed(file, error))
 }
 

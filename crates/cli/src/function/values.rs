@@ -1,6 +1,8 @@
 //! Arguments as they are written on a command line, and outputs as they are shown.
 
+use crate::input;
 use farpool::function::abi::hex;
+use farpool_wire::limits::FUNCTION_ARGS_BYTES_MAX;
 use serde_json::{Value, json};
 
 /// Bytes of an argument.
@@ -10,7 +12,8 @@ pub(crate) struct Argument(pub(crate) Vec<u8>);
 /// Reads an argument: its type, a colon, and its value; or @ and a file.
 pub(crate) fn argument(text: &str) -> Result<Argument, String> {
     if let Some(file) = text.strip_prefix('@') {
-        return std::fs::read(file).map(Argument).map_err(|error| format!("{file}: {error}"));
+        let read = input::file(file.as_ref(), FUNCTION_ARGS_BYTES_MAX);
+        return read.map(Argument).map_err(|error| format!("{file}: {error}"));
     }
     let wrong = |what: &str| format!("{text:?}: {what}");
     let Some((kind, value)) = text.split_once(':') else {
@@ -131,7 +134,7 @@ mod tests {
         assert_eq!(argument("i32:-1"), Ok(Argument(vec![255; 4])));
         assert_eq!(argument("text:a:b"), Ok(Argument(b"a:b".to_vec())));
         assert_eq!(argument("hex:00ff"), Ok(Argument(vec![0, 255])));
-        for wrong in ["5", "u64:-1", "hex:0", "hex:zz", "i128:1", "@/nowhere"] {
+        for wrong in ["5", "u64:-1", "hex:0", "hex:zz", "i128:1", "@/nowhere", "@/dev/zero"] {
             assert!(argument(wrong).is_err(), "{wrong}");
         }
     }

@@ -36,6 +36,8 @@ use rustls::{
     SignatureScheme, version,
 };
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -80,13 +82,27 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// The most bytes of a file of certificates or of a key.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a file of certificates or of a key. What was named by mistake, a device for instance, may never end.
+fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
+    let mut pem = Vec::new();
+    File::open(path)?.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem)?;
+    if pem.len() as u64 > PEM_BYTES_MAX {
+        let message = format!("it has more than the {PEM_BYTES_MAX} bytes that are permitted");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(pem)
+}
+
 impl Tls {
     /// Reads the files and checks all that can be checked alone: that key and certificate belong together, and
     /// that the certificate is the CA's, valid now, and has exactly one identity. Errors name the file.
     pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
         let shown = |path: &Path| path.display().to_string();
         let pem = |path: &Path| {
-            std::fs::read(path)
+            read_pem(path)
                 .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", shown(path))))
         };
         Tls::build(
