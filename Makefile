@@ -10,7 +10,11 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS := --release --locked
 # Debian's, unpacked and not installed, where there is none yet.
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
-TESTED = FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
+# Under which a test that hangs ends, by name: of cargo's tests each program.
+BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
+RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
+PYTEST = $(BOUNDED) $(VENV)/bin/pytest -q -c python/pyproject.toml -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+TESTED = $(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
@@ -106,20 +110,20 @@ lint: $(READY) $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, depend
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench examples integrations
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench examples integrations
+	$(VENV)/bin/ruff check --config python/pyproject.toml python bench examples integrations tests
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench examples integrations tests
 
 test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
-	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
+	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
 test-rust: everything reference functions $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
 test-sim: everything ## A hundred simulated worlds
-	$(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
+	$(BOUNDED) $(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
 
 test-fuzz: ## Some seconds of what `make fuzz` does
-	fuzz/run.sh 5
+	$(BOUNDED) fuzz/run.sh 5
 
 sim: ## Simulate whole pools under faults (MINUTES=10)
 	cargo build $(CARGO_FLAGS) --package farpool-sim
@@ -137,7 +141,7 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 
 test-python: $(COMMAND) wheel modules $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
-	  $(VENV)/bin/pytest -q -c python/pyproject.toml -o faulthandler_timeout=120 python/tests
+	  $(PYTEST) python/tests
 
 modules: # The examples in C as modules, for those who test them.
 	CACHE=$(CACHE) examples/functions/build.sh
@@ -146,8 +150,8 @@ functions: ## Build the examples of shipped functions, into CACHE
 	CACHE=$(CACHE) examples/functions/build.sh --all
 
 test-functions: $(READY) functions ## Examples of shipped functions: native, and as modules in Node.js
-	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(VENV)/bin/pytest -q -c python/pyproject.toml examples/functions/native_test.py
-	for manifest in $(FUNCTION_CRATES); do cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
+	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(PYTEST) examples/functions/native_test.py
+	for manifest in $(FUNCTION_CRATES); do $(RUNNER) cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 
 test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
@@ -157,10 +161,10 @@ reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
 test-stores: everything wheel # SQL over a bucket, behind a cache.
-	$(TESTED) $(VENV)/bin/pytest -q -c python/pyproject.toml integrations/tests/test_stores.py
+	$(TESTED) $(PYTEST) integrations/tests/test_stores.py
 
 suites: $(or $(filter everything,$(COMMAND)),build) $(FIO) ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
-	CACHE=$(CACHE) BIN=$(BIN) integrations/fuse/suites.sh $(OPERATIONS)
+	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 integrations/fuse/suites.sh $(OPERATIONS)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)

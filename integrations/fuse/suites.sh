@@ -3,6 +3,8 @@
 # operations on each), pjdfstest, and fio, which verifies what it wrote. Takes root, /dev/fuse, and a GiB or three of memory.
 #   suites.sh OPERATIONS
 set -euo pipefail
+# Other users go through what is made here.
+umask 022
 operations=$1
 suites=$CACHE/suites
 

@@ -1,6 +1,7 @@
 //! Bad input: each kind is an error that names the value and what is permitted, and nothing is lost.
 
 use crate::processes::{Process, binary};
+use crate::programs::{PATIENCE, ended, output};
 use crate::raw_client::{one_node, soon, span};
 use farpool::{ErrorKind, Pool, PoolOptions};
 use farpool_broker::LeaseSettings;
@@ -14,7 +15,7 @@ use std::process::Command;
 
 /// Runs the command. Its exit code and what it said on stderr.
 fn farpool(args: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(binary()).args(args).output().expect("the binary runs");
+    let output = output(Command::new(binary()).args(args));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -163,7 +164,8 @@ fn command_status_of_a_closed_pipe_is_no_error() {
         .expect("the binary runs");
     let mut first = [0; 16];
     status.stdout.take().expect("piped").read_exact(&mut first).expect("it shows something");
-    assert_eq!(status.wait().expect("it ends").code(), Some(0));
+    let ended = ended(&mut status, "farpool status --watch, whose output nobody reads,", PATIENCE);
+    assert_eq!(ended.code(), Some(0));
 }
 
 /// What a node answers to raw bytes, until it hangs up.

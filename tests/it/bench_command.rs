@@ -1,6 +1,7 @@
 //! `farpool bench io` and `bench cache`, as short as they can be: that it works, not how fast.
 
 use crate::processes::binary;
+use crate::programs::output;
 use serde_json::Value;
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use std::process::Command;
 fn bench(more: &[&str]) -> Value {
     let fixed = ["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--json"];
     let fixed = fixed.into_iter().chain(["--clients", "2", "--depths", "1,16"]);
-    let output = Command::new(binary()).args(fixed).args(more).output().expect("the binary runs");
+    let output = output(Command::new(binary()).args(fixed).args(more));
     assert!(output.status.success(), "{more:?} said {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
@@ -44,7 +45,7 @@ fn bench_of_a_cache_reads_every_byte_right_and_says_where_it_was_found() {
     let args = [
         "bench", "cache", "--size", "4MiB", "--reads", "2000", "--rounds", "1", "--json", "--folder", folder,
     ];
-    let output = Command::new(binary()).args(args).output().expect("the binary runs");
+    let output = output(Command::new(binary()).args(args));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let ways = told["ways"].as_array().expect("ways");
@@ -72,11 +73,8 @@ fn bench_beside_a_program_has_it_do_the_same_work_and_counts_its_cpu_time() {
 
 #[test]
 fn bench_beside_a_server_that_is_not_installed_says_how_to_get_it() {
-    let output = Command::new(binary())
-        .args(["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--beside", "redis"])
-        .env("PATH", "")
-        .output()
-        .expect("the binary runs");
+    let args = ["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--beside", "redis"];
+    let output = output(Command::new(binary()).args(args).env("PATH", ""));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("apt-get install redis-server"), "{said}");

@@ -1,6 +1,7 @@
 //! `farpool certs`, and pools of real processes that run with what it makes.
 
 use crate::processes::{Process, binary};
+use crate::programs::output;
 use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Tls, TlsErrorKind, TlsFiles, TransportChoice,
 };
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn certs(args: &[&str]) -> Output {
-    Command::new(binary()).arg("certs").args(args).output().expect("the binary runs")
+    output(Command::new(binary()).arg("certs").args(args))
 }
 
 /// The command does it. What it printed.
@@ -163,7 +164,7 @@ fn pool_with_certificates_serves_who_has_one_and_tells_others_why_not() {
 
     let status = |more: &[&str]| {
         let args = [&["status", "--pool", &broker.ready], more].concat();
-        Command::new(binary()).args(args).output().expect("the binary runs")
+        output(Command::new(binary()).args(args))
     };
     for more in [&["--certs", &dir][..], &["--certs", &dir, "--tenant", "a"]] {
         let output = status(more);
@@ -189,10 +190,7 @@ fn node_certificate_of_another_folder_is_refused_by_the_pool() {
     });
     assert_eq!(error.err().map(|error| error.kind()), Some(TlsErrorKind::OtherCa));
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--certs", &our]);
-    let output = Command::new(binary())
-        .args(["status", "--pool", &broker.ready, "--certs", &their])
-        .output()
-        .expect("the binary runs");
+    let output = output(Command::new(binary()).args(["status", "--pool", &broker.ready, "--certs", &their]));
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("broker.farpool") && said.contains(&their), "{said}");

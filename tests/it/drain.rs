@@ -2,6 +2,7 @@
 //! writes without a pause. Nobody may notice: every operation succeeds, with the right bytes.
 
 use crate::processes::{Process, binary, until};
+use crate::programs::output;
 use crate::random::Random;
 use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use std::collections::BTreeMap;
@@ -166,9 +167,8 @@ fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
 
 /// `farpool drain`, until it is over.
 fn drain(url: &str, name: &str) {
-    let output =
-        Command::new(binary()).args(["drain", name, "--pool", url, "--json", "--timeout", "60s"]).output();
-    let output = output.expect("the binary runs");
+    let args = ["drain", name, "--pool", url, "--json", "--timeout", "60s"];
+    let output = output(Command::new(binary()).args(args));
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "drain said {said:?} and {complained:?}");

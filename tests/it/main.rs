@@ -33,4 +33,4 @@ mod tls;
 mod zombies;
 
 // For the tests to name them as their own.
-use farpool_tests::{canary, random};
+use farpool_tests::{canary, programs, random};

@@ -1,13 +1,14 @@
 //! `farpool mount` with a real kernel: takes root and /dev/fuse.
 
 use crate::processes::{Process, binary, until};
+use crate::programs::output;
 use farpool::{Pool, PoolOptions};
 use farpool_tests::random::Random;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -221,9 +222,8 @@ fn folder_that_cannot_be_mounted_over_is_refused_with_what_can() {
     fs::write(folder.path().join("something"), b"").expect("written");
     let missing = folder.path().join("missing");
     for (at, wanted) in [(folder.path(), "is not empty"), (&missing, "an existing folder")] {
-        let mut command = Command::new(binary());
-        command.args(["mount", "scratch", at.to_str().expect("letters"), "--pool", &broker.ready]);
-        let output = command.output().expect("it runs");
+        let args = ["mount", "scratch", at.to_str().expect("letters"), "--pool", &broker.ready];
+        let output = output(Command::new(binary()).args(args));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(wanted), "{said}");
     }
@@ -403,16 +403,7 @@ fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made
             .expect("the file system has them");
     };
     set(kept.folder.join("f"), "system.posix_acl_access", &list(4));
-    let reads = |path: PathBuf, user| {
-        Command::new("cat")
-            .arg(path)
-            .uid(user)
-            .gid(user)
-            .stderr(Stdio::null())
-            .output()
-            .expect("it runs")
-            .stdout
-    };
+    let reads = |path: PathBuf, user| output(Command::new("cat").arg(path).uid(user).gid(user)).stdout;
     assert_eq!(reads(kept.at.join("f"), 4_321), b"for one");
     assert_eq!(reads(kept.at.join("f"), 4_322), b"");
     // Its group's bits are the mask: without the list, whoever is of its group could read it.
@@ -477,32 +468,46 @@ fn file_of_a_kept_folder_is_cut_when_it_is_opened_for_reading_alone() {
     kept.end();
 }
 
-#[test]
-fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say() {
+/// A scratch mount whose process was started with what `env` is told, and whose errors nobody hears.
+fn unheard_mount(env: &str) -> (Process, tempfile::TempDir, [Process; 2]) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
     let size = ["--memory", "16MiB", "--region-size", "1MiB", "--no-reserve"];
-    let _node = Process::start(&[&["node", "--name", "n0", "--broker", &broker.ready][..], &size].concat());
+    let node = Process::start(&[&["node", "--name", "n0", "--broker", &broker.ready][..], &size].concat());
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().to_str().expect("letters");
-    let mut mount = Command::new(binary())
-        .args(["mount", "scratch", path, "--pool", &broker.ready, "--quota", "1MiB", "--write-through"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    drop(mount.stderr.take());
-    let mut line = String::new();
-    BufReader::new(mount.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-    assert!(line.starts_with("ready"), "{line}");
+    let mut command = Command::new("env");
+    command.args([env, &binary(), "mount", "scratch"]).arg(folder.path());
+    command.args(["--pool", &broker.ready, "--quota", "1MiB", "--write-through"]);
+    // Nobody reads it: what is written to it fails.
+    let (_, unread) = io::pipe().expect("a pipe");
+    (Process::begin(command.stderr(unread)), folder, [broker, node])
+}
+
+#[test]
+fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say_and_ends_with_its_terminal() {
+    let (mount, folder, _pool) = unheard_mount("--default-signal=HUP");
     for _ in 0..5 {
         let error = fs::write(folder.path().join("f"), vec![7; 2 << 20]).expect_err("it is too much");
         assert_eq!(errno(&error), Some(Errno::NOSPC));
     }
     fs::write(folder.path().join("f"), b"fits").expect("written");
     assert_eq!(fs::read(folder.path().join("f")).expect("read"), b"fits");
-    assert!(mount.try_wait().expect("asked").is_none(), "it runs");
     // The terminal goes, and takes it along.
-    rustix::process::kill_process(rustix::process::Pid::from_child(&mount), Signal::HUP).expect("signalled");
-    assert!(mount.wait().expect("ended").success());
+    mount.signal(Signal::HUP);
+    assert!(mount.ends_within(PATIENCE).success());
+    assert!(fs::read_dir(folder.path()).expect("unmounted").next().is_none());
+}
+
+#[test]
+fn scratch_folder_outlives_its_terminal_if_it_was_told_to() {
+    // As `nohup` does.
+    let (mount, folder, _pool) = unheard_mount("--ignore-signal=HUP");
+    let status = fs::read_to_string(format!("/proc/{}/status", mount.id())).expect("it runs");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("told");
+    let ignored = u64::from_str_radix(ignored.trim(), 16).expect("a mask");
+    assert_eq!(ignored & 1, 1, "SIGHUP is the first signal, and it is ignored still");
+    mount.signal(Signal::HUP);
+    fs::write(folder.path().join("f"), b"goes on").expect("written");
+    mount.signal(Signal::TERM);
+    assert!(mount.ends_within(PATIENCE).success());
     assert!(fs::read_dir(folder.path()).expect("unmounted").next().is_none());
 }

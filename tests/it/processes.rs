@@ -1,9 +1,9 @@
 //! Real processes, ended as a crash ends them.
 
+use crate::programs;
 use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Protection, StatusReport, TransportChoice,
 };
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,18 +16,31 @@ pub fn binary() -> String {
 /// A farpool process that is killed with this value.
 pub struct Process {
     child: Child,
+    /// As it was started.
+    what: String,
     pub ready: String,
 }
 
 impl Process {
     pub fn start(args: &[&str]) -> Process {
-        let mut child =
-            Command::new(binary()).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        let ready =
-            line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}")).trim().to_owned();
-        Process { child, ready }
+        let mut command = Command::new(binary());
+        command.args(args);
+        Process::begin(&mut command)
+    }
+
+    /// The same of a command that brings the program's environment along.
+    pub fn begin(command: &mut Command) -> Process {
+        let what = format!("{command:?}");
+        let child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut process = Process { child, what, ready: String::new() };
+        let line = programs::first_line(process.child.stdout.take().expect("piped"), &process.what);
+        let ready = line.strip_prefix("ready ");
+        process.ready = ready.unwrap_or_else(|| panic!("{} said {line:?}", process.what)).trim().to_owned();
+        process
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -37,14 +50,7 @@ impl Process {
 
     /// How it ended, by itself.
     pub fn ends_within(mut self, patience: Duration) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("waited") {
-                return status;
-            }
-            assert!(begun.elapsed() < patience, "the process goes on after {patience:?}");
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        programs::ended(&mut self.child, &self.what, patience)
     }
 
     /// `kill -9`.

@@ -263,10 +263,8 @@ fn tls_of(folder: &Path, stem: &str) -> Tls {
 fn ticket_of_another_tenant_is_refused_and_stays_good_for_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
-    let made = Command::new(crate::processes::binary())
-        .args(["certs", "init", &dir, "--node", "one", "--tenant", "red", "--tenant", "blue"])
-        .output()
-        .expect("the binary runs");
+    let init = ["certs", "init", &dir, "--node", "one", "--tenant", "red", "--tenant", "blue"];
+    let made = crate::programs::output(Command::new(crate::processes::binary()).args(init));
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--certs", &dir]);
     let _node = node_at("one", &broker.ready, &["--certs", &dir]);

@@ -5,6 +5,7 @@
 //! and no client may be killed by what the node does with its memory. `FARPOOL_SEED=n` chooses the moments of
 //! an earlier run again, as far as processes can be steered.
 
+use crate::programs::ended;
 use crate::random::Random;
 use crate::tenant::{RealPool, TTL, Tenant};
 use farpool_transport::Transport;
@@ -120,7 +121,7 @@ impl Zombie {
                 _ => {}
             }
         }
-        let status = self.child.wait().expect("it ends");
+        let status = ended(&mut self.child, "the client", PATIENCE);
         assert_eq!((status.signal(), status.code()), (None, Some(0)), "the client ended by itself");
         tally
     }

@@ -14,6 +14,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResolver};
 use farpool_datafusion::{Options, Session};
 use farpool_distributed::{Beyond, WorkerAddress, Workers};
+use farpool_tests::programs::output;
 use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -249,8 +250,8 @@ async fn a_worker_that_stands_still_is_an_error_by_name() {
     soon(bench.workers.refresh()).await;
     soon(rows(&bench.far, sql)).await.expect("rows");
     let signal = |signal: &str| {
-        let sent = Command::new("kill").args([signal, &bench.processes[1].id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
+        let sent = output(Command::new("kill").args([signal, &bench.processes[1].id().to_string()]));
+        assert!(sent.status.success());
     };
     signal("-STOP");
     let outcome = soon(rows(&bench.far, sql)).await;
@@ -336,15 +337,13 @@ async fn a_worker_refuses_plans_that_read_its_files() {
 fn a_worker_listens_beyond_this_machine_only_if_told_to() {
     let cluster = Cluster::start("64MiB");
     let args = ["worker", "--listen", "0.0.0.0:0", "--pool", cluster.pool.url()];
-    let refused = command(FARPOOL_SQL).args(args).output().expect("it runs");
+    let refused = output(command(FARPOOL_SQL).args(args));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("0.0.0.0") && said.contains("--insecure-listen"), "{said}");
     assert!(refused.stdout.is_empty(), "it never was ready");
-    let far = command(FARPOOL_SQL)
-        .args(["--pool", cluster.pool.url(), "--workers", "http://192.0.2.1:7800", "-c", "SELECT 1"])
-        .output()
-        .expect("it runs");
+    let args = ["--pool", cluster.pool.url(), "--workers", "http://192.0.2.1:7800", "-c", "SELECT 1"];
+    let far = output(command(FARPOOL_SQL).args(args));
     let said = String::from_utf8_lossy(&far.stderr).into_owned();
     assert_eq!(far.status.code(), Some(1), "{said}");
     assert!(said.contains("--insecure-workers"), "{said}");
@@ -365,8 +364,7 @@ fn the_command_divides_queries_and_goes_on_without_a_lost_worker() {
             "-c",
             "SELECT count(*) AS n FROM sales WHERE item >= 0",
         ];
-        let output = command(FARPOOL_SQL).args(["--pool", pool]).args(workers).args(what).output();
-        let output = output.expect("it runs");
+        let output = output(command(FARPOOL_SQL).args(["--pool", pool]).args(workers).args(what));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (said, told) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{told}");

@@ -9,6 +9,7 @@ use datafusion::error::DataFusionError;
 use farpool::Protection;
 use farpool::table::TABLE_PREFIX;
 use farpool_datafusion::{Options, Session};
+use farpool_tests::programs::output;
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
 use farpool_wire::{Code, Header, Opcode, Refusal};
 use futures::StreamExt;
@@ -198,7 +199,7 @@ fn peer_of_another_version_is_refused_by_both_numbers() {
             stream.write_all(&asked.reply(&[], Some(refusal)).encode()).expect("a reply");
         }
     });
-    let asked = command(FARPOOL_SQL).args(["--pool", &url, "-c", "SELECT 1"]).output().expect("it runs");
+    let asked = output(command(FARPOOL_SQL).args(["--pool", &url, "-c", "SELECT 1"]));
     drop(std::net::TcpStream::connect(url.strip_prefix("farpool://").expect("an address")));
     newer.join().expect("no greeting was another");
     let said = String::from_utf8_lossy(&asked.stderr).into_owned();

@@ -5,9 +5,10 @@ use arrow::ipc::reader::FileReader;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use farpool::{EmbeddedOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_datafusion::{Options, Session};
+use farpool_tests::programs;
 use std::fs::File;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -166,11 +167,13 @@ pub fn command(variable: &str) -> Command {
 
 impl Process {
     pub fn start(variable: &str, args: &[&str]) -> Process {
-        let mut child = command(variable).args(args).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let child = command(variable).args(args).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut process = Process { child, ready: String::new() };
+        let said = process.child.stdout.take().expect("piped");
+        let line = programs::first_line(said, &format!("{variable} {args:?}"));
         let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}"));
-        Process { ready: ready.trim().to_owned(), child }
+        process.ready = ready.trim().to_owned();
+        process
     }
 
     pub fn id(&self) -> u32 {

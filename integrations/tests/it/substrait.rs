@@ -30,6 +30,7 @@ use datafusion_substrait::substrait::proto::{
     RelRoot, SetRel, SortRel, plan_rel,
 };
 use farpool_datafusion::{PLAN_BYTES_MAX, Session, scans};
+use farpool_tests::programs;
 use prost::Message;
 use serde_json::Value;
 use std::io::Write;
@@ -486,7 +487,7 @@ fn the_command_writes_a_plan_and_runs_one() {
             .expect("it starts");
         // Whoever refuses at once reads nothing.
         let _ = child.stdin.take().expect("piped").write_all(input);
-        let output = child.wait_with_output().expect("it ends");
+        let output = programs::output_of(child, &format!("farpool sql {args:?}"));
         (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let folder = tempfile::tempdir().expect("a folder");

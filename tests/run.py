@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Runs a test program so that it ends: a test that hangs is named, with what it waits for, and all of it is ended.
+
+    tests/run.py [--seconds N] PROGRAM ARGUMENT...
+
+Made to be cargo's `runner`, and to be put before other commands. What Rust's test harness says is passed on and read:
+from "has been running for over 60 seconds" on, a test has N seconds more (FARPOOL_TEST_SECONDS, or 900). Other programs
+are to say something at least so often. Processes that outlive the program are ended with it, wherever they went, and
+what they had mounted is detached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 900.0
+PR_SET_CHILD_SUBREAPER = 36
+LATE = re.compile(rb"test (\S+) has been running for over \d+ seconds")
+DONE = re.compile(rb"test (\S+) \.\.\. (?:ok|FAILED|ignored)")
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def parents() -> dict[int, int]:
+    """Returns who started each process."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # The name stands in parentheses, and may have any.
+        words = read(stat).rpartition(")")[2].split()
+        if len(words) > 1:
+            found[int(stat.parent.name)] = int(words[1])
+    return found
+
+
+def descendants() -> list[int]:
+    started_by, found = parents(), [os.getpid()]
+    for one in found:
+        found += [child for child, parent in started_by.items() if parent == one]
+    return found[1:]
+
+
+def what_is_waited_for() -> list[str]:
+    """Names each process of the test with its threads, and what these are in."""
+    lines = []
+    for process in descendants():
+        folder = Path("/proc", str(process))
+        command = read(folder / "cmdline").replace("\0", " ")
+        lines.append(f"  {process} {command[:300] or read(folder / 'comm')}")
+        for thread in sorted(folder.glob("task/*")):
+            lines.append(f"    {read(thread / 'comm')}: {read(thread / 'wchan') or 'running'}")
+    return lines
+
+
+def end_all() -> None:
+    """Ends whatever was started, and what those have left behind, which becomes ours."""
+    while left := descendants():
+        for one in left:
+            try:
+                os.kill(one, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        except ChildProcessError:
+            pass
+        time.sleep(0.01)
+
+
+def mounts() -> set[str]:
+    """Returns the folders over which file systems in user space are mounted, as the kernel writes them."""
+    lines = [line.split() for line in read(Path("/proc/self/mounts")).splitlines()]
+    return {words[1] for words in lines if words[2].startswith("fuse")}
+
+
+def detach_dead(before: set[str]) -> None:
+    """Takes away mounts whose processes were ended."""
+    for written in mounts() - before:
+        place = written.encode().decode("unicode_escape").encode("latin-1").decode()
+        try:
+            os.statvfs(place)  # Attributes the kernel may still know.
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                subprocess.run(["umount", "--lazy", place], timeout=10)
+
+
+class Run:
+    def __init__(self, command: list[str], seconds: float):
+        self.seconds = seconds
+        self.late: dict[bytes, float] = {}
+        self.heard = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
+        self.line = b""
+
+    def hear(self, said: bytes) -> None:
+        self.heard = time.monotonic()
+        *lines, self.line = (self.line + said).split(b"\n")
+        for line in lines:
+            if late := LATE.search(line):
+                self.late[late[1]] = self.heard
+            elif done := DONE.search(line):
+                self.late.pop(done[1], None)
+
+    def overdue(self) -> str:
+        """Names what has not ended in time; empty if all has."""
+        now = time.monotonic()
+        names = [name.decode() for name, since in self.late.items() if now - since > self.seconds]
+        if names:
+            return f"{', '.join(names)} did not end within {60 + self.seconds:.0f} s"
+        if now - self.heard > self.seconds and not self.late:
+            return f"{self.process.args[0]} said nothing for {self.seconds:.0f} s"
+        return ""
+
+    def follow(self) -> int:
+        """Passes on what is said until the program ends; its exit code."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while True:
+                if selector.select(1.0):
+                    said = os.read(self.process.stdout.fileno(), 1 << 16)
+                    if not said:
+                        break
+                    sys.stdout.buffer.write(said)
+                    sys.stdout.buffer.flush()
+                    self.hear(said)
+                elif self.process.poll() is not None:
+                    break  # Somebody that it has left behind has its output still.
+                if overdue := self.overdue():
+                    print(f"tests/run.py: {overdue}. What runs, and what it waits in:", file=sys.stderr)
+                    print("\n".join(what_is_waited_for()), file=sys.stderr, flush=True)
+                    return 124
+        # The output may be closed before the end, which is soon.
+        try:
+            code = self.process.wait(self.seconds)
+        except subprocess.TimeoutExpired:
+            print(f"tests/run.py: {self.process.args[0]} has closed its output and goes on", file=sys.stderr)
+            return 124
+        return 128 - code if code < 0 else code
+
+
+def main(words: list[str]) -> int:
+    seconds = float(os.environ.get("FARPOOL_TEST_SECONDS", SECONDS))
+    if words[:1] == ["--seconds"]:
+        seconds, words = float(words[1]), words[2:]
+    if not words:
+        sys.exit(__doc__)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    mounted = mounts()
+    try:
+        return Run(words, seconds).follow()
+    finally:
+        end_all()
+        detach_dead(mounted)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

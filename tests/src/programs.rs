@@ -1,0 +1,81 @@
+//! Programs that tests run: every wait for one has a deadline, and names the program when it is over.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time for what takes a second or two on an idle machine, and may take long on a busy one.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Pause between two looks whether a program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Does something on a thread of its own. Nothing if that takes too long; then the thread is left behind.
+fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, told) = channel();
+    let worker = thread::spawn(move || done.send(work()));
+    match told.recv_timeout(patience) {
+        Ok(result) => Some(result),
+        Err(RecvTimeoutError::Timeout) => None,
+        // It panicked, and has said why.
+        Err(RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(worker.join().expect_err("no result"))
+        }
+    }
+}
+
+fn kill(id: u32) {
+    let pid = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Runs a program to its end, and returns what it said. Its standard input is empty.
+pub fn output(command: &mut Command) -> Output {
+    let what = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
+    output_of(child, &what)
+}
+
+/// Waits until a program has ended, and returns what it said on the streams that were piped.
+pub fn output_of(child: Child, what: &str) -> Output {
+    let id = child.id();
+    match within(PATIENCE, move || child.wait_with_output()) {
+        Some(output) => output.unwrap_or_else(|error| panic!("{what}: {error}")),
+        None => {
+            kill(id);
+            panic!("{what} did not end within {PATIENCE:?}")
+        }
+    }
+}
+
+/// Waits for the first line of a stream, without its end; what there is of it if the stream ends.
+pub fn first_line(stream: impl Read + Send + 'static, what: &str) -> String {
+    let read = move || {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).map(|_| line.trim_end().to_owned())
+    };
+    match within(PATIENCE, read) {
+        Some(line) => line.unwrap_or_else(|error| panic!("a line of {what}: {error}")),
+        None => panic!("{what} said no line within {PATIENCE:?}"),
+    }
+}
+
+/// Waits until a program has ended by itself. It is killed if it does not.
+pub fn ended(child: &mut Child, what: &str, patience: Duration) -> ExitStatus {
+    let give_up = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait().unwrap_or_else(|error| panic!("{what}: {error}")) {
+            return status;
+        }
+        if Instant::now() >= give_up {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{what} did not end within {patience:?}");
+        }
+        thread::park_timeout(LOOK);
+    }
+}
