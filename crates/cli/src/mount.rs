@@ -7,7 +7,8 @@ use crate::{Outcome, reach};
 use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_cache::{BlockCache, CacheOptions};
 use farpool_fuse::{
-    CachedOptions, MountError, MountOptions, Mounted, ScratchOptions, mount_cached, mount_scratch,
+    CachedOptions, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, detach_dead, mount_cached,
+    mount_scratch,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
@@ -138,10 +139,13 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         create: CreateOptions::default(),
         write_through: args.write_through,
     };
+    free(&args.folder)?;
     let mounted =
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
     hold(mounted, &args.folder, stop)?;
     say(&format!("{} had been written", show_bytes(pool.stats().bytes_written)));
+    // In use, it is served until this process ends, and its memory would be the pool's again some time after only.
+    pool.close();
     Ok(())
 }
 
@@ -161,12 +165,14 @@ fn cache(args: &CacheArgs) -> Outcome {
     // Each file, folder and open file of the mount is one of this process.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;
+    free(&args.at)?;
     let mounted =
         mount_cached(&args.folder, &args.at, &cache, options, args.mount.options()).map_err(not_mounted)?;
     hold(mounted, &args.at, stop)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
     say(&format!("blocks: {}", counts.join(", ")));
+    pool.close();
     Ok(())
 }
 
@@ -177,6 +183,15 @@ fn say(what: &str) {
 
 fn not_mounted(error: MountError) -> Failure {
     Failure::Failed(format!("mount {error}"))
+}
+
+/// Detaches what processes that were killed have left mounted there.
+fn free(at: &Path) -> Outcome {
+    let count = detach_dead(at).map_err(not_mounted)?;
+    if count > 0 {
+        say(&format!("{} had a mount whose process was killed; it is detached", at.display()));
+    }
+    Ok(())
 }
 
 /// Has a folder mounted until this process is told to stop, or somebody else unmounts it.
@@ -190,5 +205,15 @@ fn hold(mounted: Mounted, at: &Path, mut stop: Stop) -> Outcome {
         }
         std::thread::sleep(LOOK);
     }
-    mounted.unmount().map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))
+    let ended = mounted.unmount();
+    if ended.map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))?
+        == Unmounted::InUse
+    {
+        say(&format!(
+            "{} was in use: it is detached and its folder free; what is open in it answers \"transport endpoint is not connected\" \
+             from now on",
+            at.display()
+        ));
+    }
+    Ok(())
 }

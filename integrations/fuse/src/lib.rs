@@ -13,9 +13,11 @@ mod complaints;
 mod listings;
 mod scratch;
 mod tree;
+mod unmounting;
 
 pub use cached::CachedOptions;
 pub use scratch::ScratchOptions;
+pub use unmounting::{Unmounted, detach_dead};
 
 use cached::Cached;
 use complaints::Complaints;
@@ -40,6 +42,8 @@ const THREADS: usize = 4;
 const TRANSFER_BYTES: u32 = 1 << 20;
 /// Writes and reads ahead that may be under way at once.
 const UNDER_WAY: u16 = 64;
+/// Source by which mounts of this crate are known: this, or this and a colon before more.
+const NAME: &str = "farpool";
 
 /// Why a folder was not mounted.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub enum MountError {
     NoFolder(PathBuf, io::Error),
     /// It has something in it, which would be hidden.
     NotEmpty(PathBuf),
+    /// A mount is there whose process has ended, and it stays there because of this.
+    Dead(PathBuf, String),
     /// The kernel, or `fusermount3`, did not do it.
     Refused(PathBuf, io::Error),
 }
@@ -63,6 +69,11 @@ impl fmt::Display for MountError {
                 "{} is not empty, and what is in it would be hidden; an empty folder can be mounted over, or any with \
                  --over-non-empty",
                 at.display()
+            ),
+            MountError::Dead(at, why) => write!(
+                f,
+                "{at} has a mount whose process has ended, and {why}; take it away with umount --lazy {at}",
+                at = at.display()
             ),
             MountError::Refused(at, error) => write!(
                 f,
@@ -84,21 +95,42 @@ pub struct MountOptions {
     pub over_non_empty: bool,
 }
 
-/// A folder while it is mounted. Dropped, it is unmounted.
+/// A folder while it is mounted. Dropped, it is unmounted as by [`Self::unmount`].
 #[derive(Debug)]
 pub struct Mounted {
-    session: BackgroundSession,
+    session: Option<BackgroundSession>,
+    /// Canonical.
+    at: PathBuf,
 }
 
 impl Mounted {
-    /// Unmounts it, once nobody uses it any more; an error if somebody does.
-    pub fn unmount(self) -> io::Result<()> {
-        self.session.umount_and_join()
+    /// Unmounts it. In use, it is detached: its folder is free, and what is open in it is served until this process ends.
+    pub fn unmount(mut self) -> io::Result<Unmounted> {
+        self.end()
     }
 
-    /// Whether somebody else has unmounted it.
+    /// Tells whether it has ended, as it does when somebody else unmounts it.
     pub fn is_over(&self) -> bool {
-        self.session.guard.is_finished()
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+    }
+
+    fn end(&mut self) -> io::Result<Unmounted> {
+        let is_over = self.is_over();
+        let Some(session) = self.session.take() else { return Ok(Unmounted::Unused) };
+        let ended = if is_over {
+            Ok(Unmounted::Unused)
+        } else {
+            unmounting::unmount(&self.at, || !session.guard.is_finished())
+        };
+        // Dropped, it would unmount whatever is at that path by now, such as the volume that a folder was mounted over itself on.
+        std::mem::forget(session);
+        ended
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }
 
@@ -116,7 +148,7 @@ pub fn mount_scratch(
     let found = check_folder(at, mount)?;
     let permissions = (found.mode() & 0o7777) as u16;
     let scratch = Scratch::new(pool, options, (found.uid(), found.gid()), permissions, Complaints::new(say));
-    begin(scratch, at, "farpool", mount)
+    begin(scratch, at, NAME, mount)
 }
 
 /// Mounts a folder of this machine, whose reads are kept in a cache, over another or over itself. What others
@@ -137,7 +169,7 @@ pub fn mount_cached(
     // What is mounted over itself hides nothing.
     check_folder(at, MountOptions { over_non_empty: mount.over_non_empty || is_itself, ..mount })?;
     let cached = Cached::new(folder, cache, options).map_err(no_folder)?;
-    begin(cached, at, &folder.display().to_string(), mount)
+    begin(cached, at, &format!("{NAME}:{}", folder.display()), mount)
 }
 
 fn check_folder(at: &Path, mount: MountOptions) -> Result<Metadata, MountError> {
@@ -154,7 +186,7 @@ fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> 
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(from.to_owned()),
-        MountOption::Subtype("farpool".to_owned()),
+        MountOption::Subtype(NAME.to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
         MountOption::NoSuid,
@@ -162,11 +194,13 @@ fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> 
     config.acl = if mount.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
+    let place = at.canonicalize().map_err(|error| MountError::Refused(at.to_owned(), error))?;
     let session = Session::new(files, at, &config).and_then(Session::spawn);
     let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
+    let mounted = Mounted { session: Some(session), at: place };
     // Until somebody asks, the kernel takes its root for root's, and lets nobody else change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
-    Ok(Mounted { session })
+    Ok(mounted)
 }
 
 /// Has the kernel ask for much at once. What it does not do makes it slower, and no more.
