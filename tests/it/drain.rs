@@ -4,6 +4,7 @@
 use crate::processes::{Process, binary, until};
 use crate::programs::output;
 use crate::random::Random;
+use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
 use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -165,16 +166,17 @@ fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
     load.keep_up(kind, || file.read(&mut random));
 }
 
-/// `farpool drain`, until it is over.
-fn drain(url: &str, name: &str) {
+/// `farpool drain`, until it is over: the object that it ends with, and what it says meanwhile.
+fn drain(url: &str, name: &str, more: &[&str]) -> (serde_json::Value, String) {
     let args = ["drain", name, "--pool", url, "--json", "--timeout", "60s"];
-    let output = output(Command::new(binary()).args(args));
+    let output = output(Command::new(binary()).args(args).args(more));
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "drain said {said:?} and {complained:?}");
     let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(said["state"], "ended", "{said}");
     println!("{said}");
+    (said, complained.into_owned())
 }
 
 #[test]
@@ -236,7 +238,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
                     load.done.lock().expect("nobody panics").len() == 12
                 });
                 let before = load.operations.load(Ordering::Relaxed);
-                drain(url, &format!("n{number}"));
+                drain(url, &format!("n{number}"), &[]);
                 let drained = nodes.remove(&number).expect("it runs");
                 let status = drained.ends_within(PATIENCE);
                 assert_eq!(status.code(), Some(0), "n{number} ended with {status}");
@@ -255,4 +257,53 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     });
     load.check();
     println!("{:?}", load.done.lock().expect("nobody panics"));
+}
+
+/// Drains a node under a function that runs until its time is over: how the call ended, and what the command said.
+fn drain_under_a_call(deadline: Duration, wait: &str) -> (Error, serde_json::Value, String) {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let url = broker.ready.clone();
+    let first = node(1, &url);
+    let pool = connect(&url, TransportChoice::Tcp, Protection::None);
+    let file = pool.create("round", FileClass::Pinned, CreateOptions::default()).expect("created");
+    // A list of one node, which is followed by itself.
+    file.write_at(0, &[0; 4096]).expect("a write");
+    pool.publish("round", false).expect("published");
+    let _second = node(2, &url);
+    let told = std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            let caller =
+                pool.open("round").expect("opened").caller(CallerOptions::default()).expect("a caller");
+            let args = [0, u64::MAX, 0].map(u64::to_le_bytes).concat();
+            let options = CallOptions { place: Place::Ship, deadline, ..CallOptions::default() };
+            caller.call(&Function::resident("walk").expect("a name"), &args, options)
+        });
+        let begun = Instant::now();
+        let running = || pool.running_calls("n1").expect("it tells").calls.to_vec();
+        while !running().iter().any(|call| *call.function == *"walk") {
+            assert!(begun.elapsed() < PATIENCE, "the function begins: {:?}", running());
+        }
+        let (figures, said) = drain(&url, "n1", &["--calls", wait]);
+        let error = call.join().expect("no panic").expect_err("it never ends by itself");
+        (error, figures, said)
+    });
+    assert!(first.ends_within(PATIENCE).success());
+    told
+}
+
+#[test]
+fn drain_waits_for_calls_of_functions_that_end_in_time() {
+    let (error, figures, said) = drain_under_a_call(Duration::from_secs(3), "60s");
+    assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
+    assert!(error.to_string().contains("node n1"), "it was left alone: {error}");
+    assert_eq!(figures["ended_calls"], serde_json::json!([]), "{said}");
+}
+
+#[test]
+fn drain_names_the_calls_that_it_ends_and_they_are_made_again_elsewhere() {
+    let (error, figures, said) = drain_under_a_call(Duration::from_secs(6), "500ms");
+    assert_eq!(figures["ended_calls"][0]["function"], "walk", "{figures}");
+    assert!(said.contains("ends 1 call of functions (walk of client "), "{said}");
+    assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
+    assert!(error.to_string().contains("node n2"), "it was made again: {error}");
 }

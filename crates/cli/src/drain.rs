@@ -1,22 +1,22 @@
 //! `farpool drain`: empties a node while the pool goes on.
 //!
 //! The broker says so to the node; sessions hear it with their renewals and move what they have there. What
-//! belongs to names is moved from here. This command asks, moves, watches, and can be run again at any time:
-//! a node that was told to drain stays so without it.
+//! belongs to names is moved from here. A function that runs over a file loses its window when the file is moved, so calls
+//! are waited for first. This command asks, waits, moves, watches, and can be run again at any time: a node that was told
+//! to drain stays so without it.
 
 use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, reach, table, units};
-use farpool::{NodeStatus, Pool, PoolOptions};
+use farpool::{NodeStatus, Pool, PoolOptions, RunningCall};
 use farpool_transport::{LinkError, Machine, Reach, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Empty a node: its holders move away, and its process ends once nothing is left.
@@ -32,11 +32,14 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_running: bool,
     /// Take it back into use instead
-    #[arg(long, conflicts_with_all = ["keep_running", "timeout"])]
+    #[arg(long, conflicts_with_all = ["keep_running", "timeout", "calls"])]
     cancel: bool,
     /// Give up waiting after this; the node stays draining
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10m")]
     timeout: u32,
+    /// Wait so long for calls of functions that run there already; then its files are moved, which ends these calls
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "30s")]
+    calls: u32,
     /// For machines: one JSON object at the end
     #[arg(long)]
     json: bool,
@@ -50,6 +53,10 @@ const BROKER_PATIENCE_MS: u64 = 5_000;
 const LOOK: Duration = Duration::from_millis(100);
 /// Files that are left behind, or are published there still, are moved again after this.
 const MOVE_AGAIN: Duration = Duration::from_millis(500);
+/// Time between two words of what is waited for, where no bar shows it.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+/// Calls that are named in one line.
+const CALLS_NAMED: usize = 8;
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let name = Name::new(args.node.clone()).map_err(|error| {
@@ -155,6 +162,28 @@ impl Held {
     }
 }
 
+/// Names calls of functions, such as `2 calls (walk of client 00ff for 12 s, sum of tenant a for 3 s)`.
+fn calls_shown(calls: &[RunningCall]) -> String {
+    let one = |call: &RunningCall| {
+        format!("{} of {} for {} s", call.function, call.caller, call.running_ms / 1_000)
+    };
+    let mut names: Vec<String> = calls.iter().take(CALLS_NAMED).map(one).collect();
+    if calls.len() > CALLS_NAMED {
+        names.push(format!("and {} more", calls.len() - CALLS_NAMED));
+    }
+    let plural = if calls.len() == 1 { "" } else { "s" };
+    format!("{} call{plural} of functions ({})", calls.len(), names.join(", "))
+}
+
+/// The file that a mover is at, and how far it is.
+#[derive(Default)]
+struct Moving {
+    /// Name of the file.
+    file: String,
+    /// Bytes of the try that is under way.
+    bytes: u64,
+}
+
 /// Moves published files, beside whoever watches. It is not waited for when the time is over: what was being
 /// moved stays where it was.
 struct Mover {
@@ -165,16 +194,15 @@ struct Mover {
     /// What the last try failed of.
     failure: Option<farpool::Error>,
     moved_bytes: u64,
-    /// Of the try that is under way.
-    moving_bytes: Arc<AtomicU64>,
+    moving: Arc<Mutex<Moving>>,
 }
 
 impl Mover {
     fn start(pool: &Pool, node: &str) -> Result<Mover, Failure> {
         let (go, ordered) = channel();
         let (finished, done) = channel();
-        let moving_bytes = Arc::new(AtomicU64::new(0));
-        let (pool, node, moving) = (pool.clone(), node.to_owned(), Arc::clone(&moving_bytes));
+        let moving = Arc::new(Mutex::new(Moving::default()));
+        let (pool, node, told) = (pool.clone(), node.to_owned(), Arc::clone(&moving));
         std::thread::Builder::new()
             .name("farpool-mover".into())
             .spawn(move || {
@@ -185,7 +213,7 @@ impl Mover {
                             (file, before) = (name.to_owned(), before + of_file);
                         }
                         of_file = bytes;
-                        moving.store(before + of_file, Ordering::Relaxed);
+                        *locked(&told) = Moving { file: name.to_owned(), bytes: before + of_file };
                     });
                     if finished.send(moved).is_err() {
                         return;
@@ -194,7 +222,7 @@ impl Mover {
             })
             .map_err(Failure::failed)?;
         let idle_since = Instant::now() - MOVE_AGAIN;
-        Ok(Mover { go, done, is_moving: false, idle_since, failure: None, moved_bytes: 0, moving_bytes })
+        Ok(Mover { go, done, is_moving: false, idle_since, failure: None, moved_bytes: 0, moving })
     }
 
     /// Begins if there is something to move, and takes note of what ended.
@@ -202,7 +230,7 @@ impl Mover {
         while let Ok(result) = self.done.try_recv() {
             self.is_moving = false;
             self.idle_since = Instant::now();
-            self.moving_bytes.store(0, Ordering::Relaxed);
+            *locked(&self.moving) = Moving::default();
             match result {
                 Ok(bytes) => (self.failure, self.moved_bytes) = (None, self.moved_bytes + bytes),
                 Err(error) => self.failure = Some(error),
@@ -214,8 +242,12 @@ impl Mover {
     }
 
     fn moved_bytes(&self) -> u64 {
-        self.moved_bytes + self.moving_bytes.load(Ordering::Relaxed)
+        self.moved_bytes + locked(&self.moving).bytes
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A node on its way to being empty.
@@ -234,8 +266,13 @@ struct Drain<'a> {
     at_first: Held,
     now: Held,
     mover: Mover,
+    /// Calls that are waited for: those that had begun when the node was told. Nothing once files may be moved.
+    calls: Option<Vec<RunningCall>>,
+    /// Calls that were not waited for any longer.
+    ended_calls: Vec<RunningCall>,
     bar: ProgressBar,
     begun: Instant,
+    said: Instant,
 }
 
 impl<'a> Drain<'a> {
@@ -268,8 +305,11 @@ impl<'a> Drain<'a> {
             at_first,
             now: at_first,
             mover,
+            calls: Some(Vec::new()),
+            ended_calls: Vec::new(),
             bar,
             begun: Instant::now(),
+            said: Instant::now(),
         })
     }
 
@@ -282,6 +322,10 @@ impl<'a> Drain<'a> {
             }
             if self.begun.elapsed() >= timeout {
                 return self.give_up();
+            }
+            if self.bar.is_hidden() && self.said.elapsed() >= SAY_EVERY {
+                self.said = Instant::now();
+                self.say(&format!("waits for {}", self.waits_for()));
             }
             // Nothing of this process rings when another one moves.
             std::thread::park_timeout(LOOK);
@@ -317,11 +361,12 @@ impl<'a> Drain<'a> {
         self.term = report.term;
         self.silent_ms = (!node.alive).then_some(node.heard_ms_ago);
         self.now = Held::of(node);
-        self.mover.look(self.now.named > 0);
+        self.look_at_calls();
+        self.mover.look(self.now.named > 0 && self.calls.is_none());
         let left = self.now.bytes();
         self.bar.set_length(self.bar.length().unwrap_or(0).max(left));
         self.bar.set_position(self.bar.length().unwrap_or(0) - left);
-        self.bar.set_message(format!("left: {}", self.now.shown()));
+        self.bar.set_message(format!("left: {}", self.waits_for()));
         // Before it has heard of it, it may still turn a promise into a lease.
         let is_over = left == 0 && (self.has_heard || !node.alive) && !self.mover.is_moving;
         Ok(match (is_over, self.order.stop, node.alive) {
@@ -331,7 +376,62 @@ impl<'a> Drain<'a> {
         })
     }
 
+    /// Looks which of the calls still run that had begun when the node was told, and stops waiting for them in time.
+    fn look_at_calls(&mut self) {
+        if self.calls.is_none() {
+            return;
+        }
+        let since_told_ms = self.begun.elapsed().as_millis() as u64;
+        // A node that does not tell, as those of former releases, has none that could be waited for.
+        let mut calls =
+            self.pool.running_calls(&self.args.node).map_or(Vec::new(), |told| told.calls.to_vec());
+        calls.retain(|call| call.running_ms >= since_told_ms);
+        if !calls.is_empty() && since_told_ms < self.args.calls.into() {
+            self.calls = Some(calls);
+            return;
+        }
+        self.calls = None;
+        if !calls.is_empty() {
+            self.say(&format!("ends {}, and moves the files they run over", calls_shown(&calls)));
+            self.ended_calls = calls;
+        }
+    }
+
+    fn waits_for(&self) -> String {
+        let mut shown = String::new();
+        if let Some(calls) = self.calls.as_ref().filter(|calls| !calls.is_empty()) {
+            shown.push_str(&calls_shown(calls));
+            shown.push_str(", ");
+        }
+        shown.push_str(&self.now.shown());
+        let moving = locked(&self.mover.moving);
+        if !moving.file.is_empty() {
+            shown.push_str(&format!("; file {:?} is moved", moving.file));
+        }
+        drop(moving);
+        if let Some(ms) = self.silent_ms {
+            shown.push_str(&format!("; it has not been heard of for {} s", ms / 1_000));
+        }
+        if let Some(error) = &self.mover.failure {
+            shown.push_str(&format!("; moving files failed and is tried again: {error}"));
+        }
+        shown
+    }
+
+    /// Tells whoever watches, above the bar if there is one.
+    fn say(&self, what: &str) {
+        let line = format!("farpool drain: node {}: {what}", self.args.node);
+        self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
+    }
+
     fn figures(&self, state: &str) -> serde_json::Value {
+        let calls = |calls: &[RunningCall]| -> Vec<serde_json::Value> {
+            let one = |call: &RunningCall| {
+                let RunningCall { function, caller, running_ms } = call;
+                json!({ "function": **function, "caller": **caller, "running_ms": running_ms })
+            };
+            calls.iter().map(one).collect()
+        };
         json!({
             "state": state,
             "leased_bytes_at_first": self.at_first.leased,
@@ -340,6 +440,8 @@ impl<'a> Drain<'a> {
             "leased_bytes": self.now.leased,
             "named_bytes": self.now.named,
             "sessions": self.now.sessions,
+            "running_calls": calls(self.calls.as_deref().unwrap_or_default()),
+            "ended_calls": calls(&self.ended_calls),
             "took_ms": self.begun.elapsed().as_millis() as u64,
         })
     }
@@ -363,19 +465,12 @@ impl<'a> Drain<'a> {
         if self.args.json {
             finish(self.args, "", self.figures("draining"))?;
         }
-        let mut why = String::new();
-        if let Some(ms) = self.silent_ms {
-            why.push_str(&format!("; it has not been heard of for {} s", ms / 1000));
-        }
-        if let Some(error) = &self.mover.failure {
-            why.push_str(&format!("; moving files failed: {error}"));
-        }
         Err(Failure::Refused(format!(
-            "node {} still holds {} after {:.0} s{why}. It stays draining: run this again to wait on, or with \
+            "node {} is not empty after {:.0} s: there are {}. It stays draining: run this again to wait on, or with \
              --cancel to take it back into use",
             self.args.node,
-            self.now.shown(),
-            self.begun.elapsed().as_secs_f64()
+            self.begun.elapsed().as_secs_f64(),
+            self.waits_for()
         )))
     }
 }

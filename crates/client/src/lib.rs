@@ -56,7 +56,7 @@ pub use farpool_operators as operators;
 pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
-pub use farpool_wire::control::{NodeStatus, StatusReport};
+pub use farpool_wire::control::{NodeStatus, RunningCall, RunningCalls, StatusReport};
 pub use file::{FarFile, ReadRange, WriteRange};
 pub use function::Function;
 pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, TransportChoice};

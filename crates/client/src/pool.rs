@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::leasing::Patience;
+use crate::node_links::Repeat;
 use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::{Rebuilder, sealed_map};
@@ -10,8 +11,10 @@ use crate::session::{Session, answer_of, locked};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Brokers, Host, Machine, Reach, Task};
-use farpool_wire::control::{ByName, ListNames, NameInfo, Rename, StatusReport};
+use farpool_transport::{Brokers, Host, Link, Machine, Reach, Task};
+use farpool_wire::control::{
+    ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
+};
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
 use std::collections::BTreeMap;
@@ -215,15 +218,28 @@ impl Pool {
         locked(&self.inner.session.rebuilders).push(rebuilder);
     }
 
+    fn node_called(&self, name: &str) -> Result<NodeInfo, Error> {
+        let node =
+            self.status()?.nodes.iter().find(|node| &*node.info.name == name).map(|node| node.info.clone());
+        node.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no node {name:?} in the pool")))
+    }
+
+    /// Asks a node which calls of functions have not ended there. Whoever is not the administrator is told of its own.
+    pub fn running_calls(&self, node: &str) -> Result<RunningCalls, Error> {
+        self.inner.check()?;
+        let session = &self.inner.session;
+        let links = session.links(&self.node_called(node)?)?;
+        let deadline = session.deadline(session.options.request_timeout_ms);
+        let ask = |link: &mut dyn Link| link.call(&Request::RunningCalls(Done {}), deadline);
+        answer_of!(links.converse(deadline, Repeat::Harmless, ask)?, RunningCalls)
+    }
+
     /// Moves the published files off a node, which they leave under their names: what an administrator does
     /// before it stops. Called with the name of each file and the bytes moved of it so far. How many bytes were
     /// moved in all.
     pub fn evacuate(&self, node: &str, mut progress: impl FnMut(&str, u64)) -> Result<u64, Error> {
         self.inner.check()?;
-        let status = self.status()?;
-        let Some(from) = status.nodes.iter().find(|status| &*status.info.name == node) else {
-            return Err(Error::new(ErrorKind::NotFound, format!("no node {node:?} in the pool")));
-        };
+        let from = self.node_called(node)?;
         let mut bytes = 0;
         for info in self.names("")? {
             let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +248,7 @@ impl Pool {
                 of_file += count;
                 progress(&info.name, of_file);
             };
-            let result = self.inner.session.move_file(&info, &from.info, number, moved);
+            let result = self.inner.session.move_file(&info, &from, number, moved);
             match result {
                 Ok(moved) => bytes += moved,
                 // Somebody dropped it meanwhile, or it was lost before.

@@ -18,5 +18,5 @@ mod standard;
 pub mod status;
 
 pub use resident::{Resident, ResidentCall, Stopped};
-pub use sandboxes::{Owner, SandboxOptions, Sandboxes};
+pub use sandboxes::{Owner, Running, SandboxOptions, Sandboxes};
 pub use standard::standard;

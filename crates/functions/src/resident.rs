@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A caller that does not take its reply for this long is cut off.
 const SEND_PATIENCE_MS: u64 = 30_000;
@@ -223,18 +224,48 @@ fn answer(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Resu
     lane.reply(to, Ok(reply), now.plus_ms(SEND_PATIENCE_MS))
 }
 
+/// A call on a lane of resident functions, as others see it.
+#[derive(Debug, Default)]
+pub struct ResidentNow {
+    /// Time when it began, in nanoseconds; 0 while there is none.
+    begun_ns: AtomicU64,
+    /// Index of its function.
+    function: AtomicUsize,
+}
+
+impl ResidentNow {
+    /// Returns the index of the function that is called, and when the call began.
+    pub fn call(&self) -> Option<(usize, MonoNs)> {
+        match self.begun_ns.load(Ordering::Acquire) {
+            0 => None,
+            begun_ns => Some((self.function.load(Ordering::Relaxed), MonoNs(begun_ns))),
+        }
+    }
+
+    fn begin(&self, function: usize, begun: MonoNs) {
+        self.function.store(function, Ordering::Relaxed);
+        self.begun_ns.store(begun.0.max(1), Ordering::Release);
+    }
+
+    fn end(&self) {
+        self.begun_ns.store(0, Ordering::Release);
+    }
+}
+
 /// A lane on which resident functions are called. Goes on, on the thread that hands the connection over, until it ends.
 pub struct ResidentLane {
     /// Those there are.
     pub functions: Arc<[Arc<dyn Resident>]>,
     /// Its window.
     pub window: ResidentWindow,
+    /// Shows others what is called.
+    pub now: Arc<ResidentNow>,
 }
 
 impl Successor for ResidentLane {
     fn take(self: Box<Self>, connection: HandedOver) -> io::Result<()> {
         let mut lane = Lane::over(connection.resume()?);
-        let mut used: Vec<Arc<dyn Resident>> = Vec::new();
+        let mut used: Vec<usize> = Vec::new();
         let mut columns = Vec::new();
         let mut output = Vec::new();
         while let Some((header, request)) = lane.take_request()? {
@@ -251,10 +282,14 @@ impl Successor for ResidentLane {
                 Request::NextOutput(next) => {
                     Ok(Reply::NextOutput(OutputPiece { output: piece(&output, next.from) }))
                 }
-                Request::CallFunction(call) => match used.get(call.number as usize).cloned() {
-                    Some(function) => {
+                Request::CallFunction(call) => match used.get(call.number as usize) {
+                    Some(index) => {
                         let begun = clock::now();
-                        match self.call(&mut lane, header, &*function, call, &columns, begun) {
+                        self.now.begin(*index, begun);
+                        let called =
+                            self.call(&mut lane, header, &*self.functions[*index], call, &columns, begun);
+                        self.now.end();
+                        match called {
                             Some((to, called, bytes)) => {
                                 output = bytes;
                                 let ended = MonoNs(begun.0.saturating_add(called.ran_ns));
@@ -282,12 +317,12 @@ pub fn piece(output: &[u8], from: u64) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
 }
 
 impl ResidentLane {
-    fn find(&self, wanted: &UseFunction) -> Result<Arc<dyn Resident>, Refusal> {
+    fn find(&self, wanted: &UseFunction) -> Result<usize, Refusal> {
         if wanted.form != FunctionForm::Resident {
             return Err(Refusal::new(Code::NoFunctions, wanted.form as u64));
         }
-        let found = self.functions.iter().find(|function| *function.name() == *wanted.entry);
-        found.cloned().ok_or(Refusal::new(Code::NoSuchFunction, 0))
+        let found = self.functions.iter().position(|function| *function.name() == *wanted.entry);
+        found.ok_or(Refusal::new(Code::NoSuchFunction, 0))
     }
 
     /// Runs a function: what to answer to what, and the output. Nothing if the caller has left.

@@ -114,6 +114,17 @@ pub struct Owner {
     pub tenant: String,
 }
 
+/// A call that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The name of its function, as far as it is known.
+    pub function: String,
+    /// Whose it is: see [`Owner::caller`].
+    pub caller: String,
+    /// When it began.
+    pub since: MonoNs,
+}
+
 /// A process, and whose it is.
 #[derive(Clone)]
 struct Assigned {
@@ -180,6 +191,19 @@ impl Sandboxes {
         let process = shared.process(owner)?;
         let slot = process.reserve()?;
         Ok(Box::new(Reserved { shared: Arc::clone(shared), process, slot, window: Some(window) }))
+    }
+
+    /// Returns the calls that have not ended.
+    pub fn running(&self) -> Vec<Running> {
+        let assigned = locked(&self.shared.processes).assigned.clone();
+        let calls = |one: &Assigned| -> Vec<Running> {
+            let call = |slot| {
+                let (function, since) = one.process.status.call(slot)?;
+                Some(Running { function, caller: one.owner.caller.clone(), since })
+            };
+            (0..LANES_MAX).filter_map(call).collect()
+        };
+        assigned.iter().flat_map(calls).collect()
     }
 }
 

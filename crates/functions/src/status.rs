@@ -4,6 +4,7 @@
 //! The sandbox writes, and may write anything: the node believes it about the sandbox's own calls only.
 #![allow(unsafe_code)]
 
+use farpool_wire::MonoNs;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
@@ -14,6 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const LANES_MAX: usize = 64;
 /// Words of a lane: a cache line.
 const LANE_WORDS: usize = 8;
+/// Of a lane's words, the one that says when its call began, and those with the name of its function.
+const BEGUN_AT: usize = 4;
+const NAME_AT: usize = 5;
+const NAME_WORDS: usize = 3;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
 
 /// What a lane is doing.
@@ -105,6 +110,30 @@ impl Status {
         self.word(lane, 0).store(state, Ordering::Release);
     }
 
+    /// Notes that a call of the function of this name begins on a lane; it is over when what is returned is dropped.
+    pub fn under_way(&self, lane: usize, function: &str, begun: MonoNs) -> UnderWay<'_> {
+        let mut name = [0; NAME_WORDS * 8];
+        let count = function.floor_char_boundary(name.len());
+        name[..count].copy_from_slice(&function.as_bytes()[..count]);
+        for (word, bytes) in name.as_chunks::<8>().0.iter().enumerate() {
+            self.word(lane, NAME_AT + word).store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.word(lane, BEGUN_AT).store(begun.0.max(1), Ordering::Release);
+        UnderWay { status: self, lane }
+    }
+
+    /// Returns the name of the function whose call is under way on a lane, cut to 24 bytes, and when it began. The other process
+    /// may have written anything.
+    pub fn call(&self, lane: usize) -> Option<(String, MonoNs)> {
+        let begun = self.word(lane, BEGUN_AT).load(Ordering::Acquire);
+        if begun == 0 || self.doing(lane) == Doing::Ended {
+            return None;
+        }
+        let words = (0..NAME_WORDS).map(|word| self.word(lane, NAME_AT + word).load(Ordering::Relaxed));
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
+        Some((String::from_utf8_lossy(&bytes).into_owned(), MonoNs(begun)))
+    }
+
     /// What a lane does. Words of two calls may be mixed: to be looked at again before anything follows from it, or
     /// once the other process is gone.
     pub fn doing(&self, lane: usize) -> Doing {
@@ -125,6 +154,19 @@ impl Status {
     }
 }
 
+/// A call that a lane tells of until this is dropped.
+#[derive(Debug)]
+pub struct UnderWay<'s> {
+    status: &'s Status,
+    lane: usize,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.status.word(self.lane, BEGUN_AT).store(0, Ordering::Release);
+    }
+}
+
 impl Drop for Status {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly what `of` mapped; nothing borrows from it.
@@ -135,6 +177,18 @@ impl Drop for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_and_beginning_of_a_call_are_seen_while_it_is_under_way() {
+        let ours = Status::new().unwrap();
+        let theirs = Status::of(ours.file().try_clone_to_owned().unwrap()).unwrap();
+        theirs.set(3, Doing::Waiting);
+        let call = theirs.under_way(3, "größer_als_vierundzwanzig_bytes", MonoNs(7));
+        assert_eq!(ours.call(3), Some(("größer_als_vierundzwan".to_owned(), MonoNs(7))));
+        assert_eq!(ours.call(4), None);
+        drop(call);
+        assert_eq!(ours.call(3), None);
+    }
 
     #[test]
     fn both_sides_see_what_a_lane_does() {

@@ -9,22 +9,24 @@ use crate::memory::{Inside, Memory};
 use crate::options::FunctionOptions;
 use crate::service::NodeService;
 use farpool_functions::abi::Part;
-use farpool_functions::resident::{Reach, ResidentLane, ResidentWindow, Sealed};
+use farpool_functions::resident::{Reach, ResidentLane, ResidentNow, ResidentWindow, Sealed};
 use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
-use farpool_functions::{Owner, Resident, SandboxOptions, Sandboxes};
+use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
 use farpool_region::{RegionError, SharedAccess};
-use farpool_transport::{Mappable, Peer, Successor};
-use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane};
+use farpool_transport::{Identity, Mappable, Peer, Successor, clock};
+use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, RunningCall, RunningCalls};
 use farpool_wire::data::Span;
-use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, WINDOW_BYTES_MAX};
-use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex, TENANT_LOCAL};
+use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
+use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The functions that a node runs.
 pub(crate) struct Functions {
     resident: Arc<[Arc<dyn Resident>]>,
+    /// Lanes of resident functions, and who calls on each.
+    lanes: Mutex<Vec<(String, Weak<ResidentNow>)>>,
     sandboxes: Option<Sandboxes>,
 }
 
@@ -32,13 +34,39 @@ impl Functions {
     /// Those of the options; starts what runs shipped ones.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
         let start = |options: SandboxOptions| Sandboxes::start(options);
-        Ok(Functions { resident: options.resident, sandboxes: options.sandboxes.map(start).transpose()? })
+        let sandboxes = options.sandboxes.map(start).transpose()?;
+        Ok(Functions { resident: options.resident, lanes: Mutex::default(), sandboxes })
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<(String, Weak<ResidentNow>)>> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|(_, lane)| lane.strong_count() > 0);
+        lanes
+    }
+
+    /// Notes a lane of resident functions; it tells what is called.
+    fn lane_of(&self, caller: String) -> Arc<ResidentNow> {
+        let now = Arc::new(ResidentNow::default());
+        self.lanes().push((caller, Arc::downgrade(&now)));
+        now
+    }
+
+    /// Returns the calls that have not ended.
+    fn running(&self) -> Vec<Running> {
+        let mut running = self.sandboxes.as_ref().map_or(Vec::new(), Sandboxes::running);
+        let resident = |(caller, lane): &(String, Weak<ResidentNow>)| {
+            let (index, since) = lane.upgrade()?.call()?;
+            let function = self.resident.get(index)?.name().to_owned();
+            Some(Running { function, caller: caller.clone(), since })
+        };
+        running.extend(self.lanes().iter().filter_map(resident));
+        running
     }
 }
 
 impl Default for Functions {
     fn default() -> Functions {
-        Functions { resident: FunctionOptions::default().resident, sandboxes: None }
+        Functions { resident: FunctionOptions::default().resident, lanes: Mutex::default(), sandboxes: None }
     }
 }
 
@@ -67,7 +95,7 @@ impl<M: Memory> NodeService<M> {
         }
         let rights = self.rights(&open.parts)?;
         let (heap_bytes, successor) = if open.resident {
-            (0, self.resident_lane(open, rights)?)
+            (0, self.resident_lane(peer, open, rights)?)
         } else {
             let Some(sandboxes) = &self.functions.sandboxes else {
                 return Err(Refusal::new(Code::NoFunctions, FunctionForm::Wasm as u64));
@@ -137,6 +165,7 @@ impl<M: Memory> NodeService<M> {
 
     fn resident_lane(
         &self,
+        peer: &Peer,
         open: &OpenLane,
         rights: BTreeMap<RegionIndex, Right>,
     ) -> Result<Box<dyn Successor>, Refusal> {
@@ -168,8 +197,32 @@ impl<M: Memory> NodeService<M> {
         };
         let OpenLane { window_bytes: bytes, output_bytes, .. } = *open;
         let window = ResidentWindow { bytes, output_bytes, parts, is_current: Box::new(is_current) };
-        Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window }))
+        let now = self.functions.lane_of(owner(peer).caller);
+        Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window, now }))
     }
+
+    /// Tells which calls have not ended. Whoever is not the administrator is told of its own.
+    pub(crate) fn running_calls(&self, peer: &Peer) -> RunningCalls {
+        let asker = owner(peer).caller;
+        let sees_all = matches!(peer.identity, None | Some(Identity::Admin));
+        let mut running = self.functions.running();
+        running.retain(|call| sees_all || call.caller == asker);
+        running.sort_by_key(|call| call.since);
+        let now = clock::now();
+        let shown = |call: &Running| {
+            let (function, caller) = (name_of(&call.function)?, name_of(&call.caller)?);
+            let running_ms = now.0.saturating_sub(call.since.0) / 1_000_000;
+            Some(RunningCall { function, caller, running_ms })
+        };
+        let calls = running.iter().take(RUNNING_CALLS_MAX).filter_map(shown).collect();
+        RunningCalls { count: running.len() as u32, calls: List::new(calls).unwrap_or_default() }
+    }
+}
+
+/// Makes a name of what may be anything, as what a sandbox process says may.
+fn name_of(text: &str) -> Option<Name> {
+    let shown: String = text.chars().filter(|letter| !letter.is_control()).take(NAME_BYTES_MAX / 4).collect();
+    Name::new(if shown.is_empty() { "unnamed".to_owned() } else { shown }).ok()
 }
 
 /// Whose a peer's functions are: of who it is, or, on this machine, of the process it says, all of which are one tenant.

@@ -575,6 +575,7 @@ impl<M: Memory> Service for NodeService<M> {
             Request::CloseScan(close) => self.close_scan(close.scan),
             Request::PutLookup(put) => self.put_lookup(peer, put),
             Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
+            Request::RunningCalls(_) => Ok(Reply::RunningCalls(self.running_calls(peer))),
             other => self.control(tenant_of(peer).as_ref(), other),
         }
     }

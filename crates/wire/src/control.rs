@@ -624,4 +624,5 @@ messages! {
     CallFunction(CallFunction) -> Called,
     NextOutput(NextOutput) -> OutputPiece,
     Supply(Supply) -> Called,
+    RunningCalls(Done) -> RunningCalls,
 }

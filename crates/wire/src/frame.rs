@@ -102,6 +102,8 @@ opcodes! {
     NextOutput = 101,
     /// On a lane: bytes that the running function wants.
     Supply = 102,
+    /// Anybody to node: which calls of functions run there.
+    RunningCalls = 103,
 }
 
 /// A decoded frame header.

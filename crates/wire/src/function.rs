@@ -272,6 +272,28 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A call of a function that has not ended.
+    RunningCall {
+        /// The name of the function's entry, which may be cut, or that of a resident function.
+        function: Name,
+        /// The identity that called it, or, without certificates, the client's number.
+        caller: Name,
+        /// Milliseconds since it began.
+        running_ms: u64,
+    }
+}
+
+wire_struct! {
+    /// Calls of functions that have not ended at a node.
+    RunningCalls {
+        /// Number of them.
+        count: u32,
+        /// Those that have run longest, the longest first.
+        calls: List<RunningCall, RUNNING_CALLS_MAX>,
+    }
+}
+
 /// Why bytes are no function that can be used: the detail of [`crate::Code::BadFunction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]

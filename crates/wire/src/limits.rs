@@ -91,6 +91,8 @@ pub const FUNCTION_OUTPUT_PIECE_BYTES: usize = 1 << 20;
 pub const FUNCTION_PIECE_BYTES: usize = 64 << 10;
 /// Calls inside one another that are told of a fault.
 pub const FUNCTION_FRAMES_MAX: usize = 16;
+/// Calls that a node tells of when it is asked which run.
+pub const RUNNING_CALLS_MAX: usize = 64;
 
 /// Bytes of a name (file, node, host label, client label).
 pub const NAME_BYTES_MAX: usize = 255;

@@ -75,6 +75,8 @@ struct Serving<'p> {
     process: &'p Process,
     watched: Arc<Watched>,
     functions: Vec<Function>,
+    /// Their entries.
+    names: Vec<String>,
     /// Calls so far.
     calls: u64,
     /// What the last call left that no other is to find, and of which function: renewed once the answer has gone.
@@ -115,6 +117,7 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
         process,
         watched: Arc::clone(&watched),
         functions: Vec::new(),
+        names: Vec::new(),
         calls: 0,
         left: None,
         spare: Vec::new(),
@@ -197,18 +200,20 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn numbered(&mut self, function: Function) -> Result<FunctionUsed, Refusal> {
+    fn numbered(&mut self, entry: &str, function: Function) -> Result<FunctionUsed, Refusal> {
         if self.functions.len() >= FUNCTIONS_MAX {
             return Err(Refusal::new(Code::LimitReached, FUNCTIONS_MAX as u64));
         }
         self.functions.push(function);
+        self.names.push(entry.to_owned());
         Ok(FunctionUsed { number: self.functions.len() as u32 - 1 })
     }
 
     fn module(&mut self, compiled: Compiled, entry: &str) -> Result<FunctionUsed, Refusal> {
         check_entry(&compiled, entry).map_err(bad)?;
-        let entry = compiled.instances.module().get_export_index(entry).ok_or(bad(FunctionFault::NoEntry))?;
-        self.numbered(Function::Module { compiled, entry, warm: None })
+        let export =
+            compiled.instances.module().get_export_index(entry).ok_or(bad(FunctionFault::NoEntry))?;
+        self.numbered(entry, Function::Module { compiled, entry: export, warm: None })
     }
 
     fn use_function(&mut self, wanted: &UseFunction) -> Result<FunctionUsed, Refusal> {
@@ -220,7 +225,7 @@ impl Serving<'_> {
             }
             FunctionForm::Native => {
                 let entry = self.process.objects.entry(&wanted.digest, &wanted.entry).ok_or(unknown)?;
-                self.numbered(Function::Native(entry.map_err(bad)?))
+                self.numbered(&wanted.entry, Function::Native(entry.map_err(bad)?))
             }
             FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, wanted.form as u64)),
         }
@@ -242,7 +247,7 @@ impl Serving<'_> {
                 check_signature(&hash, put.signature.first(), &process.keys)?;
                 process.objects.load(&hash, &put.bytes).map_err(bad)?;
                 let entry = process.objects.entry(&hash, &put.entry).ok_or(bad(FunctionFault::NotLoaded))?;
-                self.numbered(Function::Native(entry.map_err(bad)?))
+                self.numbered(&put.entry, Function::Native(entry.map_err(bad)?))
             }
             FunctionForm::Resident => Err(Refusal::new(Code::NoFunctions, put.form as u64)),
         }
@@ -418,6 +423,8 @@ impl Serving<'_> {
         let status = &self.process.status;
         let (slot, watched) = (self.watched.slot, &self.watched);
         let begun = clock::now();
+        let name = self.names.get(call.number as usize).map_or("", String::as_str);
+        let _under_way = status.under_way(slot, name, begun);
         let until = Cell::new(begun.plus_ms(call.deadline_ms.into()));
         let asked = Cell::new(header);
         let begin = || {

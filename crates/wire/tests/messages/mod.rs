@@ -227,6 +227,8 @@ strategies! {
     next_output -> NextOutput { from: any::<u64>() }
     output_piece -> OutputPiece { output: payload() }
     supply -> Supply { at: any::<u64>(), bytes: bytes() }
+    running_call -> RunningCall { function: name(), caller: name(), running_ms: any::<u64>() }
+    running_calls -> RunningCalls { count: any::<u32>(), calls: list(running_call()) }
 }
 
 fn form() -> impl Strategy<Value = FunctionForm> {
@@ -284,4 +286,5 @@ conversations! {
     CallFunction: call_function, called;
     NextOutput: next_output, output_piece;
     Supply: supply, called;
+    RunningCalls: done, running_calls;
 }
