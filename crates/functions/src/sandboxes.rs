@@ -7,7 +7,7 @@
 
 use crate::abi::{digest, hex};
 use crate::setup::{LaneSetup, LaneWindow, Start};
-use crate::status::{Doing, LANES_MAX, Status};
+use crate::status::{Doing, LANES_MAX, REVOKED_NS, Status};
 use farpool_transport::{HandedOver, Lane, Successor, clock, waiting};
 use farpool_wire::control::{Called, FunctionFault, Outcome};
 use farpool_wire::frame::Header;
@@ -333,8 +333,8 @@ impl Process {
         }
     }
 
-    /// It has ended: tells those whose functions were running.
-    fn bury(&self) {
+    /// It has ended, or ends with its node: tells those whose functions were running how these ended.
+    fn bury(&self, ended: Outcome) {
         let mut state = locked(&self.state);
         let _ = state.child.kill();
         let signal = state.child.wait().ok().and_then(|status| status.signal()).unwrap_or(0) as u64;
@@ -342,12 +342,16 @@ impl Process {
         let killed_for = state.killed_for;
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
             let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
-            let Doing::Running { request_id, opcode, .. } = self.status.doing(slot) else { continue };
+            let Doing::Running { request_id, opcode, until_ns, .. } = self.status.doing(slot) else {
+                continue;
+            };
             let (outcome, detail) = match killed_for {
+                Some((of, _)) if of == slot && until_ns == REVOKED_NS => (Outcome::Revoked, 0),
                 Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),
                 // Ended for another's sake: its caller sees the connection end, and calls again.
                 Some(_) => continue,
-                None => (Outcome::Died, signal),
+                None if ended == Outcome::Died => (ended, signal),
+                None => (ended, 0),
             };
             // Whoever does not hear it sees the connection end.
             let _ = tell(connection, request_id, opcode, outcome, detail);
@@ -473,13 +477,14 @@ impl Shared {
             for (process, has_ended) in assigned.iter().zip(ended) {
                 if has_ended || !process.look(now) {
                     locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
-                    process.bury();
+                    process.bury(Outcome::Died);
                 }
             }
         }
         let Processes { assigned, spare, .. } = std::mem::take(&mut *locked(&self.processes));
-        assigned.iter().for_each(|one| one.process.bury());
-        spare.iter().for_each(Process::bury);
+        // The memory of windows goes with the node: a file that was moved has it elsewhere.
+        assigned.iter().for_each(|one| one.process.bury(Outcome::Revoked));
+        spare.iter().for_each(|process| process.bury(Outcome::Revoked));
     }
 }
 

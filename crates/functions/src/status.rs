@@ -15,11 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const LANES_MAX: usize = 64;
 /// Words of a lane: a cache line.
 const LANE_WORDS: usize = 8;
-/// Of a lane's words, the one that says when its call began, and those with the name of its function.
+/// Place among a lane's words of the time when its call began.
 const BEGUN_AT: usize = 4;
+/// Place among them of its function's name, and how many it takes.
 const NAME_AT: usize = 5;
 const NAME_WORDS: usize = 3;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
+
+/// Stands in place of the time until which a function may run when its caller has left.
+pub const LEFT_NS: u64 = 0;
+/// Stands there when memory of its window was taken back.
+pub const REVOKED_NS: u64 = 1;
 
 /// What a lane is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use crate::engines::Engines;
 use crate::fences::Fences;
 use crate::space::Layout;
-use farpool_functions::status::{Doing, Status};
+use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
 use farpool_transport::clock;
 use farpool_wire::control::Outcome;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -139,12 +139,17 @@ impl Lanes {
                 else {
                     continue;
                 };
-                if lane.looks_left() {
+                let over = if lane.looks_left() {
                     lane.has_left.store(true, Ordering::Relaxed);
-                    if lane.ends_process.load(Ordering::Relaxed) && until_ns > 0 {
-                        status
-                            .set(lane.slot, Doing::Running { request_id, opcode, until_ns: 0, deadline_ms });
-                    }
+                    LEFT_NS
+                } else if !lane.is_current() {
+                    REVOKED_NS
+                } else {
+                    continue;
+                };
+                if lane.ends_process.load(Ordering::Relaxed) && until_ns > REVOKED_NS {
+                    let running = Doing::Running { request_id, opcode, until_ns: over, deadline_ms };
+                    status.set(lane.slot, running);
                 }
             }
             engines.tick();

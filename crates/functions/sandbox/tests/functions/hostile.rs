@@ -353,6 +353,51 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
     }
 }
 
+/// Waits until a call runs at a node, does something then, and returns how the call ended.
+fn during_an_endless_call(calls: &Caller, pool: &farpool::Pool, ms: u64, then: impl FnOnce()) -> Error {
+    // It does not look at its window, and so does not see that it is gone.
+    let endless = Function::wasm(module(&body("(loop $on (br $on)) (i64.const 0)")), "f").unwrap();
+    std::thread::scope(|threads| {
+        let call = threads.spawn(|| calls.call(&endless, &[], options(ms)).unwrap_err());
+        let give_up = std::time::Instant::now() + Duration::from_secs(30);
+        let is_running = || pool.running_calls("n0").unwrap().calls.iter().any(|call| *call.function == *"f");
+        while !is_running() {
+            assert!(std::time::Instant::now() < give_up, "it begins");
+        }
+        then();
+        call.join().unwrap()
+    })
+}
+
+#[test]
+fn function_whose_file_is_moved_is_ended_and_called_again_where_the_file_is() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let calls = caller(&pool);
+    let mut other = None;
+    let error = during_an_endless_call(&calls, &pool, 5_000, || {
+        other = Some(running.start_another("n1"));
+        let begun = std::time::Instant::now();
+        while pool.evacuate("n0", |_, _| {}).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "there is room at the other node");
+        }
+        while pool.running_calls("n0").unwrap().count > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it ends where the file was");
+        }
+    });
+    assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(Outcome::Deadline), "{error}");
+    assert!(error.to_string().contains("n1"), "it was called again: {error}");
+}
+
+#[test]
+fn function_whose_node_ends_has_lost_its_window_and_has_not_died_of_itself() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let calls = caller(&pool);
+    let error = during_an_endless_call(&calls, &pool, 60_000, || drop(running));
+    assert_ne!(error.kind(), ErrorKind::Stopped, "{error}");
+}
+
 #[test]
 fn caller_that_leaves_ends_its_function_and_the_node_goes_on() {
     let running = Running::start(1, sandbox());

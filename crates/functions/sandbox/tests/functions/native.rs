@@ -12,6 +12,7 @@ use farpool::{Error, ErrorKind};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What goes wrong in machine code. Each entry is one way; `sum` does no harm.
 const SOURCE: &str = r#"
@@ -152,6 +153,27 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
     let mut read = vec![0; bytes.len()];
     file.read_at(0, &mut read).unwrap();
     assert!(read == bytes, "the file is what was published");
+}
+
+#[test]
+fn file_dropped_under_a_running_native_function_ends_it_by_name() {
+    let signer = Signer::new();
+    let running = Running::start(1, trusting(&signer));
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "words", &[7; 100_000]).caller(CallerOptions::default()).unwrap();
+    let endless = signer.sign(&built(), "loop");
+    let error = std::thread::scope(|threads| {
+        let call = threads.spawn(|| caller.call(&endless, &[], options(60_000)).unwrap_err());
+        let give_up = Instant::now() + Duration::from_secs(30);
+        let calls = || pool.running_calls("n0").unwrap().calls.to_vec();
+        while !calls().iter().any(|call| *call.function == *"loop") {
+            assert!(Instant::now() < give_up, "it begins: {:?}", calls());
+        }
+        pool.delete("words").unwrap();
+        call.join().unwrap()
+    });
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(pool.running_calls("n0").unwrap().count, 0);
 }
 
 #[test]

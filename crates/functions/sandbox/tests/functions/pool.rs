@@ -30,15 +30,7 @@ impl Running {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let store = Box::new(MemoryStore::default());
         let broker = Broker::start(loopback, &Default::default(), LeaseSettings::default(), store).unwrap();
-        let nodes = (0..count).map(|index| {
-            let name = Name::new(format!("n{index}")).unwrap();
-            let mut options = NodeOptions::new(name, bytes, broker.address().to_string());
-            options.region_bytes = 1 << 20;
-            options.functions.sandboxes = Some(sandbox.clone());
-            let node = Node::start(options).unwrap();
-            assert!(node.wait_joined(Duration::from_secs(10)));
-            node
-        });
+        let nodes = (0..count).map(|index| node(&format!("n{index}"), &broker, bytes, sandbox.clone()));
         Running { nodes: nodes.collect(), broker }
     }
 
@@ -49,12 +41,26 @@ impl Running {
         assert_eq!(self.nodes.len(), before - 1, "{name} is a node");
     }
 
+    /// One more node, which ends with what is returned.
+    pub fn start_another(&self, name: &str) -> Node {
+        node(name, &self.broker, 64 << 20, sandbox())
+    }
+
     /// A session over a transport.
     pub fn connect(&self, transport: TransportChoice) -> Pool {
         let sandbox = Some(sandbox().program);
         let options = PoolOptions { transport, sandbox, ..PoolOptions::default() };
         Pool::connect_with(&format!("farpool://{}", self.broker.address()), options).unwrap()
     }
+}
+
+fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Node {
+    let mut options = NodeOptions::new(Name::new(name).unwrap(), bytes, broker.address().to_string());
+    options.region_bytes = 1 << 20;
+    options.functions.sandboxes = Some(sandbox);
+    let node = Node::start(options).unwrap();
+    assert!(node.wait_joined(Duration::from_secs(10)));
+    node
 }
 
 /// Publishes bytes under a name.
