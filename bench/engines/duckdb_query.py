@@ -75,7 +75,7 @@ class Held:
         pass
 
     def status(self) -> dict:
-        return {"nodes": [{"host_label": "here", "donated_bytes": 64 << 30}]}
+        return {"nodes": [{"host_label": "here", "donated_bytes": 64 << 30, "away_bytes": 0}]}
 
 
 def written_bytes() -> int:

@@ -147,6 +147,8 @@ class NodeStatus(TypedDict):
     donated_bytes: int
     leased_bytes: int
     free_bytes: int
+    away_bytes: int
+    """Given back to its host, which needs the memory; not among those donated."""
 
 class NamedFileStatus(TypedDict):
     name: str

@@ -32,7 +32,6 @@ Never here: reading, writing or mending a copy. That is the client library's, fo
 from __future__ import annotations
 
 import io
-import os
 import threading
 import time
 import uuid
@@ -48,6 +47,7 @@ from farpool._farpool import _size_bytes
 from farpool._files import register_file
 from farpool._pushdown import Block, Pushdown, sql_pushdown
 from farpool._registered import register, unregister
+from farpool._room import Bound, wait_for_room
 from farpool._shipped import ship
 
 __all__ = [
@@ -65,11 +65,8 @@ __all__ = [
 
 _PREFIX = "farpool://"
 
-# Of what is free on the disk of local copies, DuckDB may fill this much: its own rule for spilling there.
-_DISK_SHARE = 0.9
-_NODES_SECONDS = 10.0
 # What is set beside the temporary directory.
-_BESIDE = ("max_temp_directory_size", "external_file_cache_spill")
+_BESIDE = (Bound.NAME, "external_file_cache_spill")
 # How DuckDB shows a bound that nobody has set, and does not read.
 _OF_THE_DISK = "% of available disk space"
 
@@ -103,6 +100,10 @@ def attach(
       `Pool.local_folder`. Not their sum, because the disk gets a copy of everything. What finds no room
       in the pool lies on the disk alone, and what finds none on the disk in the pool alone, unprotected.
 
+    Memory that nodes have given back to their hosts does not count. When they take it again, the bound grows within
+    seconds, unless `max_temp_directory_size` was set to something else meanwhile. If there is no memory at all for
+    10 s, this warns (RuntimeWarning), and queries that spill fail until there is some.
+
     `cache` also keeps there what DuckDB has read of remote files (s3://, https:// and so on) and has no room
     for any more, so that it need not be fetched again (DuckDB's `external_file_cache_spill`; blocks of 256 KiB
     and more, each of them a far file). DuckDB still asks the source whether a file has changed. It takes room from
@@ -127,11 +128,7 @@ def attach(
         raise farpool.InvalidError("this database has a Farpool file system already: attach it once, before it spills")
 
     fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}", protection)
-    if max_bytes is None:
-        # A broker that has just begun hears from its nodes within moments.
-        until = time.monotonic() + _NODES_SECONDS
-        while (max_bytes := _room_bytes(pool, fs.protection)) == 0 and time.monotonic() < until:
-            time.sleep(0.05)
+    room = wait_for_room(pool, fs.protection) if max_bytes is None else None
     with con.cursor() as cursor:
         fs._directory_before = _setting(cursor, "temp_directory")
         fs._settings_before = {name: _setting(cursor, name) for name in _BESIDE}
@@ -147,7 +144,10 @@ def attach(
         except duckdb.Error:
             con.unregister_filesystem(FarFileSystem.protocol)
             raise
-        _set(cursor, "max_temp_directory_size", f"{max_bytes}B")
+        if room is None:
+            _set(cursor, Bound.NAME, f"{max_bytes}B")
+        else:
+            fs._bound = Bound(con, fs, room)
         if cache:
             _set(cursor, "external_file_cache_spill", "true")
     _attached[fs.url] = fs
@@ -165,6 +165,8 @@ def detach(con: duckdb.DuckDBPyConnection) -> None:
         fs = _attached.pop(_setting(cursor, "temp_directory"), None)
         if fs is None:
             raise farpool.InvalidError("this database does not spill into far memory: attach was not called on it")
+        if fs._bound is not None:
+            fs._bound.leave()
         try:
             _set(cursor, "temp_directory", fs._directory_before)
             con.unregister_filesystem(FarFileSystem.protocol)
@@ -190,6 +192,7 @@ class FarFileSystem(AbstractFileSystem):
         self.directory = directory
         self.protection = _protection(pool, directory, protection)
         self.closed = False
+        self._bound: Bound | None = None
         self._directory_before = ""
         self._settings_before: dict[str, str] = {}
         self._directories = {directory.rpartition("/")[0]}
@@ -403,21 +406,6 @@ def _protection(pool: farpool.Pool, directory: str, asked: str | None) -> str:
         protection = file.protection
     pool.delete(file.name)
     return protection
-
-
-def _room_bytes(pool: farpool.Pool, protection: str) -> int:
-    """How much may be spilled under a protection; see `attach`."""
-    by_host: dict[str, int] = {}
-    for node in pool.status()["nodes"]:
-        host = node["host_label"]
-        by_host[host] = by_host.get(host, 0) + node["donated_bytes"]
-    donated_bytes = sum(by_host.values())
-    if protection == "mirror" and len(by_host) > 1:
-        return min(donated_bytes // 2, donated_bytes - max(by_host.values()))
-    if protection == "local":
-        disk = os.statvfs(pool.local_folder)
-        return max(donated_bytes, int(disk.f_bavail * disk.f_frsize * _DISK_SHARE))
-    return donated_bytes
 
 
 def _delete_file(pool: farpool.Pool, key: str, file: farpool.File) -> None:

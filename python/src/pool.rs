@@ -600,6 +600,7 @@ impl PyPool {
             entry.set_item("donated_bytes", donated)?;
             entry.set_item("leased_bytes", held)?;
             entry.set_item("free_bytes", size(counts.free))?;
+            entry.set_item("away_bytes", size(counts.away))?;
             nodes.append(entry)?;
         }
         let published = PyList::empty(py);

@@ -1,10 +1,12 @@
 """DuckDB spills into a pool: right answers, clear errors, and nothing left."""
 
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import pytest
+from conftest import wait_until
 from spilling import answer_in_memory, spilling_query
 
 import farpool
@@ -99,6 +101,33 @@ def test_max_size_bounds_the_spill(pool, con):
     with pytest.raises(duckdb.OutOfMemoryException, match="max_temp_directory_size"):
         con.execute(spilling_query(ROWS))
     assert con.execute("SELECT 42").fetchone() == (42,)
+
+
+def test_memory_that_nodes_have_given_back_is_told_of_and_used_once_it_comes_back(cluster, con):
+    # Found with hosts that were short of memory for a moment: the bound was 0 bytes from then on, without a word.
+    cluster.kill("node-2")
+    cluster.kill("node-1")
+    # No host has so much to spare.
+    cluster.start_node(1, "--reserve", "1024GiB")
+    with farpool.connect(cluster.url) as pool, duckdb.connect(config={"memory_limit": "100MB"}) as other:
+        wait_until(lambda: [node["donated_bytes"] for node in pool.status()["nodes"]] == [0], 10, "all of it is away")
+        assert pool.status()["nodes"][0]["away_bytes"] == 512 * MIB
+        with (
+            pytest.warns(RuntimeWarning, match="nodes donate 0 B, and 512 MiB are given back"),
+            ThreadPoolExecutor(2) as executor,
+        ):
+            list(executor.map(lambda one: farpool.duckdb.attach(one, pool, protection="none"), (con, other)))
+        with pytest.raises(duckdb.OutOfMemoryException, match="max_temp_directory_size"):
+            con.execute(spilling_query(ROWS))
+        other.execute("SET max_temp_directory_size = '7MiB'")
+        cluster.kill("node-1")
+        cluster.start_node(1)
+        bound = "SELECT current_setting('max_temp_directory_size')"
+        wait_until(lambda: con.execute(bound).fetchone() == ("512.0 MiB",), 10, "the bound has grown")
+        assert con.execute(spilling_query(ROWS)).fetchall() == answer_in_memory(ROWS)
+        wait_until(lambda: all(thread.name != "farpool-room" for thread in threading.enumerate()), 10, "no bound grows")
+        assert other.execute(bound).fetchone() == ("7.0 MiB",)
+        con.close()
 
 
 def test_a_pool_that_fills_up_in_the_middle_of_a_spill_ends_that_query_only(con):

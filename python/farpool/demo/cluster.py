@@ -77,12 +77,12 @@ class Cluster:
         """Stops one process where it is, as a host that hangs would; `go_on` lets it run again."""
         self._processes[name].send_signal(signal.SIGSTOP)
 
-    def start_node(self, number: int) -> None:
-        """Starts "node-1", "node-2", ... One that was killed comes back empty."""
+    def start_node(self, number: int, *arguments: str) -> None:
+        """Starts "node-1", "node-2", ... with further arguments. One that was killed comes back empty."""
         name = f"node-{number}"
         memory = str(self._node_memory_bytes)
         host = ["--host-label", f"host-{number}"] if self._hosts else []
-        self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host])
+        self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host, *arguments])
 
     def go_on(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGCONT)
