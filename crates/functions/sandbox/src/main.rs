@@ -11,6 +11,7 @@
 mod engines;
 mod faults;
 mod fences;
+mod filter;
 mod lane;
 mod lockdown;
 mod module;

@@ -69,20 +69,26 @@ FARPOOL_FUNCTION(spoil) {
 /// A shared object of these functions.
 fn built() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
-    let (source, object) = (folder.path().join("harm.c"), folder.path().join("harm.so"));
-    std::fs::write(&source, SOURCE).unwrap();
-    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../sdk/c");
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut command = Command::new(cc);
-    command.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-shared", "-I"]).arg(sdk).arg(&source);
-    assert!(command.arg("-o").arg(&object).status().unwrap().success());
+    let object = folder.path().join("harm.so");
+    compile(SOURCE, &["-fPIC", "-shared"], &object);
     std::fs::read(&object).unwrap()
 }
 
-struct Signer(Ed25519KeyPair);
+/// Compiles C that includes the header of functions.
+pub fn compile(source: &str, flags: &[&str], to: &Path) {
+    let file = to.with_extension("c");
+    std::fs::write(&file, source).unwrap();
+    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../sdk/c");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(cc);
+    command.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-I"]).arg(sdk).args(flags).arg(&file);
+    assert!(command.arg("-o").arg(to).arg("-ldl").status().unwrap().success());
+}
+
+pub struct Signer(Ed25519KeyPair);
 
 impl Signer {
-    fn new() -> Signer {
+    pub fn new() -> Signer {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Signer(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap())
     }
@@ -95,12 +101,12 @@ impl Signer {
         self.0.sign(&abi::signed_text(&abi::digest(object))).as_ref().try_into().unwrap()
     }
 
-    fn sign(&self, object: &[u8], entry: &str) -> Function {
+    pub fn sign(&self, object: &[u8], entry: &str) -> Function {
         Function::native(object.to_vec(), entry, self.key(), self.signature(object)).unwrap()
     }
 }
 
-fn trusting(signer: &Signer) -> SandboxOptions {
+pub fn trusting(signer: &Signer) -> SandboxOptions {
     SandboxOptions { keys: vec![signer.key()], ..sandbox() }
 }
 

@@ -1,0 +1,272 @@
+//! Ways out of the sandbox, tried by native code that its caller signed: each works outside, and none inside.
+//!
+//! The ways are in `escapes.c`, one entry for each. Every way is first run outside, on a victim of its own, which
+//! shows that it would work here; then as a function, on another victim, which must be what it was afterwards.
+
+use crate::hostile::options;
+use crate::native::{Signer, compile, trusting};
+use crate::pool::*;
+use farpool::TransportChoice::Shm;
+use farpool::function::CallerOptions;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+/// Every way, by the name of its entry.
+const WAYS: [&str; 78] = [
+    // Signals.
+    "kill_process",
+    "kill_thread",
+    "kill_thread_of_group",
+    "queue_signal",
+    "queue_signal_to_thread",
+    "signal_by_pidfd",
+    "signal_by_socket",
+    "own_descriptor",
+    "own_descriptor_by_thread",
+    "choose_descriptor_signal",
+    "own_socket",
+    "open_peer_process",
+    // Limits and CPUs.
+    "limit_cpu_time",
+    "limit_files",
+    "read_limit",
+    "raise_own_limit",
+    "set_cpus",
+    "set_own_cpus",
+    "read_cpus",
+    "read_cpu_time",
+    "renice",
+    "schedule_as_batch",
+    "schedule_own_in_real_time",
+    "set_io_priority",
+    "raise_out_of_memory_score",
+    // Other processes.
+    "trace",
+    "read_memory",
+    "write_memory",
+    "write_memory_file",
+    "read_environment",
+    "read_program_link",
+    "take_descriptor",
+    "compare_process",
+    "read_robust_list",
+    "read_session",
+    "enter_namespace",
+    "count_events",
+    "start_process",
+    "start_program",
+    "make_namespaces",
+    "become_another_user",
+    // Files.
+    "read_file",
+    "write_file",
+    "look_at_file",
+    "truncate_file",
+    "change_mode",
+    "change_times",
+    "remove_file",
+    "rename_file",
+    "create_file",
+    "link_file",
+    "link_by_name",
+    "make_folder",
+    "list_folder",
+    "go_to_folder",
+    "change_root",
+    "mount_folder",
+    "open_by_handle",
+    "watch_file",
+    // Devices and the kernel.
+    "read_device",
+    "make_device",
+    "read_kernel_log",
+    "name_host",
+    "load_program_into_kernel",
+    "queue_work_in_kernel",
+    "answer_page_faults",
+    "keep_a_key",
+    // Sockets and what else passes between processes.
+    "connect_by_tcp",
+    "connect_by_message",
+    "address_a_message",
+    "listen_by_tcp",
+    "send_by_udp",
+    "connect_to_socket_file",
+    "connect_to_abstract_socket",
+    "ask_kernel_for_interfaces",
+    "listen_to_packets",
+    "attach_shared_memory",
+    "make_message_queue",
+];
+
+/// Ways that must be shown to work outside, whoever runs the tests. Those that take more rights than that are set aside.
+const SHOWN_MIN: usize = 40;
+
+/// The programs made of the sources, with the ways that work outside.
+struct Built {
+    _folder: tempfile::TempDir,
+    object: PathBuf,
+    outside: PathBuf,
+    shown: Vec<&'static str>,
+}
+
+/// A process, files and sockets, to be reached.
+struct Victim {
+    process: Child,
+    asked: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    folder: tempfile::TempDir,
+    tcp: TcpListener,
+    udp: UdpSocket,
+    sockets: [UnixListener; 2],
+    /// The bytes of the struct `target` of `escapes.c`.
+    target: Vec<u8>,
+}
+
+impl Victim {
+    fn start(outside: &Path) -> Victim {
+        let mut command = Command::new(outside);
+        command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let asked = process.stdin.take().unwrap();
+        let mut answers = BufReader::new(process.stdout.take().unwrap());
+        let mut said = String::new();
+        answers.read_line(&mut said).unwrap();
+        let numbers: Vec<u64> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        let [pid, shared_memory, word_at] = numbers[..] else { panic!("the victim says {said:?}") };
+        // Permissions keep nobody out: whoever is refused is refused by the sandbox.
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "secret").unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        for (name, mode) in [("", 0o777), ("file", 0o666), ("folder", 0o777)] {
+            fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        }
+        let name = format!("farpool-victim-{pid}");
+        let abstract_socket = SocketAddr::from_abstract_name(&name).unwrap();
+        let sockets =
+            [UnixListener::bind(path("socket")).unwrap(), UnixListener::bind_addr(&abstract_socket).unwrap()];
+        fs::set_permissions(path("socket"), Permissions::from_mode(0o777)).unwrap();
+        sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        (tcp.set_nonblocking(true).unwrap(), udp.set_nonblocking(true).unwrap());
+        let ports = [tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port()];
+        let mut target = Vec::new();
+        for number in [pid as u32, shared_memory as u32, ports[0].into(), ports[1].into()] {
+            target.extend(number.to_le_bytes());
+        }
+        target.extend(word_at.to_le_bytes());
+        let texts = [(path("file"), 128), (path("folder"), 128), (path("socket"), 104), (name.into(), 104)];
+        for (text, room) in texts {
+            let bytes = text.as_os_str().as_encoded_bytes();
+            assert!(bytes.len() < room, "{} is too long a path", text.display());
+            let end = target.len() + room;
+            target.extend(bytes);
+            target.resize(end, 0);
+        }
+        Victim { process, asked, answers, folder, tcp, udp, sockets, target }
+    }
+
+    /// Returns all that could have been changed, as text, without the process if that is not there any more.
+    fn state(&mut self) -> String {
+        let mut said = String::new();
+        if self.asked.write_all(b"\n").is_ok() {
+            self.answers.read_line(&mut said).unwrap();
+        }
+        let file = self.folder.path().join("file");
+        let mode = fs::metadata(&file).ok().map(|data| (data.permissions().mode(), data.modified().unwrap()));
+        let list = |path: &Path| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).count();
+        let names = [list(self.folder.path()), list(&self.folder.path().join("folder"))];
+        let reached = (
+            self.tcp.accept().is_ok(),
+            self.udp.recv(&mut [0; 8]).is_ok(),
+            self.sockets.each_ref().map(|socket| socket.accept().is_ok()),
+        );
+        format!("{said}{:?} {mode:?} {names:?} {reached:?}", fs::read(&file).ok())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn build() -> Built {
+    let folder = tempfile::tempdir().unwrap();
+    let (object, outside) = (folder.path().join("escapes.so"), folder.path().join("outside"));
+    compile(include_str!("escapes.c"), &["-fPIC", "-shared"], &object);
+    compile(include_str!("escapes_outside.c"), &[], &outside);
+    let mut shown = Vec::new();
+    for way in WAYS {
+        let victim = Victim::start(&outside);
+        let mut command = Command::new(&outside);
+        command.arg(&object).arg(way).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        process.stdin.take().unwrap().write_all(&victim.target).unwrap();
+        let ended = process.wait_with_output().unwrap();
+        let why = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+        match ended.status.code() {
+            Some(0) => shown.push(way),
+            Some(2) => eprintln!("{way} is not looked at: it does not work outside either: {why}"),
+            _ => panic!("{way} does not work outside: {} {why}", ended.status),
+        }
+    }
+    assert!(shown.len() >= SHOWN_MIN, "only {} ways work outside: {shown:?}", shown.len());
+    Built { _folder: folder, object, outside, shown }
+}
+
+/// Returns the programs, which are built once for all tests.
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+/// Tries every way that works outside, in sandboxes that are started by this thread. Returns those that work inside.
+fn escapes() -> Vec<&'static str> {
+    let built = built();
+    let object = fs::read(&built.object).unwrap();
+    let signer = Signer::new();
+    let running = Running::start(1, trusting(&signer));
+    // Over shared memory, so that the sandbox has a socket whose other end is a process of this machine.
+    let pool = running.connect(Shm);
+    let bytes = bytes_of(&(1..=1_000).collect::<Vec<_>>());
+    let file = publish(&pool, "words", &bytes);
+    let calls = file.caller(CallerOptions { output_bytes: 4_096, ..CallerOptions::default() }).unwrap();
+    let mut victim = Victim::start(&built.outside);
+    let mut before = victim.state();
+    let mut worked = Vec::new();
+    for way in &built.shown {
+        // Whatever it is ended by, it is refused: by an error number, or by the end of its process.
+        match calls.call(&signer.sign(&object, way), &victim.target, options(10_000)) {
+            Ok(called) if called.output[..4] == [0; 4] => {}
+            Ok(_) => worked.push(*way),
+            Err(error) => assert!(error.how_it_ended().is_some(), "{way}: {error}"),
+        }
+        let now = victim.state();
+        if now != before {
+            eprintln!("{way}: the victim was\n{before}\nand is\n{now}");
+            victim = Victim::start(&built.outside);
+            before = victim.state();
+            worked.push(*way);
+        }
+        let mut read = vec![0; bytes.len()];
+        file.read_at(0, &mut read).unwrap();
+        assert!(read == bytes, "{way}: the node serves what was published");
+    }
+    worked
+}
+
+#[test]
+fn native_function_finds_no_way_out_of_its_sandbox_but_names_of_files() {
+    // Landlock lets names be looked up, and no filter of system calls sees a name.
+    assert_eq!(escapes(), ["look_at_file"]);
+}
