@@ -79,6 +79,9 @@ pub(crate) struct Args {
     /// The most memory of a function's own: 1MiB to 512MiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
     function_heap: u64,
+    /// Processes that run functions at a time, one for each client; further clients wait their turn: 1 to 1024
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(PROCESSES), default_value = "16", conflicts_with = "no_functions")]
+    function_processes: u32,
     /// Public keys, one on a line, whose native functions are run. Whoever has such a key can do on this machine what
     /// the sandbox process can: treat it as root's
     #[arg(long, value_name = "FILE", conflicts_with = "no_functions")]
@@ -93,6 +96,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     reach: reach::Args,
 }
+
+/// The permitted range of `--function-processes`.
+const PROCESSES: std::ops::RangeInclusive<i64> =
+    *SandboxOptions::PROCESSES_RANGE.start() as i64..=*SandboxOptions::PROCESSES_RANGE.end() as i64;
 
 /// How shipped functions run: by the program beside this one, if it is there.
 fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
@@ -111,7 +118,15 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     }
     let (heap_bytes, cache, groups) =
         (args.function_heap, args.function_cache.clone(), args.function_group.clone());
-    Ok(Some(SandboxOptions { heap_bytes, keys, cache, groups, ..SandboxOptions::new(program) }))
+    let processes_max = args.function_processes as usize;
+    Ok(Some(SandboxOptions {
+        heap_bytes,
+        keys,
+        cache,
+        groups,
+        processes_max,
+        ..SandboxOptions::new(program)
+    }))
 }
 
 /// Public keys of a file.

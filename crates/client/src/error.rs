@@ -95,9 +95,12 @@ impl Error {
 
     pub(crate) fn of_refusal(peer: &str, refusal: Refusal) -> Error {
         let kind = match refusal.code {
-            Code::Exhausted | Code::OverQuota | Code::OutOfMemory | Code::NoNodes | Code::LimitReached => {
-                ErrorKind::Exhausted
-            }
+            Code::Exhausted
+            | Code::OverQuota
+            | Code::OutOfMemory
+            | Code::NoNodes
+            | Code::LimitReached
+            | Code::SandboxesBusy => ErrorKind::Exhausted,
             Code::NameTaken => ErrorKind::Exists,
             Code::NoSuchName => ErrorKind::NotFound,
             // A node that does not know the session has freed what it held.

@@ -4,6 +4,10 @@
 //! is kept in reserve, so that a new one costs no more than a message. Whoever watches holds a second handle on each
 //! lane: if the process dies while a function runs, its caller is told why, on the very connection that it waits on.
 //! One thread looks at what lanes do, some hundred times in a second while there are any, and not at all otherwise.
+//!
+//! There are so many processes at a time, and callers queue for them. Whoever is first in the queue has a process ended
+//! that has nothing to do: one whose caller has left, or else the one whose caller has not called for the longest time.
+//! That caller's next call finds its connection closed, and begins anew.
 
 use crate::abi::{digest, hex};
 use crate::setup::{LaneSetup, LaneWindow, Start};
@@ -11,11 +15,14 @@ use crate::status::{Doing, LANES_MAX, REVOKED_NS, Status};
 use farpool_transport::{HandedOver, Lane, Successor, clock, waiting};
 use farpool_wire::control::{Called, FunctionFault, Outcome};
 use farpool_wire::frame::Header;
+use farpool_wire::limits::LANE_QUEUE_MS;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -23,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// How often lanes are looked at while there are any.
 const LOOK_MS: u64 = 10;
@@ -30,6 +38,15 @@ const LOOK_MS: u64 = 10;
 const LOOK_AGAIN_MS: u64 = 1;
 /// A process without lanes is ended after this long.
 const IDLE_MS: u64 = 10_000;
+/// The time without a call after which a process with lanes is ended for a caller that waits for one, in milliseconds. Callers
+/// that take turns faster than that wait for each other, and do not end each other's processes all the time.
+const UNUSED_MS: u64 = 100;
+/// The same for a process with a lane on which there was no call yet: its caller may have to wait for a CPU.
+const NEW_LANE_MS: u64 = 2_000;
+/// The time between two looks for such a process, in milliseconds.
+const QUEUE_LOOK_MS: u64 = 20;
+/// The number of callers that may wait at a time. Each keeps a connection and its thread.
+const QUEUE_MAX: usize = 512;
 /// A caller that does not take the news of a death within this time does not get it.
 const NEWS_MS: u64 = 1_000;
 
@@ -46,15 +63,19 @@ pub struct SandboxOptions {
     pub cache: Option<PathBuf>,
     /// Control groups that the processes are put into, by their folders: the limits of these are theirs.
     pub groups: Vec<PathBuf>,
-    /// Processes at a time.
+    /// Processes at a time: [`Self::PROCESSES_RANGE`].
     pub processes_max: usize,
+    /// The longest wait of a caller for one of them, in milliseconds. Clients expect [`LANE_QUEUE_MS`] at the most.
+    pub queue_ms: u64,
 }
 
 impl SandboxOptions {
     /// The most bytes of a heap, where nothing is said.
     pub const HEAP_BYTES: u64 = 256 << 20;
     /// What the most bytes of a heap may be.
-    pub const HEAP_BYTES_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=512 << 20;
+    pub const HEAP_BYTES_RANGE: RangeInclusive<u64> = 1 << 20..=512 << 20;
+    /// The permitted range of the number of processes.
+    pub const PROCESSES_RANGE: RangeInclusive<usize> = 1..=1_024;
 
     /// Sandboxes by this program, with defaults.
     pub fn new(program: PathBuf) -> SandboxOptions {
@@ -65,6 +86,7 @@ impl SandboxOptions {
             cache: None,
             groups: Vec::new(),
             processes_max: 16,
+            queue_ms: LANE_QUEUE_MS,
         }
     }
 }
@@ -88,8 +110,8 @@ pub struct Sandboxes {
 struct Shared {
     options: SandboxOptions,
     processes: Mutex<Processes>,
-    /// Somebody waits, and it has been tried.
-    made: Condvar,
+    /// A process has been started, or was tried to be, or has ended; or it is another caller's turn.
+    changed: Condvar,
     /// A byte wakes the watcher.
     wake: UnixStream,
 }
@@ -102,7 +124,31 @@ struct Processes {
     is_wanted: bool,
     /// Why none could be started when it was tried last.
     failed: Option<String>,
+    /// The turns of callers that wait for a process, in order.
+    queue: VecDeque<u64>,
+    /// The turn of whoever comes next.
+    next_turn: u64,
     is_over: bool,
+}
+
+impl Processes {
+    /// Returns the process of an owner.
+    fn of(&self, owner: &Owner) -> Option<&Arc<Process>> {
+        let is_theirs = |one: &&Assigned| one.owner == *owner && one.process.is_there();
+        self.assigned.iter().find(is_theirs).map(|one| &one.process)
+    }
+
+    /// Ends a process that has nothing to do, if there is one and none is about to end anyway: one without lanes first, then
+    /// the one that has waited longest.
+    fn end_unused(&self, now: MonoNs) {
+        if self.assigned.iter().any(|one| one.process.is_ending()) {
+            return;
+        }
+        let unused = self.assigned.iter().filter_map(|one| Some((one.process.unused(now)?, &one.process)));
+        if let Some((_, process)) = unused.min_by_key(|(unused, _)| *unused) {
+            process.end();
+        }
+    }
 }
 
 /// Whose functions a process runs.
@@ -146,7 +192,14 @@ struct State {
     killed_for: Option<(usize, u32)>,
     /// A call that was overdue when it was looked at last.
     overdue: Option<(usize, u64)>,
+    /// The time since which it has had no lanes.
     idle_since: MonoNs,
+    /// The time at which the last call on one of its lanes was seen.
+    called_at: MonoNs,
+    /// The last request of each lane for which a function has run, by its slot.
+    requests: [Option<u64>; LANES_MAX],
+    /// Set once it was told to end.
+    is_ending: bool,
     is_gone: bool,
 }
 
@@ -171,7 +224,7 @@ impl Sandboxes {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let processes = Mutex::new(Processes::default());
-        let shared = Arc::new(Shared { options, processes, made: Condvar::new(), wake });
+        let shared = Arc::new(Shared { options, processes, changed: Condvar::new(), wake });
         let watched = Arc::clone(&shared);
         let watcher =
             std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
@@ -183,13 +236,13 @@ impl Sandboxes {
         self.shared.options.heap_bytes
     }
 
-    /// A lane of this owner over this window, for a connection to be handed over to.
+    /// A lane of this owner over this window, for a connection to be handed over to. Waits for a process if all are in use.
     ///
-    /// Refused: `LimitReached` if there are too many processes or lanes, `NoSandbox` if none can be started.
+    /// Refused: `SandboxesBusy` if none became free in time, `LimitReached` if the owner has too many lanes, `NoSandbox` if
+    /// no process can be started.
     pub fn lane(&self, owner: &Owner, window: LaneWindow) -> Result<Box<dyn Successor>, Refusal> {
         let shared = &self.shared;
-        let process = shared.process(owner)?;
-        let slot = process.reserve()?;
+        let (process, slot) = shared.reserve(owner)?;
         Ok(Box::new(Reserved { shared: Arc::clone(shared), process, slot, window: Some(window) }))
     }
 
@@ -210,7 +263,7 @@ impl Sandboxes {
 impl Drop for Sandboxes {
     fn drop(&mut self) {
         locked(&self.shared.processes).is_over = true;
-        self.shared.made.notify_all();
+        self.shared.changed.notify_all();
         self.shared.wake();
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
@@ -237,7 +290,8 @@ impl Successor for Reserved {
         if state.is_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        process.status.set(self.slot, Doing::Waiting);
+        process.status.begin(self.slot);
+        state.called_at = clock::now();
         state.lanes[self.slot] = Slot::Open(kept);
         setup.send(&process.control)?;
         drop(state);
@@ -266,8 +320,18 @@ impl Process {
             .stdout(Stdio::null())
             .spawn()?;
         let lanes = (0..LANES_MAX).map(|_| Slot::Free).collect();
-        let idle_since = clock::now();
-        let state = State { child, lanes, killed_for: None, overdue: None, idle_since, is_gone: false };
+        let now = clock::now();
+        let state = State {
+            child,
+            lanes,
+            killed_for: None,
+            overdue: None,
+            idle_since: now,
+            called_at: now,
+            requests: [None; LANES_MAX],
+            is_ending: false,
+            is_gone: false,
+        };
         let process = Process { control, status: Status::new()?, state: Mutex::new(state) };
         process.join(&options.groups)?;
         Ok(process)
@@ -292,6 +356,46 @@ impl Process {
         let _ = locked(&self.state).child.kill();
     }
 
+    /// Returns whether lanes can still be had of it.
+    fn is_there(&self) -> bool {
+        let state = locked(&self.state);
+        !state.is_gone && !state.is_ending
+    }
+
+    /// Returns whether it was told to end.
+    fn is_ending(&self) -> bool {
+        locked(&self.state).is_ending
+    }
+
+    /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or had until
+    /// a moment ago.
+    fn unused(&self, now: MonoNs) -> Option<(bool, MonoNs)> {
+        let state = locked(&self.state);
+        let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
+        for (slot, lane) in state.lanes.iter().enumerate() {
+            match (lane, self.status.doing(slot)) {
+                (Slot::Free, _) | (Slot::Open(_), Doing::Ended) => {}
+                (Slot::Open(_), Doing::Waiting) => {
+                    has_lanes = true;
+                    if self.status.last_request(slot).is_none() {
+                        patience_ms = NEW_LANE_MS;
+                    }
+                }
+                _ => return None,
+            }
+        }
+        match has_lanes {
+            false => Some((false, state.idle_since)),
+            true => (now > state.called_at.plus_ms(patience_ms)).then_some((true, state.called_at)),
+        }
+    }
+
+    /// Ends it for the sake of another caller.
+    fn end(&self) {
+        locked(&self.state).is_ending = true;
+        self.kill();
+    }
+
     /// Looks at its lanes: frees those that have ended, and kills it if one is overdue. Whether it is to be kept.
     fn look(&self, now: MonoNs) -> bool {
         let mut state = locked(&self.state);
@@ -300,7 +404,12 @@ impl Process {
             if !matches!(state.lanes[slot], Slot::Open(_)) {
                 continue;
             }
-            match self.status.doing(slot) {
+            let (request, doing) = (self.status.last_request(slot), self.status.doing(slot));
+            let is_another = std::mem::replace(&mut state.requests[slot], request) != request;
+            if is_another || matches!(doing, Doing::Busy | Doing::Running { .. }) {
+                state.called_at = now;
+            }
+            match doing {
                 Doing::Ended => state.lanes[slot] = Slot::Free,
                 Doing::Running { request_id, until_ns, deadline_ms, .. }
                     if now > MonoNs(until_ns) && overdue.is_none() =>
@@ -386,51 +495,74 @@ impl Shared {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// The owner's process: one that is there, or the one in reserve.
-    fn process(&self, owner: &Owner) -> Result<Arc<Process>, Refusal> {
+    /// Reserves a place for a lane: in the owner's process, or in the one in reserve once it is the owner's turn and there
+    /// may be another process.
+    fn reserve(&self, owner: &Owner) -> Result<(Arc<Process>, usize), Refusal> {
         let mut processes = locked(&self.processes);
-        let is_theirs = |one: &&Assigned| one.owner == *owner && !locked(&one.process.state).is_gone;
-        if let Some(one) = processes.assigned.iter().find(is_theirs) {
-            return Ok(Arc::clone(&one.process));
+        if let Some(process) = processes.of(owner) {
+            return Ok((Arc::clone(process), process.reserve()?));
         }
-        if processes.assigned.len() >= self.options.processes_max {
-            return Err(Refusal::new(Code::LimitReached, self.options.processes_max as u64));
+        let busy = Refusal::new(Code::SandboxesBusy, self.options.processes_max as u64);
+        if processes.queue.len() >= QUEUE_MAX {
+            return Err(busy);
         }
-        let process = loop {
-            let Some(process) = processes.spare.take() else {
-                processes = self.wait_made(processes)?;
-                continue;
-            };
-            // The one in reserve may have ended meanwhile.
-            if process.begin(&owner.tenant, &self.options).is_ok() {
-                break process;
+        let turn = processes.next_turn;
+        processes.next_turn += 1;
+        processes.queue.push_back(turn);
+        let give_up = clock::now().plus_ms(self.options.queue_ms);
+        let mut has_asked = false;
+        let reserved = loop {
+            // Another connection of the owner's may have been first.
+            if let Some(process) = processes.of(owner) {
+                break process.reserve().map(|slot| (Arc::clone(process), slot));
             }
+            if processes.is_over {
+                break self.none_started("it is being stopped");
+            }
+            let (is_full, is_first) = (
+                processes.assigned.len() >= self.options.processes_max,
+                processes.queue.front() == Some(&turn),
+            );
+            let now = clock::now();
+            let mut pause_ms = (give_up.0.saturating_sub(now.0) / 1_000_000).max(QUEUE_LOOK_MS);
+            if is_first && !is_full {
+                if let Some(process) = processes.spare.take() {
+                    // The one in reserve may have ended meanwhile.
+                    has_asked = false;
+                    if process.begin(&owner.tenant, &self.options).is_ok() {
+                        let process = Arc::new(process);
+                        processes.assigned.push(Assigned { owner: owner.clone(), process });
+                    }
+                    continue;
+                }
+                // The watcher starts them all: they end with the thread that did.
+                if !has_asked {
+                    (processes.is_wanted, processes.failed, has_asked) = (true, None, true);
+                    self.wake();
+                } else if let Some(why) = processes.failed.take() {
+                    break self.none_started(&why);
+                }
+            } else if now >= give_up {
+                break Err(busy);
+            } else if is_first {
+                processes.end_unused(now);
+                pause_ms = QUEUE_LOOK_MS;
+            }
+            let pause = Duration::from_millis(pause_ms);
+            let waited = self.changed.wait_timeout(processes, pause);
+            processes = waited.unwrap_or_else(PoisonError::into_inner).0;
         };
-        let process = Arc::new(process);
-        processes.assigned.push(Assigned { owner: owner.clone(), process: Arc::clone(&process) });
+        processes.queue.retain(|other| *other != turn);
         drop(processes);
+        self.changed.notify_all();
         self.wake();
-        Ok(process)
+        reserved
     }
 
-    /// Waits until there is one in reserve. The watcher starts them all: they end with the thread that did.
-    fn wait_made<'p>(
-        &self,
-        mut processes: MutexGuard<'p, Processes>,
-    ) -> Result<MutexGuard<'p, Processes>, Refusal> {
-        (processes.is_wanted, processes.failed) = (true, None);
-        self.wake();
-        while processes.spare.is_none() && processes.failed.is_none() && !processes.is_over {
-            processes = self.made.wait(processes).unwrap_or_else(PoisonError::into_inner);
-        }
-        match processes.failed.take() {
-            None if !processes.is_over => Ok(processes),
-            failed => {
-                let why = failed.unwrap_or_else(|| "it is being stopped".to_owned());
-                eprintln!("farpool: starting {}: {why}", self.options.program.display());
-                Err(Refusal::new(Code::NoSandbox, 0))
-            }
-        }
+    /// Says why no process can be had.
+    fn none_started<T>(&self, why: &str) -> Result<T, Refusal> {
+        eprintln!("farpool: starting {}: {why}", self.options.program.display());
+        Err(Refusal::new(Code::NoSandbox, 0))
     }
 
     /// Starts one to be kept in reserve.
@@ -442,7 +574,7 @@ impl Shared {
             Ok(process) => processes.spare = Some(process),
             Err(error) => processes.failed = Some(error.to_string()),
         }
-        self.made.notify_all();
+        self.changed.notify_all();
     }
 
     /// Watches until it is over.
@@ -477,6 +609,7 @@ impl Shared {
             for (process, has_ended) in assigned.iter().zip(ended) {
                 if has_ended || !process.look(now) {
                     locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
+                    self.changed.notify_all();
                     process.bury(Outcome::Died);
                 }
             }

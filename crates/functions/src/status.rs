@@ -20,6 +20,8 @@ const BEGUN_AT: usize = 4;
 /// Place among them of its function's name, and how many it takes.
 const NAME_AT: usize = 5;
 const NAME_WORDS: usize = 3;
+/// The place of a request's id where there was no request.
+const NO_REQUEST: u64 = u64::MAX;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
 
 /// Stands in place of the time until which a function may run when its caller has left.
@@ -45,8 +47,8 @@ pub enum Doing {
         /// How long it was permitted to run, in milliseconds.
         deadline_ms: u32,
     },
-    /// It sends a reply.
-    Replying,
+    /// It begins, answers, compiles, or waits for bytes that a function wants.
+    Busy,
 }
 
 /// See the module.
@@ -105,7 +107,7 @@ impl Status {
         let state = match doing {
             Doing::Ended => 0,
             Doing::Waiting => 1,
-            Doing::Replying => 2,
+            Doing::Busy => 2,
             Doing::Running { request_id, opcode, until_ns, deadline_ms } => {
                 self.word(lane, 1).store(request_id, Ordering::Relaxed);
                 self.word(lane, 2).store(until_ns, Ordering::Relaxed);
@@ -140,6 +142,17 @@ impl Status {
         Some((String::from_utf8_lossy(&bytes).into_owned(), MonoNs(begun)))
     }
 
+    /// Says that a lane begins. No function has run on it.
+    pub fn begin(&self, lane: usize) {
+        self.word(lane, 1).store(NO_REQUEST, Ordering::Relaxed);
+        self.set(lane, Doing::Busy);
+    }
+
+    /// Returns the id of the last request for which a function has run on a lane, if there was any.
+    pub fn last_request(&self, lane: usize) -> Option<u64> {
+        Some(self.word(lane, 1).load(Ordering::Relaxed)).filter(|id| *id != NO_REQUEST)
+    }
+
     /// What a lane does. Words of two calls may be mixed: to be looked at again before anything follows from it, or
     /// once the other process is gone.
     pub fn doing(&self, lane: usize) -> Doing {
@@ -155,7 +168,7 @@ impl Status {
                     deadline_ms: of_call as u32,
                 }
             }
-            _ => Doing::Replying,
+            _ => Doing::Busy,
         }
     }
 }

@@ -65,6 +65,8 @@ pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Ranges of regions that one window is made of.
 pub const LANE_PARTS_MAX: usize = 16_384;
+/// Milliseconds for which a node lets `OpenLane` wait for a process to run functions in.
+pub const LANE_QUEUE_MS: u64 = 10_000;
 /// Bytes of a window: what 32-bit addresses reach above a function's own memory, but for the last, so that an address
 /// just behind the window is not 0.
 pub const WINDOW_BYTES_MAX: u64 = (3 << 30) - (64 << 10);

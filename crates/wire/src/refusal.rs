@@ -114,6 +114,8 @@ codes! {
     NoSandbox = 43,
     /// Another broker leads this pool, or nobody does yet: ask the others, again soon; detail: 0.
     NotLeader = 44,
+    /// No process that runs functions became free in time; detail: how many there are at a time.
+    SandboxesBusy = 45,
 }
 
 /// A refusal: what, and the one number that helps.
@@ -198,6 +200,11 @@ impl fmt::Display for Refusal {
             Code::BadWindow if detail == u64::MAX => f.write_str("the window is too large, or empty"),
             Code::BadWindow => write!(f, "part {detail} of the window is not a range of a sealed region"),
             Code::NotLeader => f.write_str("it does not lead the pool's brokers"),
+            Code::SandboxesBusy => write!(
+                f,
+                "functions of {detail} other clients run there, as many as it has processes for, and none of them has ended in \
+                 time; call again later, or start the node with a larger --function-processes"
+            ),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),

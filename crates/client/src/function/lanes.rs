@@ -153,8 +153,10 @@ impl OpenLane {
             output_bytes,
             parts: places.parts(node)?,
         };
-        let deadline = session.deadline(session.options.request_timeout_ms);
-        let mut link = node.dial_own(deadline)?;
+        let patience_ms = session.options.request_timeout_ms;
+        let mut link = node.dial_own(session.deadline(patience_ms))?;
+        // It may have to wait its turn there.
+        let deadline = session.deadline(patience_ms.saturating_add(LANE_QUEUE_MS));
         let reply = link.call(&Request::OpenLane(open), deadline);
         match reply.map_err(|error| node.link_error(&error))? {
             Reply::OpenLane(_) => Ok(OpenLane::over(link)),

@@ -165,11 +165,13 @@ impl Serving<'_> {
     fn serve(&mut self, lane: &mut Lane) -> io::Result<()> {
         let status = &self.process.status;
         let slot = self.watched.slot;
+        status.set(slot, Doing::Waiting);
         while let Some((header, request)) = lane.take_request()? {
+            status.set(slot, Doing::Busy);
             let answer = match request {
                 Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
                     let Some(End { of, called, at }) = self.call(lane, header, call) else { return Ok(()) };
-                    status.set(slot, Doing::Replying);
+                    status.set(slot, Doing::Busy);
                     send_called(lane, &of, called, at)?;
                     status.set(slot, Doing::Waiting);
                     self.renew();
@@ -196,6 +198,7 @@ impl Serving<'_> {
                 other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
             };
             send(lane, &header, answer, clock::now())?;
+            status.set(slot, Doing::Waiting);
         }
         Ok(())
     }
@@ -441,12 +444,10 @@ impl Serving<'_> {
                 return true;
             }
             let paused = clock::now();
-            status.set(slot, Doing::Replying);
+            status.set(slot, Doing::Busy);
             let lane = &mut *lane.borrow_mut();
-            let got = send_called(lane, &asked.get(), called(Outcome::Away, first), paused).and_then(|()| {
-                status.set(slot, Doing::Waiting);
-                lane.take_request()
-            });
+            let got = send_called(lane, &asked.get(), called(Outcome::Away, first), paused)
+                .and_then(|()| lane.take_request());
             let Ok(Some((header, Request::Supply(supply)))) = got else {
                 has_left.set(true);
                 return false;
@@ -463,7 +464,7 @@ impl Serving<'_> {
         let result = faults::during(&Running { space, is_module, supply: &supply, noted: &noted }, run);
         let at = clock::now();
         let ran_ns = at.0.saturating_sub(begun.0);
-        status.set(slot, Doing::Replying);
+        status.set(slot, Doing::Busy);
         if has_left.get() {
             return None;
         }

@@ -211,7 +211,7 @@ fn caller(pool: &farpool::Pool) -> Caller {
 }
 
 /// Says that something is over when it ends.
-struct Ends<'o>(&'o AtomicBool);
+pub struct Ends<'o>(pub &'o AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -46,11 +46,16 @@ impl Running {
         node(name, &self.broker, 64 << 20, sandbox())
     }
 
+    /// Returns where its broker is.
+    pub fn url(&self) -> String {
+        format!("farpool://{}", self.broker.address())
+    }
+
     /// A session over a transport.
     pub fn connect(&self, transport: TransportChoice) -> Pool {
         let sandbox = Some(sandbox().program);
         let options = PoolOptions { transport, sandbox, ..PoolOptions::default() };
-        Pool::connect_with(&format!("farpool://{}", self.broker.address()), options).unwrap()
+        Pool::connect_with(&self.url(), options).unwrap()
     }
 }
 

@@ -1,0 +1,135 @@
+//! More callers than a node has processes for: they wait for each other, and none is refused that need not be.
+//!
+//! The 17th of 200 clients that called one after the other was refused: the processes of the first 16 were kept for 10 s
+//! after their last call, and for as long as their clients held connections.
+
+use crate::hostile::{Ends, options};
+use crate::pool::*;
+use farpool::TransportChoice::{Shm, Tcp};
+use farpool::function::{Caller, CallerOptions, Function, SandboxOptions};
+use farpool::{Error, ErrorKind, Pool, PoolOptions, Retry, TransportChoice};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A client with the lanes it calls on. Its session ends with the pool.
+struct Client {
+    caller: Caller,
+    _pool: Pool,
+}
+
+impl Client {
+    /// Connects one that waits for as long as a busy machine may take.
+    fn patient(running: &Running, transport: TransportChoice) -> Client {
+        let options = PoolOptions { transport, request_timeout_ms: 120_000, ..PoolOptions::default() };
+        Client::of(Pool::connect_with(&running.url(), options).unwrap())
+    }
+
+    fn of(pool: Pool) -> Client {
+        let narrow = CallerOptions { output_bytes: 4_096, ..CallerOptions::default() };
+        Client { caller: pool.open("words").unwrap().caller(narrow).unwrap(), _pool: pool }
+    }
+
+    fn call(&self, function: &Function, deadline_ms: u64) -> Result<Vec<u8>, Error> {
+        Ok(self.caller.call(function, &[], options(deadline_ms))?.output)
+    }
+}
+
+/// Returns a function that gives the first word of the window.
+fn first_word() -> Function {
+    let text = r#"(module (memory (export "memory") 1) (func (export "f") (param $call i32) (result i64)
+        (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call)))
+          (i64.load (i32.wrap_i64 (i64.load offset=8 (local.get $call)))))
+        (i64.const 8)))"#;
+    Function::wasm(module(text), "f").unwrap()
+}
+
+fn endless() -> Function {
+    let text = r#"(module (memory (export "memory") 1)
+        (func (export "f") (param i32) (result i64) (loop $on (br $on)) (i64.const 0)))"#;
+    Function::wasm(module(text), "f").unwrap()
+}
+
+/// Starts a node with so many processes, and publishes a file of words on it.
+fn running(processes_max: usize, queue_ms: u64) -> (Running, Pool) {
+    let running = Running::start(1, SandboxOptions { processes_max, queue_ms, ..sandbox() });
+    let pool = running.connect(Tcp);
+    publish(&pool, "words", &bytes_of(&[7; 512]));
+    (running, pool)
+}
+
+#[test]
+fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
+    let (running, _pool) = running(16, 60_000);
+    let function = first_word();
+    let mut clients = Vec::new();
+    for index in 0..200 {
+        let client = Client::patient(&running, if index % 2 == 0 { Tcp } else { Shm });
+        assert_eq!(client.call(&function, 10_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0], "client {index}");
+        clients.push(client);
+    }
+    // The first ones have lost their processes to the last ones, and get new ones.
+    for (index, client) in clients.iter().enumerate().take(20) {
+        assert_eq!(
+            client.call(&function, 10_000).unwrap(),
+            [7, 0, 0, 0, 0, 0, 0, 0],
+            "client {index}, again"
+        );
+    }
+}
+
+#[test]
+fn clients_that_call_at_once_wait_for_each_other() {
+    let (running, _pool) = running(2, 60_000);
+    let function = first_word();
+    let clients: Vec<Client> = (0..16).map(|_| Client::patient(&running, Tcp)).collect();
+    let all_there = Barrier::new(clients.len());
+    thread::scope(|threads| {
+        for client in &clients {
+            threads.spawn(|| {
+                all_there.wait();
+                for _ in 0..3 {
+                    assert_eq!(client.call(&function, 10_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_be_more() {
+    let (running, pool) = running(2, 200);
+    let (function, endless) = (first_word(), endless());
+    let busy: Vec<Client> = (0..2).map(|_| Client::of(running.connect(Tcp))).collect();
+    let over = AtomicBool::new(false);
+    let error = thread::scope(|threads| {
+        for client in &busy {
+            threads.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // It ends at its deadline, or does not get a process before the other clients do.
+                    client.call(&endless, 1_000).expect_err("it never ends by itself");
+                }
+            });
+        }
+        let _over = Ends(&over);
+        let give_up = Instant::now() + Duration::from_secs(60);
+        loop {
+            // A client that is served goes, and makes room for the others.
+            match Client::of(running.connect(Tcp)).call(&function, 10_000) {
+                Err(error) => break error,
+                Ok(_) => assert!(Instant::now() < give_up, "functions that never end do not fill the node"),
+            }
+        }
+    });
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Exhausted, Retry::Later), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("functions of 2 other clients"), "{message}");
+    assert!(message.contains("--function-processes"), "{message}");
+    // Nothing runs any more, and there is room once the node has seen that.
+    let client = Client::of(pool);
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = client.call(&function, 10_000) {
+        assert!(Instant::now() < give_up && error.retry() == Retry::Later, "{error}");
+    }
+}
