@@ -10,6 +10,7 @@
 //! That caller's next call finds its connection closed, and begins anew.
 
 use crate::abi::{digest, hex};
+use crate::confinement::{Confinement, confine};
 use crate::setup::{LaneSetup, LaneWindow, Start};
 use crate::status::{Doing, LANES_MAX, REVOKED_NS, Status};
 use farpool_transport::{HandedOver, Lane, Successor, clock, waiting};
@@ -18,12 +19,16 @@ use farpool_wire::frame::Header;
 use farpool_wire::limits::LANE_QUEUE_MS;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -47,6 +52,8 @@ const NEW_LANE_MS: u64 = 2_000;
 const QUEUE_LOOK_MS: u64 = 20;
 /// The number of callers that may wait at a time. Each keeps a connection and its thread.
 const QUEUE_MAX: usize = 512;
+/// The time within which a process that was started says so, and within which one that is to end has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A caller that does not take the news of a death within this time does not get it.
 const NEWS_MS: u64 = 1_000;
 
@@ -89,6 +96,23 @@ impl SandboxOptions {
             queue_ms: LANE_QUEUE_MS,
         }
     }
+}
+
+/// Makes the folder in which tenants have theirs. Only the node's user gets into it: theirs have to be open to processes
+/// that have users of their own.
+fn tenants(cache: &Path) -> io::Result<PathBuf> {
+    let folder = cache.join("tenants");
+    fs::create_dir_all(&folder)?;
+    fs::set_permissions(&folder, Permissions::from_mode(0o700))?;
+    Ok(folder)
+}
+
+/// Opens a tenant's folder: one tenant's code is never another's.
+fn tenant_folder(cache: &Path, tenant: &str) -> io::Result<OwnedFd> {
+    let folder = tenants(cache)?.join(hex(&digest(tenant.as_bytes())[..8]));
+    fs::create_dir_all(&folder)?;
+    fs::set_permissions(&folder, Permissions::from_mode(0o777))?;
+    Ok(File::open(folder)?.into())
 }
 
 /// The list of a control group's processes, to be written to.
@@ -178,8 +202,11 @@ struct Assigned {
     process: Arc<Process>,
 }
 
+/// A sandbox process, which is two for the system: the one that was started waits for the other, in which functions run.
 struct Process {
     control: UnixStream,
+    /// The process that waits.
+    handle: OwnedFd,
     status: Status,
     state: Mutex<State>,
 }
@@ -216,10 +243,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sandboxes {
     /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
     ///
-    /// An error if there is a control group that no process can be put into.
+    /// An error if there is a control group that no process can be put into, or if the folder for compiled code cannot be used.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
         for group in &options.groups {
             members(group)?;
+        }
+        if let Some(cache) = &options.cache {
+            let named = |error: io::Error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{} can keep no compiled code: {error}", cache.display()),
+                )
+            };
+            tenants(cache).map_err(named)?;
         }
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -229,6 +265,11 @@ impl Sandboxes {
         let watcher =
             std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
         Ok(Sandboxes { shared, watcher: Some(watcher) })
+    }
+
+    /// Starts a process, and ends it again. Returns what namespaces it had.
+    pub fn confinement(&self) -> io::Result<Confinement> {
+        Process::spawn(&self.shared.options).map(|(_, confinement)| confinement)
     }
 
     /// The most bytes of a function's heap.
@@ -310,8 +351,8 @@ impl Drop for Reserved {
 }
 
 impl Process {
-    /// Starts one that is nobody's yet.
-    fn spawn(options: &SandboxOptions) -> io::Result<Process> {
+    /// Starts one that is nobody's yet. Returns it with what namespaces it has.
+    fn spawn(options: &SandboxOptions) -> io::Result<(Process, Confinement)> {
         let (control, theirs) = UnixStream::pair()?;
         let child = Command::new(&options.program)
             .env_clear()
@@ -332,15 +373,20 @@ impl Process {
             is_ending: false,
             is_gone: false,
         };
-        let process = Process { control, status: Status::new()?, state: Mutex::new(state) };
-        process.join(&options.groups)?;
-        Ok(process)
-    }
-
-    /// Puts it into control groups, before it is anybody's.
-    fn join(&self, groups: &[PathBuf]) -> io::Result<()> {
-        let id = locked(&self.state).child.id().to_string();
-        groups.iter().try_for_each(|group| members(group)?.write_all(id.as_bytes()))
+        let handle = pidfd_open(Pid::from_child(&state.child), PidfdFlags::empty())?;
+        let process = Process { control, handle, status: Status::new()?, state: Mutex::new(state) };
+        let id = locked(&process.state).child.id();
+        // Before there is anything in it that is not ours.
+        options.groups.iter().try_for_each(|group| members(group)?.write_all(id.to_string().as_bytes()))?;
+        process.control.set_read_timeout(Some(PATIENCE))?;
+        let confinement = confine(&process.control, id).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::other(format!("it has not started within {} s", PATIENCE.as_secs()))
+            }
+            io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started"),
+            _ => error,
+        })?;
+        Ok((process, confinement))
     }
 
     fn reserve(&self) -> Result<usize, Refusal> {
@@ -351,9 +397,27 @@ impl Process {
         Ok(slot)
     }
 
+    /// Tells it to end, which [`Self::wait`] waits for.
     fn kill(&self) {
         // An error means that it has ended by itself.
-        let _ = locked(&self.state).child.kill();
+        let _ = self.control.shutdown(Shutdown::Both);
+    }
+
+    /// Waits until nothing of it runs any more. Returns the signal that ended it, or 0.
+    fn wait(&self, state: &mut State) -> u64 {
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let has_ended = loop {
+            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&patience)) {
+                Err(Errno::INTR) => {}
+                other => break other.is_ok_and(|ready| ready > 0),
+            }
+        };
+        if !has_ended {
+            // The other one ends with it.
+            let _ = state.child.kill();
+        }
+        let status = state.child.wait().ok();
+        status.and_then(|status| status.signal().or(status.code())).unwrap_or(0) as u64
     }
 
     /// Returns whether lanes can still be had of it.
@@ -417,7 +481,7 @@ impl Process {
                     // Words may have been read while they changed: only what is seen twice counts.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
                         state.killed_for = Some((slot, deadline_ms));
-                        let _ = state.child.kill();
+                        self.kill();
                     }
                     overdue = Some((slot, request_id));
                 }
@@ -444,9 +508,9 @@ impl Process {
 
     /// It has ended, or ends with its node: tells those whose functions were running how these ended.
     fn bury(&self, ended: Outcome) {
+        self.kill();
         let mut state = locked(&self.state);
-        let _ = state.child.kill();
-        let signal = state.child.wait().ok().and_then(|status| status.signal()).unwrap_or(0) as u64;
+        let signal = self.wait(&mut state);
         state.is_gone = true;
         let killed_for = state.killed_for;
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
@@ -571,7 +635,7 @@ impl Shared {
         let mut processes = locked(&self.processes);
         processes.is_wanted = false;
         match made {
-            Ok(process) => processes.spare = Some(process),
+            Ok((process, _)) => processes.spare = Some(process),
             Err(error) => processes.failed = Some(error.to_string()),
         }
         self.changed.notify_all();
@@ -624,15 +688,8 @@ impl Shared {
 impl Process {
     /// Tells it how to live.
     fn begin(&self, tenant: &str, options: &SandboxOptions) -> io::Result<()> {
-        let cache = match &options.cache {
-            Some(folder) => {
-                // One tenant's code is never another's.
-                let folder = folder.join(hex(&digest(tenant.as_bytes())[..8]));
-                std::fs::create_dir_all(&folder)?;
-                Some(File::open(folder)?.into())
-            }
-            None => None,
-        };
+        // Without its folder it compiles anew.
+        let cache = options.cache.as_deref().and_then(|folder| tenant_folder(folder, tenant).ok());
         let status = self.status.file().try_clone_to_owned()?;
         let (heap_bytes, keys, waiting) = (options.heap_bytes, options.keys.clone(), waiting::chosen());
         Start { heap_bytes, waiting, keys, status, cache }.send(&self.control)
@@ -642,6 +699,6 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-        let _ = locked(&self.state).child.wait();
+        self.wait(&mut locked(&self.state));
     }
 }

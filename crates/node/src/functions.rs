@@ -11,7 +11,7 @@ use crate::service::NodeService;
 use farpool_functions::abi::Part;
 use farpool_functions::resident::{Reach, ResidentLane, ResidentNow, ResidentWindow, Sealed};
 use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
-use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
+use farpool_functions::{Owner, Resident, Running, Sandboxes};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Mappable, Peer, Successor, clock};
 use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, RunningCall, RunningCalls};
@@ -33,8 +33,15 @@ pub(crate) struct Functions {
 impl Functions {
     /// Those of the options; starts what runs shipped ones.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
-        let start = |options: SandboxOptions| Sandboxes::start(options);
-        let sandboxes = options.sandboxes.map(start).transpose()?;
+        let sandboxes = options.sandboxes.map(Sandboxes::start).transpose()?;
+        if let Some(sandboxes) = &sandboxes {
+            match sandboxes.confinement() {
+                Ok(confinement) if confinement.is_whole() => {}
+                Ok(confinement) => eprintln!("farpool: {confinement}"),
+                // Whoever calls a function is told.
+                Err(error) => eprintln!("farpool: shipped functions cannot be run: {error}"),
+            }
+        }
         Ok(Functions { resident: options.resident, lanes: Mutex::default(), sandboxes })
     }
 

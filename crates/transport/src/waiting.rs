@@ -144,7 +144,8 @@ fn measured_wake_ns() -> Option<u64> {
     measured
 }
 
-fn cpus() -> usize {
+/// Returns how many CPUs this process may keep busy, by what its control groups permitted when this was first asked.
+pub fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

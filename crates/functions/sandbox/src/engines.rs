@@ -11,8 +11,8 @@ use farpool_functions::abi::{CALL_AT, Part, WINDOW_AT, digest, hex};
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_wire::control::FunctionFault;
 use rustix::fs::{Mode, OFlags, ftruncate, memfd_create, openat, renameat, unlinkat};
-use std::collections::{BTreeMap, hash_map::DefaultHasher};
-use std::hash::{Hash, Hasher};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
@@ -258,9 +258,12 @@ fn read_artefact(cache: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
 }
 
 fn write_artefact(cache: &OwnedFd, name: &str, artefact: &[u8]) -> io::Result<()> {
-    let unfinished = format!("{name}.{}", std::process::id());
+    // Processes of namespaces of their own all have one number.
+    let unfinished = format!("{name}.{:016x}", RandomState::new().build_hasher().finish());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = openat(cache, &*unfinished, flags, Mode::RUSR | Mode::WUSR)?;
+    // Read by processes of this tenant that have other users.
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let file = openat(cache, &*unfinished, flags, mode)?;
     let mut file = std::fs::File::from(file);
     let written = file.write_all(&digest(artefact)).and_then(|()| file.write_all(artefact));
     let renamed = written.and_then(|()| Ok(renameat(cache, &*unfinished, cache, name)?));

@@ -7,6 +7,7 @@
 //! instruction that faulted, which is the function's: nothing of this program is interrupted.
 #![allow(unsafe_code)]
 
+use crate::namespaces::ABORTED;
 use crate::space::Space;
 use farpool_wire::limits::FUNCTION_PIECE_BYTES;
 use std::cell::Cell;
@@ -78,7 +79,22 @@ pub fn install() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(())
+    // SAFETY: as above; nobody asks for the one before.
+    let result = unsafe {
+        let mut action = EMPTY;
+        action.sa_sigaction = end_aborted as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigemptyset(&mut action.sa_mask);
+        libc::sigaction(libc::SIGABRT, &action, std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Ends the process with the status that says it was aborted. The first process of a namespace is not ended by a signal
+/// that it sends itself.
+extern "C" fn end_aborted(_signal: libc::c_int) {
+    // SAFETY: it ends the process, and may be called in a handler.
+    unsafe { libc::_exit(ABORTED) }
 }
 
 /// A stack of this thread's for the handler, until it is dropped, on this thread.

@@ -4,7 +4,7 @@
 //! to it. Where a call reaches others as well, its arguments are compared: process 0 and its own number, not another one;
 //! options of descriptors, but not whose signals they send. Anything else ends the process: its caller is told of
 //! signal 31 (`SIGSYS`). Calls that libraries try and do without fail instead. This holds by itself, also where the kernel
-//! offers no Landlock.
+//! offers neither Landlock nor namespaces.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -103,7 +103,7 @@ const NAMING: [i64; 5] =
 /// The right to name files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// The process may name files: Landlock keeps it to its own.
+    /// The process may name files: its namespace or Landlock keeps it to its own.
     Named,
     /// The process has the files that it was handed, and names none.
     None,

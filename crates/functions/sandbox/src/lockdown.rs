@@ -2,11 +2,14 @@
 //! processes, and all system calls but those that running functions takes ([`crate::filter`]).
 
 use crate::filter::{self, Files};
+use crate::namespaces;
+use farpool_functions::confinement::Confinement;
 use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_BYTES_MAX};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 use rustix::thread::set_no_new_privs;
 use std::error::Error;
@@ -22,17 +25,28 @@ const OWN_BYTES: u64 = 8 << 30;
 /// How far it stands back: where CPUs are short, those who wait for the node itself come first.
 const NICENESS: i32 = 10;
 
-/// Stands back, and ends with whoever started it. The first thing to be done: that one may be gone already, which its closed end tells.
-pub fn follow_parent() -> Result<(), Box<dyn Error>> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+/// Gives up its share of busy CPUs, privileges by programs that it would start, core dumps, and a mask of file modes.
+pub fn stand_back() -> Result<(), Box<dyn Error>> {
     set_no_new_privs(true)?;
     rustix::process::nice(NICENESS)?;
+    // Files say themselves who may read them.
+    rustix::process::umask(Mode::empty());
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(())
 }
 
-/// Gives up the rest. Whether files can be opened at all: only where the kernel can hold them to the cache.
-pub fn lock_down(cache: Option<&OwnedFd>, heap_bytes: u64) -> Result<bool, Box<dyn Error>> {
+/// Has the kernel end this process when its parent ends. The parent may be gone already, which its closed end of the socket
+/// tells. The kernel forgets this at any change of users.
+pub fn follow_parent() -> Result<(), Box<dyn Error>> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Gives up the rest. Returns whether Landlock holds the process to the files of its cache and of its own root.
+pub fn lock_down(
+    cache: Option<&OwnedFd>,
+    heap_bytes: u64,
+    confinement: Confinement,
+) -> Result<bool, Box<dyn Error>> {
     for (resource, most) in [
         (Resource::Fsize, FILE_BYTES_MAX),
         (Resource::Data, OWN_BYTES.saturating_add(4 * heap_bytes)),
@@ -42,13 +56,17 @@ pub fn lock_down(cache: Option<&OwnedFd>, heap_bytes: u64) -> Result<bool, Box<d
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
-    let opens = restrict_files(cache)?;
-    filter::apply(if opens { Files::Named } else { Files::None })?;
-    Ok(opens)
+    let root =
+        confinement.files.then(|| open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())).transpose()?;
+    let is_held = restrict_files(cache.into_iter().chain(&root))?;
+    namespaces::silence()?;
+    // Without Landlock files can be named if there are none but its own.
+    filter::apply(if is_held || confinement.files { Files::Named } else { Files::None })?;
+    Ok(is_held)
 }
 
-/// Whether files are restricted to the cache.
-fn restrict_files(cache: Option<&OwnedFd>) -> Result<bool, Box<dyn Error>> {
+/// Restricts files to those of these folders. Returns whether the kernel does so.
+fn restrict_files<'f>(folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool, Box<dyn Error>> {
     let abi = ABI::V6;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -56,12 +74,10 @@ fn restrict_files(cache: Option<&OwnedFd>) -> Result<bool, Box<dyn Error>> {
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
         .create()?;
-    let ruleset = match cache {
-        Some(cache) => {
-            ruleset.add_rule(PathBeneath::new(cache, AccessFs::from_all(ABI::V1) & !AccessFs::Execute))?
-        }
-        None => ruleset,
-    };
+    let rights = AccessFs::from_all(ABI::V1) & !AccessFs::Execute;
+    let ruleset = folders
+        .into_iter()
+        .try_fold(ruleset, |ruleset, folder| ruleset.add_rule(PathBeneath::new(folder, rights)))?;
     let status = ruleset.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }

@@ -2,12 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::space::Space;
-use farpool_functions::abi::{CALL_AT, signed_text};
+use farpool_functions::abi::{CALL_AT, hex, signed_text};
 use farpool_wire::control::{FunctionFault, FunctionSignature};
 use farpool_wire::{Code, Refusal};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, memfd_create, openat, unlinkat};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -33,9 +34,22 @@ struct Loaded {
     _file: OwnedFd,
 }
 
+/// The place of files that objects are loaded from: the loader wants a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectFiles {
+    /// The root folder, which is this process's own.
+    InRoot,
+    /// Memory, by the names that `/proc` gives descriptors.
+    InMemory,
+    /// None: if this process could name files, it could name everybody's.
+    Nowhere,
+}
+
 /// The objects that were loaded, by their hash.
-#[derive(Default)]
-pub struct Objects(Mutex<BTreeMap<[u8; 32], Loaded>>);
+pub struct Objects {
+    loaded: Mutex<BTreeMap<[u8; 32], Loaded>>,
+    files: ObjectFiles,
+}
 
 /// Whether one of these keys vouches for what has this hash.
 pub fn check_signature(
@@ -50,6 +64,28 @@ pub fn check_signature(
 }
 
 impl Objects {
+    /// Makes an empty set, for objects whose files lie there.
+    pub fn new(files: ObjectFiles) -> Objects {
+        Objects { loaded: Mutex::default(), files }
+    }
+
+    /// Makes a file for an object. Returns it with the name by which the loader finds it.
+    fn file(&self, hash: &[u8; 32]) -> io::Result<(OwnedFd, String)> {
+        match self.files {
+            ObjectFiles::InRoot => {
+                let path = format!("/{}.so", hex(hash));
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                Ok((openat(CWD, &*path, flags, Mode::RUSR)?, path))
+            }
+            ObjectFiles::InMemory => {
+                let file = memfd_create("farpool-function", MemfdFlags::CLOEXEC)?;
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok((file, path))
+            }
+            ObjectFiles::Nowhere => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Has the library of signatures ready, before anybody waits for it.
     pub fn warm_up() {
         let nobody = FunctionSignature { key: [0; 32], signature: [0; 64] };
@@ -59,37 +95,48 @@ impl Objects {
 
     /// Loads an object, of this hash, whose signature was checked.
     pub fn load(&self, hash: &[u8; 32], bytes: &[u8]) -> Result<(), FunctionFault> {
-        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.contains_key(hash) {
             return Ok(());
         }
-        let file =
-            memfd_create("farpool-function", MemfdFlags::CLOEXEC).map_err(|_| FunctionFault::NotLoaded)?;
-        let mut written = 0;
-        while written < bytes.len() {
-            match rustix::io::write(&file, &bytes[written..]) {
-                Ok(count) if count > 0 => written += count,
-                _ => return Err(FunctionFault::NotLoaded),
+        let (file, path) = self.file(hash).map_err(|_| FunctionFault::NotLoaded)?;
+        let handle = write(&file, bytes).ok().and_then(|()| open_object(&path));
+        let Some(handle) = handle else {
+            if self.files == ObjectFiles::InRoot {
+                let _ = unlinkat(CWD, &*path, AtFlags::empty());
             }
-        }
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            .map_err(|_| FunctionFault::NotLoaded)?;
-        // SAFETY: the path is a C string. Constructors of the object run here: whoever signed it vouches for them.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
             return Err(FunctionFault::NotLoaded);
-        }
-        loaded.insert(*hash, Loaded { handle: handle as usize, _file: file });
+        };
+        loaded.insert(*hash, Loaded { handle, _file: file });
         Ok(())
     }
 
     /// An entry of a loaded object. Nothing: there is no such object.
     pub fn entry(&self, hash: &[u8; 32], entry: &str) -> Option<Result<Entry, FunctionFault>> {
-        let loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = loaded.get(hash)?.handle as *mut c_void;
         let Ok(name) = CString::new(entry) else { return Some(Err(FunctionFault::NoEntry)) };
         // SAFETY: the handle is one that `dlopen` gave and that is never closed.
         let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
         Some(if symbol.is_null() { Err(FunctionFault::NoEntry) } else { Ok(Entry(symbol as usize)) })
     }
+}
+
+fn write(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::write(file, &bytes[written..])? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => written += count,
+        }
+    }
+    Ok(())
+}
+
+/// Loads an object for good. Returns its handle.
+fn open_object(path: &str) -> Option<usize> {
+    let path = CString::new(path).ok()?;
+    // SAFETY: the path is a C string. Constructors of the object run here: whoever signed it vouches for them.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    (!handle.is_null()).then_some(handle as usize)
 }

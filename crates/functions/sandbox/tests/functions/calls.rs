@@ -3,7 +3,9 @@
 use crate::pool::*;
 use farpool::ErrorKind;
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, Function, Place};
+use farpool::function::{CallOptions, Function, Place, SandboxOptions};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 const SHIP: CallOptions =
@@ -141,4 +143,23 @@ fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_drop
     assert_eq!(words_of(&called.output), walked(&list, 0, 10));
     other.drop_function("walk").unwrap();
     assert_eq!(one.function("walk").unwrap_err().kind(), farpool::ErrorKind::NotFound);
+}
+
+#[test]
+fn compiled_code_is_kept_in_a_folder_that_only_the_node_gets_into() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::start(1, SandboxOptions { cache: Some(folder.path().to_owned()), ..sandbox() });
+    let pool = running.connect(Tcp);
+    let caller = publish(&pool, "list", &list(64, 64)).caller(Default::default()).unwrap();
+    caller.call(&walk(), &bytes_of(&[0, 1, 0]), SHIP).unwrap();
+    let tenants = folder.path().join("tenants");
+    assert_eq!(fs::metadata(&tenants).unwrap().permissions().mode() & 0o777, 0o700);
+    let of_tenant = fs::read_dir(&tenants).unwrap().next().unwrap().unwrap().path();
+    // It is written beside the first calls, under another name at first.
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let is_kept = |entry: fs::DirEntry| entry.path().extension().is_none();
+    while !fs::read_dir(&of_tenant).unwrap().any(|entry| entry.is_ok_and(is_kept)) {
+        assert!(Instant::now() < give_up, "no compiled code was kept in {}", of_tenant.display());
+        std::thread::yield_now();
+    }
 }

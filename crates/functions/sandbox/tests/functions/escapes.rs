@@ -7,7 +7,10 @@ use crate::hostile::options;
 use crate::native::{Signer, compile, trusting};
 use crate::pool::*;
 use farpool::TransportChoice::Shm;
-use farpool::function::CallerOptions;
+use farpool::function::{CallerOptions, Function};
+use farpool_functions::Sandboxes;
+use farpool_functions::confinement::Confinement;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -19,7 +22,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 /// Every way, by the name of its entry.
-const WAYS: [&str; 78] = [
+const WAYS: [&str; 79] = [
     // Signals.
     "kill_process",
     "kill_thread",
@@ -83,6 +86,7 @@ const WAYS: [&str; 78] = [
     "mount_folder",
     "open_by_handle",
     "watch_file",
+    "write_to_nodes_messages",
     // Devices and the kernel.
     "read_device",
     "make_device",
@@ -265,8 +269,82 @@ fn escapes() -> Vec<&'static str> {
     worked
 }
 
+/// Does something on a thread, and in all processes that it starts, for which these system calls fail: with the error of a
+/// kernel that does not have them, or of one that does not permit them.
+fn without<T: Send>(calls: &[i64], error: i32, run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|threads| {
+        let run = threads.spawn(|| {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+            let (action, arch) =
+                (SeccompAction::Errno(error as u32), std::env::consts::ARCH.try_into().unwrap());
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
+            apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+            run()
+        });
+        run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+const LANDLOCK: [i64; 3] =
+    [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
+
+fn confinement() -> Confinement {
+    Sandboxes::start(sandbox()).unwrap().confinement().unwrap()
+}
+
+/// Returns whether this system lets whoever runs the tests have namespaces, and says so if not.
+fn has_namespaces() -> bool {
+    let has = Command::new("unshare").args(["-Unmipf", "true"]).status().is_ok_and(|status| status.success());
+    if !has {
+        eprintln!("no user namespaces here: what they are good for is not looked at");
+    }
+    has
+}
+
 #[test]
-fn native_function_finds_no_way_out_of_its_sandbox_but_names_of_files() {
-    // Landlock lets names be looked up, and no filter of system calls sees a name.
-    assert_eq!(escapes(), ["look_at_file"]);
+fn native_function_finds_no_way_out_of_its_sandbox() {
+    if has_namespaces() {
+        assert!(confinement().is_whole(), "{:?}", confinement());
+        assert_eq!(escapes(), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn native_function_finds_no_way_out_where_the_kernel_has_no_landlock() {
+    if has_namespaces() {
+        built();
+        assert_eq!(without(&LANDLOCK, libc::ENOSYS, escapes), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn native_function_finds_no_way_out_but_names_of_files_where_namespaces_are_refused() {
+    built();
+    without(&[libc::SYS_unshare], libc::EPERM, || {
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(confinement(), Confinement { namespaces: false, files: false, user: root });
+        assert!(confinement().to_string().contains("without namespaces"), "{}", confinement());
+        // Landlock lets names be looked up, and no filter of system calls sees a name.
+        assert_eq!(escapes(), ["look_at_file"]);
+    });
+}
+
+#[test]
+fn native_function_is_refused_where_nothing_keeps_it_from_files() {
+    let object = fs::read(&built().object).unwrap();
+    let refused: Vec<i64> = LANDLOCK.into_iter().chain([libc::SYS_unshare]).collect();
+    without(&refused, libc::EPERM, || {
+        let signer = Signer::new();
+        let running = Running::start(1, trusting(&signer));
+        let pool = running.connect(Shm);
+        let file = publish(&pool, "words", &bytes_of(&[7; 512]));
+        let calls = file.caller(CallerOptions::default()).unwrap();
+        let error = calls.call(&signer.sign(&object, "read_session"), &[], options(10_000)).unwrap_err();
+        assert!(error.to_string().contains("cannot be loaded"), "{error}");
+        let module = module(WALK);
+        let walk = Function::wasm(module, "walk").unwrap();
+        let called = calls.call(&walk, &bytes_of(&[0, 0, 0]), options(10_000)).unwrap();
+        assert_eq!(words_of(&called.output), [0, 0]);
+    });
 }
