@@ -73,9 +73,19 @@ pub struct Engines {
     settings: [u64; 2],
 }
 
-fn engine(interruption: Interruption) -> wasmtime::Result<Engine> {
+/// The number of threads that compile a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Threads {
+    /// The thread that asks.
+    One,
+    /// As many threads as there are CPUs. The first module that needs them starts them, and they stay.
+    Many,
+}
+
+fn engine(interruption: Interruption, threads: Threads) -> wasmtime::Result<Engine> {
     let mut config = Config::new();
     config
+        .parallel_compilation(threads == Threads::Many)
         .wasm_features(wasmtime::WasmFeatures::all(), false)
         .wasm_features(module::features(), true)
         .epoch_interruption(interruption == Interruption::Inside)
@@ -91,7 +101,8 @@ fn engine(interruption: Interruption) -> wasmtime::Result<Engine> {
 impl Engines {
     /// Makes them, and looks whether windows are as they must be.
     pub fn new() -> wasmtime::Result<Engines> {
-        let (inside, outside) = (engine(Interruption::Inside)?, engine(Interruption::Outside)?);
+        let inside = engine(Interruption::Inside, Threads::Many)?;
+        let outside = engine(Interruption::Outside, Threads::Many)?;
         let settings = [(&inside, Interruption::Inside), (&outside, Interruption::Outside)];
         let settings = settings.map(|(engine, interruption)| {
             let mut hasher = DefaultHasher::new();
@@ -100,7 +111,7 @@ impl Engines {
             hasher.finish()
         });
         let engines = Engines { inside, outside, kept: Mutex::default(), to_keep: OnceLock::new(), settings };
-        engines.test_window()?;
+        Self::test_window()?;
         Ok(engines)
     }
 
@@ -176,11 +187,13 @@ impl Engines {
 
     /// Looks whether compiled code loads from a window, and traps beside it: what [`crate::space`] relies on, and what
     /// also makes the compiler's first use no caller's.
-    fn test_window(&self) -> wasmtime::Result<()> {
+    fn test_window() -> wasmtime::Result<()> {
         let window = test_window_file()?;
         let (add, load): (&[u8], u64) = (b"farpool!", u64::from_le_bytes(*b"farpool!"));
         for interruption in [Interruption::Inside, Interruption::Outside] {
-            let module = Module::from_binary(self.of(interruption), &peek_module())?;
+            // A thread that is started before the lockdown would not be locked down.
+            let engine = engine(interruption, Threads::One)?;
+            let module = Module::from_binary(&engine, &peek_module())?;
             let files = vec![window.try_clone()?];
             let part = Part { first: 0, bytes: add.len() as u64 };
             let window = LaneWindow {
@@ -194,7 +207,7 @@ impl Engines {
             let supplied = memfd_create("farpool-none", rustix::fs::MemfdFlags::CLOEXEC)?;
             let bases = Mutex::new(Some(Vec::new()));
             Arc::new(Space::new(Arc::new(Layout { window, supplied, heap_bytes: 1 << 20, bases }))?).offer();
-            let mut store = Store::new(self.of(interruption), ());
+            let mut store = Store::new(&engine, ());
             store.set_epoch_deadline(u64::MAX / 2);
             let instance = wasmtime::Instance::new(&mut store, &module, &[])?;
             let peek = instance.get_typed_func::<i32, i64>(&mut store, "peek")?;

@@ -47,6 +47,7 @@ pub fn lock_down(
     heap_bytes: u64,
     confinement: Confinement,
 ) -> Result<bool, Box<dyn Error>> {
+    namespaces::wait_alone()?;
     for (resource, most) in [
         (Resource::Fsize, FILE_BYTES_MAX),
         (Resource::Data, OWN_BYTES.saturating_add(4 * heap_bytes)),

@@ -21,9 +21,12 @@ use std::ffi::CStr;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// The options of the root folder's mount, with its largest size: shared objects that are loaded lie in it.
 const ROOT: &CStr = c"mode=0700,size=256m,nr_inodes=8192";
+/// The time within which threads that were joined are gone.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The exit status by which the second process says that it was aborted. A signal of its own does not end it, as it is the
 /// first process of its namespace.
 pub const ABORTED: i32 = 128 + libc::SIGABRT;
@@ -55,6 +58,26 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     // Nobody of the same user traces it, or reads its memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(confinement)
+}
+
+/// Waits until the thread that asks is the only one: those that have been joined may still be on their way out. An error
+/// if others stay: what this thread gives up they would keep.
+pub fn wait_alone() -> io::Result<()> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        // SAFETY: nothing is unshared: it is an error if there is another thread.
+        if unsafe { libc::unshare(libc::CLONE_THREAD) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINVAL) if Instant::now() < give_up => std::thread::yield_now(),
+            Some(libc::EINVAL) => return Err(io::Error::other("a thread is there before the lockdown")),
+            // A system that refuses to unshare anything does not say either.
+            Some(libc::EPERM | libc::ENOSYS) => return Ok(()),
+            _ => return Err(error),
+        }
+    }
 }
 
 /// Takes on a user and its group, and leaves all others.

@@ -302,6 +302,48 @@ fn has_namespaces() -> bool {
     has
 }
 
+/// Returns the number behind this name in a file of `/proc`, or nothing if the file is gone.
+fn of_status(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Returns the filter modes of all threads of each sandbox process that this process has started.
+fn filters() -> Vec<Vec<u64>> {
+    let parent = |process: &Path| of_status(&process.join("status"), "PPid:");
+    let ours = u64::from(std::process::id());
+    let is_ours = |process: &PathBuf| {
+        fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "farpool-sandbox")
+            && parent(process).is_some_and(|first| {
+                first == ours || parent(&PathBuf::from(format!("/proc/{first}"))) == Some(ours)
+            })
+    };
+    let modes = |process: PathBuf| {
+        let threads = fs::read_dir(process.join("task")).ok()?;
+        let mode = |thread: std::io::Result<fs::DirEntry>| {
+            of_status(&thread.ok()?.path().join("status"), "Seccomp:")
+        };
+        Some(threads.filter_map(mode).collect())
+    };
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    processes.filter(is_ours).filter_map(modes).collect()
+}
+
+#[test]
+fn every_thread_of_a_sandbox_has_its_filter_also_those_that_compile() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Shm);
+    let calls = publish(&pool, "list", &list(64, 64)).caller(CallerOptions::default()).unwrap();
+    let walk = Function::wasm(module(WALK), "walk").unwrap();
+    calls.call(&walk, &bytes_of(&[0, 1, 0]), options(10_000)).unwrap();
+    let filters = filters();
+    // Those in reserve have none yet, and those that wait for others see nothing of a caller's.
+    let locked: Vec<_> = filters.iter().filter(|modes| modes.contains(&2)).collect();
+    assert!(!locked.is_empty(), "the sandbox that was called has a filter: {filters:?}");
+    assert!(locked.iter().all(|modes| modes.iter().all(|mode| *mode == 2)), "{filters:?}");
+}
+
 #[test]
 fn native_function_finds_no_way_out_of_its_sandbox() {
     if has_namespaces() {
