@@ -53,15 +53,15 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
     fs = FarpoolFileSystem(pool.url.removeprefix("farpool://"), pool=pool)
     names = fs.find(name)
     if not names:
-        raise farpool.NotFoundError(f"no published file '{name}', and none below it")
+        raise farpool.NotFoundError(f"no published file {name!r}, and none below it")
     formats = {one: _FORMATS.get(one[one.rfind(".") :].lower()) for one in names}
     for one, known in formats.items():
         if known is None:
             raise farpool.InvalidError(
-                f"'{one}' is of no known format: {', '.join(_FORMATS)} are, by the end of the name"
+                f"{one!r} is of no known format: {', '.join(_FORMATS)} are, by the end of the name"
             )
     if len(set(formats.values())) > 1:
-        raise farpool.InvalidError(f"the files below '{name}' are of different formats: {', '.join(names)}")
+        raise farpool.InvalidError(f"the files below {name!r} are of different formats: {', '.join(map(repr, names))}")
     found = dataset.dataset(names, filesystem=fs, format=formats[names[0]])
     try:
         con.register(as_, found)

@@ -574,7 +574,8 @@ impl PyScan {
     }
 
     fn __repr__(&self) -> String {
-        format!("<farpool.Scan of {:?}: {}>", self.table.name(), self.column_names().join(", "))
+        let columns = self.column_names().join(", ");
+        format!("<farpool.Scan of {:?}: {}>", self.table.name(), farpool::shown(&columns))
     }
 }
 

@@ -24,6 +24,7 @@ mod raw_client;
 mod roles;
 mod sealed_batches;
 mod shaped_and_simulated;
+mod shown_names;
 mod standing_brokers;
 mod table_queries;
 mod tables;

@@ -8,7 +8,8 @@
 use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, reach, table, units};
-use farpool::{NodeStatus, Pool, PoolOptions, RunningCall};
+use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
+use farpool_command::json::Line;
 use farpool_transport::{LinkError, Machine, Reach, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
@@ -118,9 +119,9 @@ fn finish(args: &Args, text: &str, mut figures: serde_json::Value) -> Outcome {
     let mut out = std::io::stdout().lock();
     if args.json {
         figures["node"] = json!(args.node);
-        writeln!(out, "{figures}")?;
+        writeln!(out, "{}", Line(&figures))?;
     } else {
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", shown_lines(text))?;
     }
     Ok(())
 }
@@ -165,7 +166,7 @@ impl Held {
 /// Names calls of functions, such as `2 calls (walk of client 00ff for 12 s, sum of tenant a for 3 s)`.
 fn calls_shown(calls: &[RunningCall]) -> String {
     let one = |call: &RunningCall| {
-        format!("{} of {} for {} s", call.function, call.caller, call.running_ms / 1_000)
+        format!("{} of {} for {} s", shown(&call.function), shown(&call.caller), call.running_ms / 1_000)
     };
     let mut names: Vec<String> = calls.iter().take(CALLS_NAMED).map(one).collect();
     if calls.len() > CALLS_NAMED {

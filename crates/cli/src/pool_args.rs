@@ -2,7 +2,8 @@
 
 use crate::exit::Failure;
 use crate::{Outcome, reach};
-use farpool::{Pool, PoolOptions};
+use farpool::{Pool, PoolOptions, shown};
+use farpool_command::json::Line;
 use std::io::Write;
 
 #[derive(clap::Args)]
@@ -34,8 +35,8 @@ impl PoolArgs {
     pub(crate) fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
         let mut out = std::io::stdout().lock();
         match self.json {
-            true => writeln!(out, "{json}")?,
-            false => text.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+            true => writeln!(out, "{}", Line(json))?,
+            false => text.iter().try_for_each(|line| writeln!(out, "{}", shown(line)))?,
         }
         out.flush()?;
         Ok(())

@@ -5,6 +5,7 @@ use crate::signals::Stop;
 use crate::units::show_bytes;
 use crate::{Outcome, reach, table, units};
 use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
+use farpool_command::json::Line;
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -76,7 +77,7 @@ fn look(pool: &Pool, args: &Args) -> Outcome {
     let files = pool.list("")?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", as_json(&report, &files))?;
+        writeln!(out, "{}", Line(&as_json(&report, &files)))?;
     } else {
         if args.watch && std::io::stdout().is_terminal() {
             write!(out, "\x1b[H\x1b[2J")?;

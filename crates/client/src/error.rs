@@ -2,7 +2,8 @@
 
 use crate::function::Ended;
 use farpool_transport::LinkError;
-use farpool_wire::{Code, Refusal};
+use farpool_wire::control::NodeInfo;
+use farpool_wire::{Code, Refusal, shown_lines};
 use std::fmt;
 
 /// What went wrong, by what the caller can do about it.
@@ -168,7 +169,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        // Names in it may be those that others gave.
+        shown_lines(&self.message).fmt(f)
     }
 }
 

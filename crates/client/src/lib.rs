@@ -57,6 +57,7 @@ pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{NodeStatus, RunningCall, RunningCalls, StatusReport};
+pub use farpool_wire::{prints, shown, shown_lines};
 pub use file::{FarFile, ReadRange, WriteRange};
 pub use function::Function;
 pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, TransportChoice};

@@ -60,6 +60,6 @@ pub fn report(failure: &Failure) -> ExitCode {
         Failure::Refused(_) => 1,
         Failure::Usage(_) | Failure::Failed(_) => 2,
     };
-    eprintln!("farpool: {failure}");
+    eprintln!("farpool: {}", farpool::shown_lines(&failure.to_string()));
     ExitCode::from(code)
 }

@@ -1,11 +1,12 @@
 //! What the commands of Farpool are made of: flags that say how far connections go, failures and their exit codes,
-//! sizes and times as people write them, files that are read whole, plain tables.
+//! sizes and times as people write them, files that are read whole, plain tables, JSON for a terminal.
 //!
 //! Never in this crate: what a command does.
 #![forbid(unsafe_code)]
 
 pub mod exit;
 pub mod input;
+pub mod json;
 pub mod reach;
 pub mod table;
 pub mod units;

@@ -1,7 +1,12 @@
-//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right.
+//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right. What is in them is shown so that
+//! it is safe on a terminal, whoever it comes from.
+
+use farpool::shown;
 
 /// The lines of a table.
 pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| shown(cell).to_string()).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)

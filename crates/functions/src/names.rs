@@ -1,5 +1,6 @@
 //! What the functions of a module are called, as its name section says.
 
+use farpool_wire::shown;
 use std::collections::BTreeMap;
 use wasmparser::{KnownCustom, Name, Parser, Payload};
 
@@ -31,7 +32,7 @@ impl Names {
     pub fn name(&self, function: u32) -> String {
         match self.0.get(&function) {
             // Written by whoever wrote the module: not for a terminal to obey.
-            Some(name) => name.chars().filter(|letter| !letter.is_control()).take(200).collect(),
+            Some(name) => shown(name).to_string().chars().take(200).collect(),
             None => format!("function {function}"),
         }
     }

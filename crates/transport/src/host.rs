@@ -72,7 +72,7 @@ pub trait Host: Send + Sync + 'static {
 
     /// Tells whoever runs this process something they should know. One line.
     fn say(&self, line: &str) {
-        eprintln!("{line}");
+        eprintln!("{}", farpool_wire::shown(line));
     }
 
     /// Whether everything on this host takes turns on one thread, which therefore nobody may block.

@@ -18,9 +18,11 @@ pub mod limits;
 pub mod mutants;
 pub mod refusal;
 mod scan;
+mod shown;
 
 pub use codec::{Bytes, List, Name, Payload, Text, WireError};
 pub use control::{Reply, Request};
 pub use frame::{Header, Opcode};
 pub use ids::*;
 pub use refusal::{Code, Refusal};
+pub use shown::{prints, shown, shown_lines};

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
-use farpool::Pool;
+use farpool::{Pool, shown};
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -72,12 +72,14 @@ impl Session {
                 let name = create.name.table().to_owned();
                 let (pool, wanted) = (self.pool.clone(), name.clone());
                 let known = tokio::task::spawn_blocking(move || pool.table(&wanted).is_ok()).await;
-                let is_there = known.map_err(|error| exec_datafusion_err!("looking for {name}: {error}"))?;
+                let is_there =
+                    known.map_err(|error| exec_datafusion_err!("looking for {}: {error}", shown(&name)))?;
                 if is_there && !create.or_replace {
                     return match create.if_not_exists {
                         true => self.context.read_empty(),
                         false => exec_err!(
-                            "there is a far table {name} already; CREATE OR REPLACE TABLE replaces it"
+                            "there is a far table {} already; CREATE OR REPLACE TABLE replaces it",
+                            shown(&name)
                         ),
                     };
                 }

@@ -22,10 +22,10 @@ use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExp
 use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use farpool::FarTable;
 use farpool::operators::run::type_of;
 use farpool::operators::{Aggregate, Plan, Program, SortKey, Type, words};
 use farpool::table::Mode;
+use farpool::{FarTable, shown};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -217,7 +217,7 @@ impl FarSource {
         groups: Vec<usize>,
         partitions: usize,
     ) -> Result<FarSource> {
-        let name = table.name().to_owned();
+        let name = shown(table.name()).to_string();
         let mut source = FarSource::try_new(table, &[], 1, GroupsEach::default())?;
         let program =
             Program::decode(program).map_err(|error| plan_datafusion_err!("far table {name}: {error}"))?;
@@ -431,12 +431,14 @@ impl DataSource for FarSource {
     fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = |f: &mut fmt::Formatter<'_>, name: &str, what: &[String], separator: &str| match what {
             [] => Ok(()),
-            _ if form == DisplayFormatType::TreeRender => writeln!(f, "{name}={}", what.join(separator)),
-            _ => write!(f, ", {name}=[{}]", what.join(separator)),
+            _ if form == DisplayFormatType::TreeRender => {
+                writeln!(f, "{name}={}", shown(&what.join(separator)))
+            }
+            _ => write!(f, ", {name}=[{}]", shown(&what.join(separator))),
         };
         match form {
-            DisplayFormatType::TreeRender => writeln!(f, "far table={}", self.table.name())?,
-            _ => write!(f, "far table={}", self.table.name())?,
+            DisplayFormatType::TreeRender => writeln!(f, "far table={}", shown(self.table.name()))?,
+            _ => write!(f, "far table={}", shown(self.table.name()))?,
         }
         lines(f, "beside the data", &self.ships(), "; ")?;
         lines(f, "dynamic filters", &self.dynamic(), "; ")?;

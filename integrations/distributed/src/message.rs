@@ -154,6 +154,7 @@ impl Scan {
         }
         let message = ScanMessage::decode(bytes).map_err(|error| no_scan(&error))?;
         let ScanMessage { table, program, groups, partitions, .. } = message;
+        let said = farpool::shown(&table);
         if table.is_empty() || table.len() > NAME_BYTES_MAX || table.chars().any(char::is_control) {
             return plan_err!(
                 "a scan of a table with a name of {} bytes: 1 to {NAME_BYTES_MAX} are permitted, without control characters",
@@ -162,23 +163,23 @@ impl Scan {
         }
         if program.len() > PROGRAM_BYTES_MAX {
             return plan_err!(
-                "far table {table}: a program of {} bytes: {PROGRAM_BYTES_MAX} are permitted",
+                "far table {said}: a program of {} bytes: {PROGRAM_BYTES_MAX} are permitted",
                 program.len()
             );
         }
         if groups.len() > GROUPS_MAX {
-            return plan_err!("far table {table}: {} row groups: {GROUPS_MAX} are permitted", groups.len());
+            return plan_err!("far table {said}: {} row groups: {GROUPS_MAX} are permitted", groups.len());
         }
         if !groups.is_sorted_by(|one, next| one < next) {
-            return plan_err!("far table {table}: row groups that are not in ascending order");
+            return plan_err!("far table {said}: row groups that are not in ascending order");
         }
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return plan_err!("far table {table}: {partitions} streams: 1 to {PARTITIONS_MAX} are permitted");
+            return plan_err!("far table {said}: {partitions} streams: 1 to {PARTITIONS_MAX} are permitted");
         }
         let schema = message.schema.ok_or_else(|| no_scan(&"it says no columns"))?;
         if schema.columns.len() > COLUMNS_MAX {
             return plan_err!(
-                "far table {table}: {} columns: {COLUMNS_MAX} are permitted",
+                "far table {said}: {} columns: {COLUMNS_MAX} are permitted",
                 schema.columns.len()
             );
         }

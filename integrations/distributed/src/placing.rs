@@ -56,7 +56,7 @@ impl ScaleUpLeafNodeHandler for Placing {
     fn handle(&self, event: ScaleUpLeafNodeEvent) -> Option<Result<ScaleUpLeafNodeEventResponse>> {
         let source = source_of(event.plan.as_ref())?;
         if event.task_count > 1 && !source.is_divisible() {
-            let name = source.table().name();
+            let name = farpool::shown(source.table().name());
             return Some(internal_err!("{} tasks of a scan of {name} that is one", event.task_count));
         }
         let options = event.session_config.options().extensions.get::<Options>();

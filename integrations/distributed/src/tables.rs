@@ -44,7 +44,8 @@ impl Tables {
         let found = Identity::of(&table);
         if found != wanted {
             return plan_err!(
-                "far table {name} is not the one that the query was planned for: here it has {}, there it had {}",
+                "far table {} is not the one that the query was planned for: here it has {}, there it had {}",
+                farpool::shown(name),
                 words(found),
                 words(wanted)
             );

@@ -207,7 +207,7 @@ fn read_info(info: &str) -> Result<Vec<String>> {
         None => (said, ""),
     };
     if version.parse() != Ok(VERSION) {
-        let version: String = version.chars().filter(|letter| !letter.is_control()).take(16).collect();
+        let version: String = farpool::shown(version).to_string().chars().take(16).collect();
         return exec_err!(
             "farpool-distributed speaks version {VERSION}, the other side {version}: run the same farpool-sql on both"
         );

@@ -330,7 +330,7 @@ impl Runner {
         let left_out = workers.refresh().await;
         for one in &left_out {
             if !self.left_out.contains(one) {
-                eprintln!("farpool: {one}");
+                eprintln!("farpool: {}", farpool::shown_lines(&one.to_string()));
             }
         }
         self.left_out = left_out;

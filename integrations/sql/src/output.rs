@@ -7,6 +7,7 @@ use arrow::json::LineDelimitedWriter;
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_schema;
+use farpool::shown_lines;
 use farpool_command::exit::Failure;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -125,7 +126,7 @@ impl Out {
                     pretty_format_batches_with_schema(Arc::clone(&self.schema), &shown).map_err(failed)?;
                 let more = rows.saturating_sub(self.shown_rows);
                 let to = self.to()?;
-                writeln!(to, "{table}")?;
+                writeln!(to, "{}", shown_lines(&table.to_string()))?;
                 if more > 0 {
                     writeln!(to, "... and {more} rows more (--rows 0 shows all)")?;
                 }
@@ -161,7 +162,13 @@ fn write_plans(to: &mut Box<dyn Write>, shown: &[RecordBatch]) -> Result<(), Fai
         let text = |column: usize| ArrayFormatter::try_new(batch.column(column), &FormatOptions::default());
         let (names, plans) = (text(0).map_err(failed)?, text(1).map_err(failed)?);
         for row in 0..batch.num_rows() {
-            writeln!(to, "{}:\n{}\n", names.value(row), plans.value(row).to_string().trim_end())?;
+            let plan = plans.value(row).to_string();
+            writeln!(
+                to,
+                "{}:\n{}\n",
+                shown_lines(&names.value(row).to_string()),
+                shown_lines(plan.trim_end())
+            )?;
         }
     }
     to.flush()?;
@@ -173,5 +180,49 @@ fn failed(error: arrow::error::ArrowError) -> Failure {
     match error {
         arrow::error::ArrowError::IoError(_, error) => error.into(),
         other => Failure::failed(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{ArrayRef, StringArray};
+
+    /// Puts what is written into a list of bytes that outlives it.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(columns: [(&str, &str); 2]) -> String {
+        let array = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+        let columns = columns.map(|(name, value)| (name.to_owned(), array(value)));
+        let batch = RecordBatch::try_from_iter(columns).expect("a batch");
+        let kept = Kept::default();
+        let mut out = Out::new(None, Format::Table, 10).expect("an output");
+        out.to = Some(Box::new(kept.clone()));
+        out.begin(&batch.schema()).expect("begun");
+        out.rows(&batch).expect("written");
+        out.end(1).expect("ended");
+        let bytes = kept.0.lock().expect("not poisoned").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn columns_and_values_of_others_are_escaped_in_tables_and_plans() {
+        for names in [["a\x1b[2J", "b\u{202e}"], ["plan_type", "plan"]] {
+            let text = written([(names[0], "x\x1b]0;title\x07"), (names[1], "y\u{202e}z\r\nnext")]);
+            let obeyed = text.chars().find(|letter| *letter != '\n' && !farpool::prints(*letter));
+            assert_eq!(obeyed, None, "{text:?}");
+            assert!(text.contains("y\\u{202e}z"), "{text}");
+        }
     }
 }

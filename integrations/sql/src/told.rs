@@ -1,8 +1,10 @@
 //! What a query's scans did, behind its rows.
 
 use crate::Done;
+use farpool::{shown, shown_lines};
 use farpool_cache::Counts;
 use farpool_command::exit::Failure;
+use farpool_command::json::Line;
 use farpool_command::table;
 use farpool_command::units::show_bytes;
 use farpool_distributed::Assigned;
@@ -50,7 +52,7 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
             },
             "cache": done.cached.map(|cached| Value::from_iter(cached.named())),
         });
-        writeln!(out, "{told}")?;
+        writeln!(out, "{}", Line(&told))?;
         return Ok(());
     }
     line(done)?;
@@ -85,12 +87,13 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
         let Assigned { table, task, groups, near, worker } = task;
         writeln!(
             out,
-            "{table}: task {task}: {} row groups at {worker}, {near} of them near it",
+            "{}: task {task}: {} row groups at {worker}, {near} of them near it",
+            shown(table),
             groups.len()
         )?;
     }
     if let Some(stages) = &done.stages {
-        writeln!(out, "{stages}")?;
+        writeln!(out, "{}", shown_lines(stages))?;
     }
     let rows: Vec<_> = scans.iter().map(row).collect();
     if !rows.is_empty() {
@@ -99,16 +102,16 @@ pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
         }
     }
     for scan in &scans {
-        let name = scan["table"].as_str().unwrap_or_default();
+        let name = shown(scan["table"].as_str().unwrap_or_default());
         let each = |what: &str| scan[what].as_array().cloned().unwrap_or_default();
         for step in each("beside_the_data") {
-            writeln!(out, "{name}: beside the data: {}", step.as_str().unwrap_or_default())?;
+            writeln!(out, "{name}: beside the data: {}", shown(step.as_str().unwrap_or_default()))?;
         }
         if let Some(why) = scan["actual"]["why"].as_str() {
-            writeln!(out, "{name}: at last: {why}")?;
+            writeln!(out, "{name}: at last: {}", shown(why))?;
         }
         for why in each("not_shipped") {
-            writeln!(out, "{name}: not shipped: {}", why.as_str().unwrap_or_default())?;
+            writeln!(out, "{name}: not shipped: {}", shown(why.as_str().unwrap_or_default()))?;
         }
     }
     for spill in &spills {

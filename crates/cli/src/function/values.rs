@@ -107,13 +107,12 @@ impl Shown {
         }
     }
 
-    /// An output in lines: for a terminal, which control characters do not reach.
+    /// An output in lines: for a terminal, so that nothing in it is obeyed there.
     pub(crate) fn lines(self, output: &[u8]) -> Vec<String> {
         match self {
             Shown::Text => {
                 let text = String::from_utf8_lossy(output);
-                let plain = |line: &str| line.chars().filter(|letter| !letter.is_control()).collect();
-                text.lines().map(plain).collect()
+                text.lines().map(|line| farpool::shown(line).to_string()).collect()
             }
             Shown::Hex | Shown::Raw => output
                 .chunks(16)
@@ -144,7 +143,7 @@ mod tests {
         let output = [1u64, 2].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         assert_eq!(Shown::U64.lines(&output), ["1", "2"]);
         assert_eq!(Shown::U64.json(&output), json!([1, 2]));
-        assert_eq!(Shown::Text.lines(b"a\x1b[2Jb\nc"), ["a[2Jb", "c"]);
+        assert_eq!(Shown::Text.lines(b"a\x1b[2Jb\nc"), ["a\\u{1b}[2Jb", "c"]);
         assert_eq!(Shown::Hex.lines(&output).len(), 1);
     }
 }

@@ -6,6 +6,7 @@ use super::joining::{Joining, SemiJoin};
 use super::placing::Estimates;
 use super::report::Mode;
 use farpool_operators::{Operator, Plan, Type, words};
+use farpool_wire::shown;
 use std::fmt;
 
 /// See the module.
@@ -98,16 +99,17 @@ impl fmt::Display for Explanation {
             self.row_groups, self.row_groups_total
         )?;
         let columns = if self.columns.is_empty() { "none".to_owned() } else { self.columns.join(", ") };
+        let columns = shown(&columns);
         writeln!(f, "reads {} of {} columns: {columns}", self.columns.len(), self.columns_total)?;
         writeln!(f, "reads {} rows, {} bytes", self.rows, self.bytes)?;
         let steps = |f: &mut fmt::Formatter<'_>, what: &str, lines: &[String]| {
             writeln!(f, "{what}{}", if lines.is_empty() { ": nothing" } else { ":" })?;
-            lines.iter().try_for_each(|line| writeln!(f, "  {line}"))
+            lines.iter().try_for_each(|line| writeln!(f, "  {}", shown(line)))
         };
         steps(f, "for each row group", &self.near)?;
         steps(f, "in the client, over the merged rows", &self.finish)?;
         let result = self.result.iter().map(|(name, of)| format!("{name} {of}"));
-        writeln!(f, "result: {}", result.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "result: {}", shown(&result.collect::<Vec<_>>().join(", ")))?;
         write!(f, "expected: {}", self.estimates)
     }
 }
