@@ -14,6 +14,7 @@ mod file_model;
 mod held_back;
 mod limited_nodes;
 mod mount;
+mod nodes_in_errors;
 mod paused_client;
 mod pressure;
 mod processes;

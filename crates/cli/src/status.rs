@@ -100,6 +100,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
             "alive": node.alive,
             "draining": node.draining,
             "heard_ms_ago": node.heard_ms_ago,
+            "present_ms": node.present_ms,
             "region_bytes": node.info.region_bytes,
             "regions": {
                 "free": node.counts.free, "leased": node.counts.leased, "named": node.counts.named,

@@ -1,6 +1,7 @@
 //! The one error of the library: what it means for the caller, and what to do next.
 
 use crate::function::Ended;
+use crate::node_links::name_and_host;
 use farpool_transport::LinkError;
 use farpool_wire::control::NodeInfo;
 use farpool_wire::{Code, Refusal, shown_lines};
@@ -66,9 +67,13 @@ impl Error {
         Error { kind, message: message.into(), node: None, refusal: None, ended: None }
     }
 
-    pub(crate) fn lost(node: &str, why: &str) -> Error {
-        let message = format!("memory node {node} is lost ({why}); the bytes it held are gone");
-        Error { node: Some(node.to_owned()), ..Error::new(ErrorKind::Lost, message) }
+    pub(crate) fn lost(node: &NodeInfo, why: &str) -> Error {
+        let shown = name_and_host(node);
+        let message = format!(
+            "memory node {shown} is lost ({why}); the bytes it held are gone: write them again, and put tables \
+             and publish files again that had some there"
+        );
+        Error { node: Some(node.name.to_string()), ..Error::new(ErrorKind::Lost, message) }
     }
 
     /// Of a function that did not end well.
@@ -121,6 +126,11 @@ impl Error {
     pub(crate) fn at_node(mut self, node: &str) -> Error {
         self.node = Some(node.to_owned());
         self
+    }
+
+    /// The same error, told in other words.
+    pub(crate) fn told(self, message: String) -> Error {
+        Error { message, ..self }
     }
 
     /// The same error, with what was being done in front.

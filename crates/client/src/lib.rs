@@ -42,6 +42,7 @@ mod pool;
 mod published;
 mod queue;
 mod read;
+mod refused;
 mod sealed_pages;
 mod session;
 mod stats;

@@ -22,7 +22,7 @@ pub(crate) struct NodeLinks {
     space: Arc<ShmSpace>,
     idle: Mutex<Vec<Box<dyn Link>>>,
     /// Why this life of the node is over for us, once it is.
-    lost: OnceLock<String>,
+    lost: OnceLock<Lost>,
     /// Whether it is not to be used again, should it be there after all.
     is_barred: AtomicBool,
     /// Until when our leases there may be used, on our own conservative clock.
@@ -31,6 +31,17 @@ pub(crate) struct NodeLinks {
     is_suspect: AtomicBool,
     /// Whether it is being emptied.
     is_draining: AtomicBool,
+}
+
+/// Returns what errors call a node.
+pub(crate) fn name_and_host(node: &NodeInfo) -> String {
+    format!("{} on host {}", node.name, node.host_label)
+}
+
+/// How the end of a life of a node was noticed.
+struct Lost {
+    why: String,
+    since: MonoNs,
 }
 
 /// A region this process may use.
@@ -120,7 +131,7 @@ impl NodeLinks {
     /// What we had at this life of the node is gone in the eyes of this process. The first reason given stays.
     /// If the node is there after all, it is begun anew with: see `Session::links`.
     pub(crate) fn mark_lost(&self, why: &str) {
-        self.lost.get_or_init(|| why.to_owned());
+        self.lost.get_or_init(|| Lost { why: why.to_owned(), since: self.host.now() });
         self.idle().clear();
     }
 
@@ -153,7 +164,10 @@ impl NodeLinks {
 
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         match self.lost.get() {
-            Some(why) => Err(Error::lost(&self.info.name, why)),
+            Some(lost) => {
+                let seconds = self.host.now().ms_since(lost.since) as f64 / 1e3;
+                Err(Error::lost(&self.info, &format!("{}, noticed {seconds:.1} s ago", lost.why)))
+            }
             None => Ok(()),
         }
     }
@@ -279,7 +293,7 @@ impl NodeLinks {
     }
 
     fn error(&self, error: &LinkError) -> Error {
-        Error::of_link(&format!("node {}", self.info.name), error).at_node(&self.info.name)
+        Error::of_link(&format!("node {}", name_and_host(&self.info)), error).at_node(&self.info.name)
     }
 
     fn unreachable(&self, error: LinkError) -> Error {
@@ -305,7 +319,7 @@ impl LeasedRegion {
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         self.node.check_alive()?;
         if self.is_taken.load(Ordering::Acquire) {
-            return Err(Error::lost(&self.node.info.name, "the lease expired before it was renewed"));
+            return Err(Error::lost(&self.node.info, "the lease expired before it was renewed"));
         }
         Ok(())
     }

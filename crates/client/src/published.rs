@@ -117,7 +117,7 @@ impl FileInner {
         for (file, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
             let lost = |copy: &crate::plan::ExtentCopy<Arc<LeasedRegion>>| {
                 let why = "it was lost while the file was sealed";
-                Error::lost(&copy.cut.region.node.info.name, why)
+                Error::lost(&copy.cut.region.node.info, why)
             };
             match copies {
                 [copy, ..] if !copy.cut.region.is_leased => {
@@ -251,7 +251,7 @@ impl Session {
         let mut extents = opened.extents.to_vec();
         for (index, cut) in cuts {
             let Some(region) = all.get(&cut.region.id) else {
-                return Err(Error::lost(&cut.region.node.info.name, "it was lost while the file was moved"));
+                return Err(Error::lost(&cut.region.node.info, "it was lost while the file was moved"));
             };
             let sealed = Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes };
             extents[index] = named(&sealed, extents[index].bytes);

@@ -216,7 +216,7 @@ impl FileInner {
                 *opened = match seals {
                     Some(seals) => self.session.open_sealed(key, piece, seals, op.into),
                     // A write elsewhere in the extent missed this copy, which left the file a moment ago.
-                    None => Err(Error::lost(&node.info.name, "its copy has left the file")),
+                    None => Err(Error::lost(&node.info, "its copy has left the file")),
                 };
             }
         });

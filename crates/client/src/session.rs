@@ -171,10 +171,18 @@ impl Session {
     }
 
     fn broker_error(&self, error: &LinkError) -> Error {
-        Error::of_link(&format!("broker {}", self.brokers), error)
+        match error {
+            LinkError::Refused { refusal, .. } => self.refused(*refusal),
+            other => Error::of_link(&self.broker_shown(), other),
+        }
     }
 
-    fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
+    /// Returns what errors call the broker.
+    pub(crate) fn broker_shown(&self) -> String {
+        format!("broker {}", self.brokers)
+    }
+
+    pub(crate) fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
         add(&self.counters.broker_calls, 1);
         self.ask_over(&mut self.broker.take(&*self.host), request, self.options.request_timeout_ms)
     }
@@ -248,7 +256,7 @@ impl Session {
                     (Request::DropName(_), Code::NoSuchName) if asked_before => {
                         return Ok(Reply::DropName(Done {}));
                     }
-                    _ => return Err(self.broker_error(&LinkError::Refused { index: 0, refusal })),
+                    _ => return Err(self.refused(refusal)),
                 },
                 // Waiting makes nobody trusted.
                 Err(error @ LinkError::Untrusted(_)) => return Err(self.broker_error(&error)),

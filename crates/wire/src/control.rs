@@ -199,6 +199,8 @@ wire_struct! {
         draining: bool,
         /// Milliseconds since it was heard of.
         heard_ms_ago: u64,
+        /// Milliseconds since the broker, in this life of it, first heard of this life of the node.
+        present_ms: u64,
         /// What is free and what is held.
         counts: RegionCounts,
         /// What it served.

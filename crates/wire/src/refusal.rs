@@ -151,14 +151,16 @@ impl fmt::Display for Refusal {
             Code::TicketSpent => write!(f, "ticket {detail} was redeemed before"),
             Code::TicketForged => f.write_str("the ticket's signature does not fit"),
             Code::WrongIncarnation => {
-                write!(f, "the node has restarted (its incarnation is now {detail:016x})")
+                f.write_str("the node has started again since, without what it held before")
             }
             Code::OldTerm => write!(f, "the ticket is of an older broker term than {detail}"),
             Code::UnknownSession => write!(f, "no such session: {detail:016x}"),
             Code::WrongSecret => write!(f, "the secret is not that of session {detail:016x}"),
             Code::NameTaken => write!(f, "the name is taken (by file {detail})"),
             Code::NoSuchName => f.write_str("no file of this name"),
-            Code::FileLost => write!(f, "the file lost bytes with node {detail:016x}"),
+            Code::FileLost => {
+                f.write_str("the file lost bytes with a memory node that has started again since")
+            }
             Code::Unsupported => write!(f, "operation {detail} is not served here"),
             Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),
             Code::VersionMismatch => write!(
@@ -170,10 +172,9 @@ impl fmt::Display for Refusal {
             Code::StoreFailed => f.write_str("the broker's store failed, nothing was promised"),
             Code::NotShared => f.write_str("the region cannot be mapped from here"),
             Code::LimitReached => write!(f, "a limit was reached: {detail}"),
-            Code::NoNodes => f.write_str("no memory node is in the pool"),
-            Code::NotReported => {
-                write!(f, "node {detail:016x} has not reported the file's regions as sealed")
-            }
+            Code::NoNodes if detail == 0 => f.write_str("no memory node is in the pool"),
+            Code::NoNodes => f.write_str("a memory node that is needed has not been heard of"),
+            Code::NotReported => f.write_str("a memory node has not reported the file's regions as sealed"),
             Code::NotPermitted => write!(f, "this identity may not ask for operation {detail}"),
             Code::NoSuchScan => f.write_str("no such scan, or it has ended"),
             Code::BadProgram if detail == u64::MAX => f.write_str("it is no program"),

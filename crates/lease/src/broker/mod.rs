@@ -160,6 +160,7 @@ impl BrokerLeases {
             alive: self.is_alive(now, node),
             draining: node.inventory.as_ref().is_some_and(|inventory| inventory.draining),
             heard_ms_ago: now.ms_since(node.heard),
+            present_ms: now.ms_since(node.since),
             counts: node.inventory.as_ref().map(|inventory| inventory.counts.clone()).unwrap_or_default(),
             traffic: node.inventory.as_ref().map(|inventory| inventory.traffic.clone()).unwrap_or_default(),
         });

@@ -17,6 +17,8 @@ pub(super) struct Node {
     /// What it offered itself over.
     connection: u64,
     pub(super) ticket_key: TicketKey,
+    /// When this life of it was first heard of.
+    pub(super) since: MonoNs,
     /// When it last said anything.
     pub(super) heard: MonoNs,
     pub(super) inventory: Option<Inventory>,
@@ -63,6 +65,7 @@ impl Node {
             info: offer.info,
             connection,
             ticket_key: offer.ticket_key,
+            since: now,
             heard: now,
             inventory: None,
             sealed: BTreeMap::new(),
@@ -79,7 +82,7 @@ impl Node {
     fn connected_again(&mut self, now: MonoNs, connection: u64, offer: Offer) {
         let before = std::mem::replace(self, Node::new(now, connection, offer));
         (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
-        self.told = before.told;
+        (self.told, self.since) = (before.told, before.since);
     }
 
     /// Whether it is being emptied. A broker that was told nothing in this life believes the node.

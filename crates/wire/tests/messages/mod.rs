@@ -124,8 +124,8 @@ strategies! {
         locked: any::<u32>(), sessions: any::<u32>(),
     }
     node_status -> NodeStatus {
-        info: node_info(), alive: any::<bool>(), draining: any::<bool>(), heard_ms_ago: any::<u64>(), counts: region_counts(),
-        traffic: traffic(),
+        info: node_info(), alive: any::<bool>(), draining: any::<bool>(), heard_ms_ago: any::<u64>(), present_ms: any::<u64>(),
+        counts: region_counts(),        traffic: traffic(),
     }
     tenant_status -> TenantStatus {
         tenant: name(), held_bytes: any::<u64>(), promised_bytes: any::<u64>(), quota_bytes: any::<u64>(),

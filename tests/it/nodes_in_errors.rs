@@ -1,0 +1,92 @@
+//! What is refused because of a node says its name, its host, since when, and what to do; never its id.
+
+use crate::processes::{Process, until};
+use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
+use farpool_lease::ticket::node_id;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn node(url: &str) -> Process {
+    let args =
+        ["node", "--name", "n1", "--host-label", "rack-7", "--memory", "16MiB", "--region-size", "1MiB"];
+    Process::start(&[&args[..], &["--broker", url]].concat())
+}
+
+/// Gives a broker or node that is being started again little time.
+fn connect(url: &str) -> Pool {
+    let options = PoolOptions { broker_patience_ms: 300, ..PoolOptions::default() };
+    Pool::connect_with(url, options).expect("a session")
+}
+
+fn publish(url: &str) -> Pool {
+    let pool = Pool::connect_with(url, PoolOptions::default()).expect("a session");
+    until(&pool, PATIENCE, "the node joins", |status| status.nodes.iter().any(|node| node.alive));
+    let file = pool.create("sales", FileClass::Pinned, CreateOptions::default()).expect("created");
+    file.write_at(0, b"bytes").expect("written");
+    pool.publish("sales", false).expect("published");
+    pool
+}
+
+fn assert_says(error: &Error, words: &[&str]) {
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "{word:?} is said: {text}");
+    }
+    let id = format!("{:016x}", node_id("n1").0);
+    assert!(!text.contains(&id), "the id of a node means nothing to people: {text}");
+}
+
+#[test]
+fn file_lost_with_a_node_that_started_again_names_node_host_time_and_cure() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
+    let first = node(&broker.ready);
+    let pool = publish(&broker.ready);
+    let before = pool.status().expect("a status").nodes[0].info.incarnation;
+    first.kill();
+    let _again = node(&broker.ready);
+    until(&pool, PATIENCE, "the node is there again", |status| {
+        status.nodes[0].alive && status.nodes[0].info.incarnation != before
+    });
+    let error = connect(&broker.ready).open("sales").map(|_| ()).expect_err("its bytes are gone");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_says(&error, &["memory node n1 on host rack-7", "without them for", "put the table"]);
+}
+
+#[test]
+fn file_whose_node_the_broker_has_not_heard_of_says_since_when_and_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("broker.redb").display().to_string();
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", &store]);
+    let first = node(&broker.ready);
+    let url = broker.ready.clone();
+    let pool = publish(&url);
+    first.kill();
+    broker.kill();
+    let listen = url.strip_prefix("farpool://").expect("a url");
+    let _broker = Process::start(&["broker", "--listen", listen, "--store", &store]);
+    let error = connect(&url).open("sales").map(|_| ()).expect_err("its node is not there");
+    assert_says(&error, &["not been heard of since the broker started", "start that node", "put the table"]);
+    // A session that has used the node knows what it is called.
+    let error = pool.open("sales").map(|_| ()).expect_err("its node is not there");
+    assert_says(&error, &["n1 on host rack-7", "not been heard of since the broker started"]);
+}
+
+#[test]
+fn lost_node_is_named_with_its_host_and_since_when() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
+    let first = node(&broker.ready);
+    let pool = publish(&broker.ready);
+    let file = pool.open("sales").expect("opened");
+    first.kill();
+    let mut into = [0; 5];
+    let error = loop {
+        // Mapped memory outlives its node until the session notices.
+        match file.read_at(0, &mut into) {
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.node(), Some("n1"), "{error}");
+    assert_says(&error, &["n1 on host rack-7"]);
+}
