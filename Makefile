@@ -32,7 +32,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ test-rust: everything reference functions $(ETCD) ## Unit, property, conformance
 
 test-sim: everything ## A hundred simulated worlds
 	$(BOUNDED) $(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
+
+damage: ## Damage a broker's store in many ways (DAMAGES=10000)
+	FARPOOL_DAMAGES=$(or $(DAMAGES),10000) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test damaged_store -- --nocapture
 
 test-fuzz: ## Some seconds of what `make fuzz` does
 	$(BOUNDED) fuzz/run.sh 5

@@ -166,8 +166,28 @@ impl Cluster {
 
     /// Ends the lead of whoever has it, as an operator could, or etcd itself before its time.
     pub fn revoke_lead(&self, prefix: &str) {
-        let key = encoded(&format!("{prefix}/leader"));
-        let delete = format!("{{\"key\":\"{key}\"}}");
+        self.delete(&format!("{prefix}/leader"));
+    }
+
+    /// Returns the value of a key, as etcd's JSON has it.
+    pub fn value(&self, key: &str) -> String {
+        let range = format!("{{\"key\":\"{}\"}}", encoded(key));
+        let answer = post(self.members[0].clients, "/v3/kv/range", &range).expect("etcd answers");
+        let (_, value) =
+            answer.split_once("\"value\":\"").unwrap_or_else(|| panic!("{key} is there: {answer}"));
+        value.split_once('"').expect("its end").0.to_owned()
+    }
+
+    /// Gives a key such a value.
+    pub fn put(&self, key: &str, value: &str) {
+        let put = format!("{{\"key\":\"{}\",\"value\":\"{value}\"}}", encoded(key));
+        let answer = post(self.members[0].clients, "/v3/kv/put", &put).expect("etcd answers");
+        assert!(answer.contains("200 OK"), "{answer}");
+    }
+
+    /// Takes a key away.
+    pub fn delete(&self, key: &str) {
+        let delete = format!("{{\"key\":\"{}\"}}", encoded(key));
         let answer = post(self.members[0].clients, "/v3/kv/deleterange", &delete).expect("etcd answers");
         assert!(answer.contains("200 OK"), "{answer}");
     }

@@ -6,6 +6,7 @@ mod bulk_links;
 mod certificates;
 mod certs_command;
 mod conformance;
+mod damaged_catalog;
 mod drain;
 mod encrypted_tables;
 mod etcd;

@@ -55,6 +55,40 @@ fn etcd_store_keeps_the_contract_and_the_next_leader_loads_the_same() {
 }
 
 #[test]
+fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
+    let cluster = Cluster::start(1);
+    let etcd = etcd(&cluster);
+    let (_lead, mut store) = win(&etcd);
+    let named = |text: &str, id| Record::Name(contract::name(text), contract::file(id, 2));
+    store
+        .commit(&[Record::Term(Term(1)), Record::Key([7; 32]), named("a", 1), named("b", 2)])
+        .expect("it leads");
+    let expected = load(&*store);
+    let key = |record: &str| format!("farpool/{record}");
+    let whole = |record: &str| (key(record), cluster.value(&key(record)));
+    let records = ["meta/term", "meta/key", "meta/sum", "meta/format", "names/a", "names/b"].map(whole);
+    for (damaged, value) in &records {
+        let other =
+            records.iter().find(|(key, _)| key != damaged && !key.ends_with("format")).expect("another");
+        // Another record's value, no value, half of a value, and no key.
+        for damage in [Some(&*other.1), Some(""), Some(&value[..value.len() / 8 * 4]), None] {
+            match damage {
+                Some(damage) => cluster.put(damaged, damage),
+                None => cluster.delete(damaged),
+            }
+            let error = store.load().expect_err("a damaged key").to_string();
+            let is_said = error.contains("damaged") && error.contains("snapshot");
+            assert!(is_said || error.contains("has format"), "{damaged}: {error}");
+        }
+        cluster.put(damaged, value);
+        assert_eq!(load(&*store), expected, "{damaged} is whole again");
+    }
+    cluster.put("farpool/names/c", &records[4].1);
+    let error = store.load().expect_err("one key more").to_string();
+    assert!(error.contains("is that of \"names/a\""), "{error}");
+}
+
+#[test]
 fn leader_that_lost_its_lead_writes_nothing_whatever_it_believes() {
     let cluster = Cluster::start(1);
     let (one, other) = (etcd(&cluster), etcd(&cluster));

@@ -51,21 +51,31 @@ fn refusal_of(path: &Path) -> String {
 #[test]
 fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The one before had no tenants.
-    for other in [1u64, 3] {
+    let is_refused = |path: &Path, other: u64| {
+        let message = refusal_of(path);
+        let names_both = message.contains(&format!("format {other};")) && message.contains("format 3 only");
+        assert!(names_both, "{message}");
+    };
+    // Those before were redb's alone, and had a table that said it.
+    for other in [1u64, 2] {
         let path = folder.path().join(format!("{other}.redb"));
-        drop(RedbStore::open(&path).expect("made"));
         let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-        let database = Database::open(&path).expect("a redb file");
+        let database = Database::create(&path).expect("a redb file");
         let transaction = database.begin_write().expect("begins");
         let format = other.to_le_bytes();
         transaction.open_table(meta).expect("meta").insert("format", &format[..]).expect("inserted");
         transaction.commit().expect("commits");
         drop(database);
-        let message = refusal_of(&path);
-        let names_both = message.contains(&format!("format {other};")) && message.contains("format 2 only");
-        assert!(names_both, "{message}");
+        is_refused(&path, other);
     }
+    let path = folder.path().join("later");
+    drop(RedbStore::open(&path).expect("made"));
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes[8..16].copy_from_slice(&4u64.to_le_bytes());
+    let checksum = crc32c::crc32c(&bytes[..16]).to_le_bytes();
+    bytes[16..20].copy_from_slice(&checksum);
+    std::fs::write(&path, bytes).expect("written");
+    is_refused(&path, 4);
 }
 
 #[test]
@@ -96,14 +106,13 @@ fn redb_file_of_another_program_is_refused_and_left_unchanged() {
 #[test]
 fn store_made_but_never_committed_to_is_opened_as_new() {
     let folder = tempfile::tempdir().expect("a folder");
-    for called in ["empty file", "empty database"] {
-        let path = folder.path().join(called);
-        match called {
-            "empty file" => std::fs::write(&path, []).expect("written"),
-            _ => drop(Database::create(&path).expect("made")),
-        }
-        assert_eq!(load(&RedbStore::open(&path).expect("opened")), Durable::default(), "{called}");
+    let path = folder.path().join("empty file");
+    std::fs::write(&path, []).expect("written");
+    for _ in 0..2 {
+        assert_eq!(load(&RedbStore::open(&path).expect("opened")), Durable::default());
     }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "it was made beside, and put in its place: {left:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
 use crate::signals::Stop;
 use crate::{Outcome, reach, units};
-use farpool_broker::stores::{MemoryStore, RedbStore, Store};
+use farpool_broker::stores::{MemoryStore, Rebuilt, RedbStore, Store};
 use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
 use farpool_wire::Name;
@@ -24,6 +24,10 @@ pub(crate) struct Args {
     /// etcd://HOST:PORT,HOST:PORT/PREFIX, etcds:// over TLS
     #[arg(long, value_name = "FILE|memory|etcd://..", default_value = "memory")]
     store: String,
+    /// Begin a damaged --store file anew with the names that are whole in it. The damaged file is kept under another name.
+    /// Names whose records are damaged are lost, and nodes free their bytes
+    #[arg(long)]
+    rebuild_store: bool,
     /// Of several brokers, one that gives no sign of life is given up after this: 1s to 60s
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "3s")]
     lead: u32,
@@ -99,6 +103,18 @@ fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
     Ok(Some(EtcdTls { ca: read("--etcd-ca", ca)?, identity }))
 }
 
+/// Begins a damaged store anew, and says what was found.
+fn rebuild(path: &Path) -> Result<RedbStore, Failure> {
+    let Rebuilt { store, aside, names, why } = RedbStore::rebuild(path).map_err(Failure::failed)?;
+    let line = format!(
+        "farpool broker: {} was damaged ({why}) and is begun anew with {names} published names; the damaged file is {}",
+        path.display(),
+        aside.display()
+    );
+    writeln!(std::io::stderr(), "{}", farpool::shown(&line))?;
+    Ok(store)
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
     let reach = args.reach.reach("broker")?;
@@ -115,7 +131,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         std::io::ErrorKind::InvalidInput => Failure::Failed(format!("broker: {error}")),
         _ => Failure::Failed(format!("--listen {address}: {error}")),
     };
-    let broker = match EtcdAddress::parse(&args.store) {
+    let cluster = EtcdAddress::parse(&args.store);
+    if args.rebuild_store && (cluster.is_some() || args.store == "memory") {
+        return Err(Failure::Usage(format!("--rebuild-store: --store {} is no file", args.store)));
+    }
+    let broker = match cluster {
         Some(cluster) => {
             let wrong = |error: String| Failure::Usage(format!("--store {}: {error}", args.store));
             let cluster = cluster.map_err(wrong)?;
@@ -129,6 +149,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             }
             let store: Box<dyn Store> = match args.store.as_str() {
                 "memory" => Box::new(MemoryStore::default()),
+                path if args.rebuild_store => Box::new(rebuild(Path::new(path))?),
                 path => Box::new(RedbStore::open(Path::new(path)).map_err(Failure::failed)?),
             };
             Broker::start(address, &reach, settings, store).map_err(failed)?

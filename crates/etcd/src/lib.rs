@@ -97,12 +97,9 @@ impl Keys {
         format!("{}/leader", self.prefix)
     }
 
-    pub(crate) fn meta(&self, what: &str) -> String {
-        format!("{}/meta/{what}", self.prefix)
-    }
-
-    pub(crate) fn names(&self) -> String {
-        format!("{}/names/", self.prefix)
+    /// Returns the key of a record, or what those of a part begin with.
+    pub(crate) fn of(&self, record: &str) -> String {
+        format!("{}/{record}", self.prefix)
     }
 }
 

@@ -1,16 +1,20 @@
 //! What a broker keeps, as keys that only the leader of the moment changes.
 
 use crate::gateway::Gateway;
-use crate::{Keys, PATIENCE, decoded, encoded, is_led};
-use farpool_broker::stores::{Store, StoreError, decode_file, encode_file};
+use crate::{Keys, PATIENCE, decoded, encoded, is_led, number};
+use farpool_broker::stores::records::{Ledger, NAMES, Reading, SUM};
+use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
-use farpool_wire::{FileId, Name, Term, mutant};
+use farpool_wire::mutant;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The version of what is in the keys.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
+/// Where the version stands.
+const FORMAT_KEY: &str = "meta/format";
+/// What the other keys begin with.
+const PARTS: [&str; 2] = ["meta/", NAMES];
 /// Keys that are read at once.
 const PAGE: usize = 64;
 
@@ -19,11 +23,13 @@ pub struct EtcdStore {
     gateway: Arc<Gateway>,
     keys: Keys,
     revision: i64,
+    /// What is there, once it was read: nobody else changes it.
+    ledger: OnceLock<Ledger>,
 }
 
 impl EtcdStore {
     pub(crate) fn new(gateway: Arc<Gateway>, keys: Keys, revision: i64) -> EtcdStore {
-        EtcdStore { gateway, keys, revision }
+        EtcdStore { gateway, keys, revision, ledger: OnceLock::new() }
     }
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -31,21 +37,17 @@ impl EtcdStore {
         found["kvs"].as_array().and_then(|found| found.first()).map(|one| decoded(&one["value"])).transpose()
     }
 
-    fn number(&self, what: &str) -> Result<Option<u64>, StoreError> {
-        let key = self.keys.meta(what);
-        let Some(bytes) = self.get(&key)? else { return Ok(None) };
-        let text = std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok());
-        text.map(Some).ok_or_else(|| self.damaged(&key, "it is no number"))
+    fn damaged(&self, why: &str) -> StoreError {
+        StoreError(format!(
+            "what is under {} in etcd is damaged ({why}): restore etcd from a snapshot, or name another prefix, which \
+             begins anew without the published names",
+            self.keys.prefix
+        ))
     }
 
-    fn damaged(&self, key: &str, why: &str) -> StoreError {
-        StoreError(format!("the key {key} in etcd is damaged: {why}"))
-    }
-
-    /// The names from a key on, as many as come at once; and whether there are more.
-    fn names(&self, from: &[u8], into: &mut Durable) -> Result<Option<Vec<u8>>, StoreError> {
-        let all = self.keys.names();
-        let mut behind = all.clone().into_bytes();
+    /// Reads the keys of a part from one on, as many as come at once. Returns where to go on, if there are more.
+    fn read_page(&self, part: &str, from: &[u8], into: &mut Reading) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut behind = self.keys.of(part).into_bytes();
         // The next character after the last one of what they all begin with.
         if let Some(last) = behind.last_mut() {
             *last += 1;
@@ -56,86 +58,100 @@ impl EtcdStore {
         let mut last = None;
         for one in found["kvs"].as_array().into_iter().flatten() {
             let key = decoded(&one["key"])?;
-            let shown = String::from_utf8_lossy(&key).into_owned();
-            let name =
-                key.strip_prefix(all.as_bytes()).and_then(|name| String::from_utf8(name.to_vec()).ok());
-            let name = name.and_then(|name| Name::new(name).ok());
-            let name = name.ok_or_else(|| self.damaged(&shown, "it is no name"))?;
-            let file = decode_file(&decoded(&one["value"])?);
-            let file = file.map_err(|error| self.damaged(&shown, &error.to_string()))?;
-            into.names.insert(name, file);
+            let shown = key.strip_prefix(self.keys.of("").as_bytes()).map(String::from_utf8_lossy);
+            let shown = shown.ok_or_else(|| self.damaged("a key is not where it was asked for"))?;
+            if shown != FORMAT_KEY {
+                into.take(&shown, &decoded(&one["value"])?).map_err(|why| self.damaged(&why))?;
+            }
             last = Some([&key[..], &[0]].concat());
         }
         Ok(last.filter(|_| found["more"].as_bool() == Some(true)))
+    }
+
+    /// Reads everything, and compares it with its checksums.
+    fn read(&self) -> Result<(Durable, Ledger), StoreError> {
+        let format = self.get(&self.keys.of(FORMAT_KEY))?;
+        if let Some(other) = format.as_deref().filter(|found| *found != FORMAT.as_bytes()) {
+            return Err(StoreError(format!(
+                "what is under {} in etcd has format {:?}; this version reads and writes format {FORMAT} only. Use \
+                 the version that wrote it, or another prefix",
+                self.keys.prefix,
+                String::from_utf8_lossy(other)
+            )));
+        }
+        let mut reading = Reading::default();
+        for part in PARTS {
+            let mut from = Some(self.keys.of(part).into_bytes());
+            while let Some(next) = from {
+                from = self.read_page(part, &next, &mut reading)?;
+            }
+        }
+        let (durable, ledger) = reading.finish().map_err(|why| self.damaged(&why))?;
+        match format.is_some() == (ledger.commit() > 0) {
+            true => Ok((durable, ledger)),
+            false if format.is_some() => Err(self.damaged("its records are gone")),
+            false => Err(self.damaged("it does not say which format it has")),
+        }
     }
 }
 
 impl Store for EtcdStore {
     fn load(&self) -> Result<Durable, StoreError> {
-        let key = self.keys.meta("format");
-        match self.get(&key)?.as_deref() {
-            None => {}
-            Some(found) if found == FORMAT.as_bytes() => {}
-            Some(other) => {
-                return Err(StoreError(format!(
-                    "what is under {} in etcd has format {:?}; this version reads and writes format {FORMAT} only. Use \
-                     the version that wrote it, or another prefix",
-                    self.keys.prefix,
-                    String::from_utf8_lossy(other)
-                )));
-            }
+        let (durable, ledger) = self.read()?;
+        match *self.ledger.get_or_init(|| ledger.clone()) == ledger {
+            true => Ok(durable),
+            false => Err(self.damaged("its records are not those that were committed")),
         }
-        let mut durable = Durable {
-            term: Term(self.number("term")?.unwrap_or_default()),
-            next_file: FileId(self.number("next_file")?.unwrap_or_default()),
-            ..Durable::default()
-        };
-        let key = self.keys.meta("key");
-        if let Some(bytes) = self.get(&key)? {
-            let bytes = bytes.try_into().map_err(|_| self.damaged(&key, "it is not 32 bytes long"))?;
-            durable.key = Some(bytes);
-        }
-        let mut from = Some(self.keys.names().into_bytes());
-        while let Some(next) = from {
-            from = self.names(&next, &mut durable)?;
-        }
-        Ok(durable)
     }
 
     fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // A transaction may name a key once: the last word holds.
-        let mut words: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
-        for record in records {
-            let (key, value) = match record {
-                Record::Term(term) => {
-                    words.insert(self.keys.meta("format"), Some(FORMAT.into()));
-                    (self.keys.meta("term"), Some(term.0.to_string().into_bytes()))
-                }
-                Record::Key(key) => (self.keys.meta("key"), Some(key.to_vec())),
-                Record::NextFile(file) => {
-                    (self.keys.meta("next_file"), Some(file.0.to_string().into_bytes()))
-                }
-                Record::Name(name, file) => (self.keys.names() + name, Some(encode_file(file)?)),
-                Record::DropName(name) => (self.keys.names() + name, None),
-            };
-            words.insert(key, value);
+        if self.ledger.get().is_none() {
+            self.load()?;
         }
-        let operation = |(key, value): (&String, &Option<Vec<u8>>)| match value {
-            Some(value) => {
-                json!({ "request_put": { "key": encoded(key.as_bytes()), "value": encoded(value) } })
-            }
-            None => json!({ "request_delete_range": { "key": encoded(key.as_bytes()) } }),
+        let ledger = self.ledger.get_mut().ok_or_else(|| StoreError("etcd was not read".to_owned()))?;
+        let changes = ledger.changes(records)?;
+        let put = |key: &str, value: &[u8]| {
+            let key = encoded(self.keys.of(key).as_bytes());
+            json!({ "request_put": { "key": key, "value": encoded(value) } })
         };
-        let operations: Vec<Value> = words.iter().map(operation).collect();
-        let leader = self.keys.leader();
-        // Carried out twice, it comes to the same: nobody else has written in between, or it is not carried out.
-        let is_leader = is_led(&leader, self.revision);
-        let compared = if mutant!(LeadNotCompared) { Vec::new() } else { vec![is_leader] };
-        let guarded = json!({ "compare": compared, "success": operations });
-        let answer = self.gateway.call("kv/txn", &guarded, PATIENCE)?;
-        match answer["succeeded"].as_bool() {
-            Some(true) => Ok(()),
-            _ => Err(StoreError(format!("another broker may lead: {leader} in etcd is not ours any more"))),
+        let operation = |(key, value): (&String, &Option<Vec<u8>>)| match value {
+            Some(value) => put(key, value),
+            None => json!({ "request_delete_range": { "key": encoded(self.keys.of(key).as_bytes()) } }),
+        };
+        let mut operations: Vec<Value> = changes.values.iter().map(operation).collect();
+        if ledger.commit() == 0 {
+            operations.push(put(FORMAT_KEY, FORMAT.as_bytes()));
         }
+        // A transaction may be carried out again, by a member that was asked first and answers late, when others have been
+        // since. So it names the sum that it was made from.
+        let sum = encoded(self.keys.of(SUM).as_bytes());
+        let follows = match ledger.sum() {
+            Some(value) => {
+                json!({ "key": sum, "target": "VALUE", "result": "EQUAL", "value": encoded(&value) })
+            }
+            None => json!({ "key": sum, "target": "CREATE", "result": "EQUAL", "create_revision": "0" }),
+        };
+        let leader = self.keys.leader();
+        let is_leader = is_led(&leader, self.revision);
+        let compared = if mutant!(LeadNotCompared) { vec![follows] } else { vec![is_leader, follows] };
+        let found = [
+            json!({ "request_range": { "key": encoded(leader.as_bytes()) } }),
+            json!({ "request_range": { "key": sum } }),
+        ];
+        let guarded = json!({ "compare": compared, "success": operations, "failure": found });
+        let answer = self.gateway.call("kv/txn", &guarded, PATIENCE)?;
+        let is_done = answer["succeeded"].as_bool() == Some(true) || {
+            // The first try was carried out, and only its answer was lost.
+            let of = |index: usize| &answer["responses"][index]["response_range"]["kvs"][0];
+            number(&of(0)["create_revision"])? == self.revision
+                && changes.values.get(SUM) == Some(&Some(decoded(&of(1)["value"])?))
+        };
+        if !is_done {
+            return Err(StoreError(format!(
+                "another broker may lead: {leader} in etcd is not ours any more"
+            )));
+        }
+        ledger.kept(&changes);
+        Ok(())
     }
 }

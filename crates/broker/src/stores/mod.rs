@@ -1,13 +1,15 @@
 //! Where a broker's records survive. One folder entry per store; `tests/stores.rs` holds them all to the
 //! same contract.
 
+mod file;
 mod memory;
 mod published;
+pub mod records;
 mod redb;
 
 pub use self::memory::MemoryStore;
 pub use self::published::{decode_file, encode_file};
-pub use self::redb::RedbStore;
+pub use self::redb::{Rebuilt, RedbStore};
 
 use farpool_lease::broker::{Durable, Record};
 use std::fmt;

@@ -1,159 +1,279 @@
 //! One file on the broker's disk, in an embedded B-tree with synced commits.
 //!
-//! Tables: `meta` (`format`, `term`, `key`, `next_file`) and `names` (name to a published file, its fields in
-//! the form of the wire). A file whose `format` is another version is refused, never converted in passing. No table is
-//! ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
+//! Idea: redb trusts its file, and one flipped byte of it can be another name, another file, or a panic. So a file is verified
+//! as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages, and the checksum of each
+//! record with the sum over them all ([`Reading`]). All that is done over a view of the file that changes nothing, and what
+//! panics inside redb is caught there. Commits are made in two phases, so that a page that is damaged is never taken for a
+//! commit that a crash cut off, and rolled back.
+//!
+//! One table, `records`, has all of [`super::records`]. A file of another format is refused, never converted in passing. No
+//! table is ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
 
-use super::{Store, StoreError, decode_file, encode_file};
+use super::file::{Behind, StoreFile, Unusable, other_format, replace};
+use super::records::{Found, Ledger, Reading};
+use super::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
-use farpool_wire::{FileId, Name, Term};
-use redb::{Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
-use std::path::Path;
+use redb::{Builder, Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-const NAMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("names");
-
-/// The version of what is inside the tables.
-pub const STORE_FORMAT: u64 = 2;
+const RECORDS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("records");
 
 /// See the module.
 pub struct RedbStore {
-    database: Database,
+    /// Nothing once it is being dropped.
+    database: Option<Database>,
+    file: StoreFile,
+    ledger: Ledger,
     path: String,
+}
+
+/// A store that was begun anew with what was whole in a damaged one.
+pub struct Rebuilt {
+    /// The new store.
+    pub store: RedbStore,
+    /// Where the damaged file is now.
+    pub aside: PathBuf,
+    /// Names that were found.
+    pub names: usize,
+    /// What was wrong with the damaged file.
+    pub why: String,
 }
 
 impl RedbStore {
     /// Opens the file, or makes it.
+    ///
+    /// Errors: what is not a store of this format, is in use, or is damaged. Such a file stays as it is.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
-        let shown = path.display().to_string();
-        let cannot = |error| StoreError(format!("the broker store {shown} cannot be opened: {error}"));
-        // Opening for writing already changes a file, so one that is not ours is told apart by reading. A file
-        // whose writer crashed cannot be read before it is repaired; it is checked behind the repair.
-        if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
-            match ReadOnlyDatabase::open(path) {
-                Ok(database) => check_kind(&database, &shown)?,
-                Err(DatabaseError::RepairAborted) => {}
-                Err(error) => return Err(cannot(error)),
-            }
+        let shown = path.display();
+        let file = StoreFile::open(path, &|behind| begin(behind, &[]));
+        let opened = file.and_then(|file| {
+            let ledger = verify(&file)?.1;
+            RedbStore::over(file, ledger, path)
+        });
+        opened.map_err(|unusable| match unusable {
+            Unusable::Damaged(why) => StoreError(damaged(path, &why)),
+            other => StoreError(format!("the broker store {shown} cannot be opened: {}", words(other, path))),
+        })
+    }
+
+    /// Begins the store anew with what is whole in its file, which is damaged, and keeps that file under another name.
+    ///
+    /// Errors: as for [`Self::open`]; and a store that is not damaged.
+    pub fn rebuild(path: &Path) -> Result<Rebuilt, StoreError> {
+        let shown = path.display();
+        let refused = |why: String| StoreError(format!("the broker store {shown} cannot be rebuilt: {why}"));
+        let unusable = |unusable| refused(words(unusable, path));
+        if !path.exists() {
+            return Err(refused("there is no such file".to_owned()));
         }
-        let database = Database::create(path).map_err(cannot)?;
-        let mut store = RedbStore { database, path: shown };
-        store.check_format()?;
-        Ok(store)
+        let file = StoreFile::open(path, &|behind| begin(behind, &[])).map_err(unusable)?;
+        let why = match verify(&file) {
+            Ok(_) => return Err(refused("it is whole; start the broker without --rebuild-store".to_owned())),
+            Err(Unusable::Damaged(why)) => why,
+            Err(other) => {
+                // Its words are found out by opening it once more.
+                drop(file);
+                return Err(unusable(other));
+            }
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let io = |error: std::io::Error| refused(error.to_string());
+        let records = Found::in_bytes(&file.bytes().map_err(io)?).records(now);
+        let names = records.iter().filter(|record| matches!(record, Record::Name(..))).count();
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".damaged-{now}"));
+        let aside = PathBuf::from(aside);
+        std::fs::hard_link(path, &aside).map_err(io)?;
+        replace(path, &|behind| begin(behind, &records)).map_err(unusable)?;
+        drop(file);
+        Ok(Rebuilt { store: RedbStore::open(path)?, aside, names, why })
     }
 
-    fn failed(&self, error: impl Into<redb::Error>) -> StoreError {
-        StoreError(format!("the broker store {}: {}", self.path, error.into()))
+    fn over(file: StoreFile, ledger: Ledger, path: &Path) -> Result<RedbStore, Unusable> {
+        // A crash may have come between redb's commit and the note of it.
+        file.note_commit(ledger.commit())?;
+        let database = guarded(|| Builder::new().create_with_backend(file.behind()).map_err(of_redb))?;
+        Ok(RedbStore { database: Some(database), file, ledger, path: path.display().to_string() })
     }
 
-    fn damaged(&self, what: &str) -> StoreError {
-        StoreError(format!("the broker store {} is damaged: {what}", self.path))
+    fn database(&self) -> Result<&Database, Unusable> {
+        self.database.as_ref().ok_or_else(|| Unusable::Other("it is closed".to_owned()))
     }
 
-    fn check_format(&mut self) -> Result<(), StoreError> {
-        let transaction = self.database.begin_write().map_err(|error| self.failed(error))?;
+    fn failed(&self, unusable: Unusable) -> StoreError {
+        let path = Path::new(&self.path);
+        match unusable {
+            Unusable::Damaged(why) => StoreError(damaged(path, &why)),
+            other => StoreError(format!("the broker store {}: {}", self.path, words(other, path))),
+        }
+    }
+}
+
+/// Returns why a file cannot be used.
+fn words(unusable: Unusable, path: &Path) -> String {
+    match unusable {
+        Unusable::Other(why) | Unusable::Damaged(why) => why,
+        Unusable::RedbAlone => match former_format(path) {
+            Some(format) => other_format(&format.to_string()),
+            None => "it is a redb file, but not a broker store of a format that is known".to_owned(),
+        },
+    }
+}
+
+/// Returns the format of a store of before the third, which says it in a table.
+fn former_format(path: &Path) -> Option<u64> {
+    const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+    let format = guarded(|| {
+        let database = ReadOnlyDatabase::open(path).map_err(of_redb)?;
+        let meta = database.begin_read().map_err(of_redb)?.open_table(META).map_err(of_redb)?;
+        let format = meta.get("format").map_err(of_redb)?;
+        Ok(format.and_then(|format| format.value().try_into().ok()).map(u64::from_le_bytes))
+    });
+    format.ok().flatten()
+}
+
+fn damaged(path: &Path, why: &str) -> String {
+    format!(
+        "the broker store {} is damaged ({why}): put a copy of it back, or start the broker with --rebuild-store, which keeps \
+         the names whose records are whole and loses the others",
+        path.display()
+    )
+}
+
+/// Returns what an error of redb's means.
+fn of_redb(error: impl Into<redb::Error>) -> Unusable {
+    match error.into() {
+        // A damaged file may name places that are not in it.
+        redb::Error::Io(error)
+            if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput) =>
         {
-            let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
-            transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
-            let found =
-                meta.get("format").map_err(|error| self.failed(error))?.map(|value| value.value().to_vec());
-            match found {
-                None => {
-                    meta.insert("format", &STORE_FORMAT.to_le_bytes()[..])
-                        .map_err(|error| self.failed(error))?;
-                }
-                Some(found) => check_version(&found, &self.path)?,
-            }
+            Unusable::Other(error.to_string())
         }
-        transaction.commit().map_err(|error| self.failed(error))
-    }
-
-    fn number(&self, what: &str, bytes: &[u8]) -> Result<u64, StoreError> {
-        let bytes =
-            bytes.try_into().map_err(|_| self.damaged(&format!("{what} is {} bytes long", bytes.len())))?;
-        Ok(u64::from_le_bytes(bytes))
+        error => Unusable::Damaged(error.to_string()),
     }
 }
 
-/// A file without tables is one whose first commit never came.
-fn check_kind(database: &ReadOnlyDatabase, path: &str) -> Result<(), StoreError> {
-    let foreign = |error: &dyn std::fmt::Display| {
-        StoreError(format!("{path} is a redb file, but not a broker store: {error}"))
-    };
-    let transaction = database.begin_read().map_err(|error| foreign(&error))?;
-    if transaction.list_tables().map_err(|error| foreign(&error))?.next().is_none() {
-        return Ok(());
-    }
-    let meta = transaction.open_table(META).map_err(|error| foreign(&error))?;
-    let format = meta.get("format").map_err(|error| foreign(&error))?;
-    check_version(format.ok_or_else(|| foreign(&"it names no format"))?.value(), path)
+/// Makes a new store, whose commit 1 has these records.
+fn begin(behind: Behind, records: &[Record]) -> Result<(), Unusable> {
+    guarded(|| {
+        let database = Builder::new().create_with_backend(behind).map_err(of_redb)?;
+        commit(&database, &mut Ledger::default(), records)?;
+        database.close().map_err(of_redb)
+    })
 }
 
-fn check_version(format: &[u8], path: &str) -> Result<(), StoreError> {
-    let shown = match <[u8; 8]>::try_from(format).map(u64::from_le_bytes) {
-        Ok(STORE_FORMAT) => return Ok(()),
-        Ok(other) => other.to_string(),
-        Err(_) => format!("{format:02x?}"),
-    };
-    Err(StoreError(format!(
-        "the broker store {path} has format {shown}; this version reads and writes format {STORE_FORMAT} only. \
-         Use the version that wrote it, or another --store file"
-    )))
+/// Commits records; the ledger knows of it then.
+fn commit(database: &Database, ledger: &mut Ledger, records: &[Record]) -> Result<(), Unusable> {
+    let changes = ledger.changes(records).map_err(|error| Unusable::Other(error.to_string()))?;
+    // The default durability of a redb commit is `Immediate`: synced before it returns.
+    let mut transaction = database.begin_write().map_err(of_redb)?;
+    transaction.set_two_phase_commit(true);
+    {
+        let mut table = transaction.open_table(RECORDS).map_err(of_redb)?;
+        for (key, value) in &changes.values {
+            match value {
+                Some(value) => table.insert(&**key, &value[..]).map(drop),
+                None => table.remove(&**key).map(drop),
+            }
+            .map_err(of_redb)?;
+        }
+    }
+    transaction.commit().map_err(of_redb)?;
+    ledger.kept(&changes);
+    Ok(())
+}
+
+/// Reads everything, and compares it with its checksums.
+fn read(database: &Database) -> Result<(Durable, Ledger), Unusable> {
+    let transaction = database.begin_read().map_err(of_redb)?;
+    let table = transaction.open_table(RECORDS).map_err(of_redb)?;
+    let mut reading = Reading::default();
+    for entry in table.iter().map_err(of_redb)? {
+        let (key, value) = entry.map_err(of_redb)?;
+        reading.take(key.value(), value.value()).map_err(Unusable::Damaged)?;
+    }
+    reading.finish().map_err(Unusable::Damaged)
+}
+
+/// Verifies the whole file, which stays as it is, and returns what it has.
+fn verify(file: &StoreFile) -> Result<(Durable, Ledger), Unusable> {
+    let noted = file.last_commit()?;
+    let view = file.view()?;
+    let (durable, ledger) = guarded(|| {
+        let database =
+            Builder::new().set_check_integrity_on_open(true).create_with_backend(view).map_err(of_redb)?;
+        read(&database)
+    })?;
+    let has = ledger.commit();
+    // After a crash it may have one that was not noted any more; never one less.
+    if has != noted && has != noted + 1 {
+        return Err(Unusable::Damaged(format!("it has commit {has} where commit {noted} was the last")));
+    }
+    Ok((durable, ledger))
+}
+
+thread_local! {
+    /// Whether a panic on this thread is told by an error.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does something with redb that may panic over a damaged file, and returns that as damage.
+fn guarded<T>(what: impl FnOnce() -> Result<T, Unusable>) -> Result<T, Unusable> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_GUARDED.get() {
+                others(panic);
+            }
+        }));
+    });
+    IS_GUARDED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(what));
+    IS_GUARDED.set(false);
+    done.unwrap_or_else(|panic| {
+        let why =
+            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Unusable::Damaged(format!("redb gave up: {}", why.unwrap_or("it panicked"))))
+    })
 }
 
 impl Store for RedbStore {
     fn load(&self) -> Result<Durable, StoreError> {
-        let transaction = self.database.begin_read().map_err(|error| self.failed(error))?;
-        let meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
-        let mut durable = Durable::default();
-        if let Some(term) = meta.get("term").map_err(|error| self.failed(error))? {
-            durable.term = Term(self.number("term", term.value())?);
+        let read = self.database().and_then(|database| guarded(|| read(database)));
+        let (durable, ledger) = read.map_err(|unusable| self.failed(unusable))?;
+        match ledger == self.ledger {
+            true => Ok(durable),
+            false => {
+                Err(self
+                    .failed(Unusable::Damaged("its records are not those that were committed".to_owned())))
+            }
         }
-        if let Some(file) = meta.get("next_file").map_err(|error| self.failed(error))? {
-            durable.next_file = FileId(self.number("next_file", file.value())?);
-        }
-        if let Some(key) = meta.get("key").map_err(|error| self.failed(error))? {
-            durable.key = Some(key.value().try_into().map_err(|_| self.damaged("key is not 32 bytes long"))?);
-        }
-        let names = transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
-        for entry in names.iter().map_err(|error| self.failed(error))? {
-            let (name, file) = entry.map_err(|error| self.failed(error))?;
-            let shown = name.value().to_owned();
-            let file = decode_file(file.value())
-                .map_err(|error| self.damaged(&format!("file {shown:?}: {error}")))?;
-            let name = Name::new(shown).map_err(|error| self.damaged(&error.to_string()))?;
-            durable.names.insert(name, file);
-        }
-        Ok(durable)
     }
 
     fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // The default durability of a redb commit is `Immediate`: synced before it returns.
-        let transaction = self.database.begin_write().map_err(|error| self.failed(error))?;
-        {
-            let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
-            let mut names = transaction.open_table(NAMES).map_err(|error| self.failed(error))?;
-            for record in records {
-                match record {
-                    Record::Term(term) => {
-                        meta.insert("term", &term.0.to_le_bytes()[..]).map_err(|error| self.failed(error))?;
-                    }
-                    Record::Key(key) => {
-                        meta.insert("key", &key[..]).map_err(|error| self.failed(error))?;
-                    }
-                    Record::NextFile(file) => {
-                        meta.insert("next_file", &file.0.to_le_bytes()[..])
-                            .map_err(|error| self.failed(error))?;
-                    }
-                    Record::Name(name, file) => {
-                        names.insert(&**name, &encode_file(file)?[..]).map_err(|error| self.failed(error))?;
-                    }
-                    Record::DropName(name) => {
-                        names.remove(&**name).map_err(|error| self.failed(error))?;
-                    }
-                }
-            }
-        }
-        transaction.commit().map_err(|error| self.failed(error))
+        let mut ledger = std::mem::take(&mut self.ledger);
+        let done = self.database().and_then(|database| {
+            guarded(|| commit(database, &mut ledger, records))?;
+            Ok(self.file.note_commit(ledger.commit())?)
+        });
+        self.ledger = ledger;
+        done.map_err(|unusable| self.failed(unusable))
+    }
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        // What is committed is durable; what redb still writes as it closes may meet damage.
+        let database = self.database.take();
+        let _ = guarded(|| {
+            drop(database);
+            Ok(())
+        });
     }
 }

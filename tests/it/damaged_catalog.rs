@@ -1,0 +1,93 @@
+//! What `farpool broker` says and does with a damaged store.
+
+use crate::processes::{Process, binary, until};
+use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn node(url: &str) -> Process {
+    Process::start(&["node", "--name", "one", "--memory", "32MiB", "--region-size", "1MiB", "--broker", url])
+}
+
+fn connect(url: &str, transport: TransportChoice) -> Pool {
+    Pool::connect_with(url, PoolOptions { transport, ..PoolOptions::default() }).expect("a session")
+}
+
+fn publish(pool: &Pool, name: &str, bytes: &[u8]) {
+    let file = pool.create(name, FileClass::Pinned, CreateOptions::default()).expect("created");
+    file.write_at(0, bytes).expect("written");
+    pool.publish(name, false).expect("published");
+}
+
+fn read(pool: &Pool, name: &str) -> Result<Vec<u8>, farpool::Error> {
+    let file = pool.open(name)?;
+    let mut bytes = vec![0; file.length() as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn start_broker(store: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let store = store.display().to_string();
+    let mut command = Command::new(binary());
+    command.args(["broker", "--listen", "127.0.0.1:0", "--store", &store]).args(more).stdin(Stdio::null());
+    let output = command.output().expect("the binary runs");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_told_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("broker.store");
+    let shown = path.display().to_string();
+    let args = ["broker", "--listen", "127.0.0.1:0", "--store", &shown];
+    let first = Process::start(&args);
+    let url = first.ready.clone();
+    let donor = node(&url);
+    let pool = connect(&url, TransportChoice::Tcp);
+    until(&pool, PATIENCE, "the node joins", |status| status.nodes.len() == 1);
+    for number in 0..20 {
+        publish(&pool, &format!("name {number}"), b"bytes");
+    }
+    first.kill();
+
+    let (code, said) = start_broker(&path, &["--rebuild-store"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("it is whole"), "{said}");
+
+    // One name less: every copy of one record has a flipped bit.
+    let mut bytes = std::fs::read(&path).expect("read");
+    let wanted = b"names/name 7";
+    let places: Vec<usize> =
+        bytes.windows(wanted.len()).enumerate().filter(|(_, at)| at == wanted).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "it is in the file");
+    places.iter().for_each(|at| bytes[at + wanted.len() - 1] ^= 1 << 6);
+    std::fs::write(&path, &bytes).expect("written");
+    let (code, said) = start_broker(&path, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert_eq!(said.lines().count(), 1, "one line: {said}");
+    for word in [&*shown, "is damaged", "put a copy of it back", "--rebuild-store"] {
+        assert!(said.contains(word), "{word:?} is said: {said}");
+    }
+    assert!(std::fs::read(&path).expect("read") == bytes, "it is left as it is");
+
+    let listen = url.strip_prefix("farpool://").expect("a url");
+    let _again = Process::start(&["broker", "--listen", listen, "--store", &shown, "--rebuild-store"]);
+    until(&pool, PATIENCE, "the node is back", |status| status.nodes.iter().any(|node| node.alive));
+    for number in 0..20 {
+        let name = format!("name {number}");
+        match number {
+            7 => assert_eq!(
+                read(&pool, &name).expect_err("its record was damaged").kind(),
+                ErrorKind::NotFound
+            ),
+            _ => assert_eq!(read(&pool, &name).expect("its record was whole"), b"bytes"),
+        }
+    }
+    // The session proves itself by the key, which was whole as well.
+    publish(&pool, "name 7", b"again");
+    assert_eq!(read(&pool, "name 7").expect("published again"), b"again");
+    drop(donor);
+}
