@@ -66,9 +66,9 @@ impl Host for SimHost {
         if self.is_alive() { world(|world| world.clock_of(self.0)) } else { NEVER_AGAIN }
     }
 
-    fn wall_seconds(&self) -> u64 {
-        const BEGIN: u64 = 1_700_000_000;
-        world(|world| BEGIN + world.now() / 1_000_000_000)
+    fn wall_ms(&self) -> u64 {
+        const BEGIN: u64 = 1_700_000_000_000;
+        world(|world| BEGIN + world.now() / 1_000_000)
     }
 
     fn boot_id(&self) -> u128 {

@@ -91,3 +91,43 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     assert_eq!(read(&pool, "name 7").expect("published again"), b"again");
     drop(donor);
 }
+
+/// What the message about a damaged store says to do works: nodes had seen later terms, and refused all tickets of an earlier one.
+#[test]
+fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("broker.store");
+    let shown = path.display().to_string();
+    let args = ["broker", "--listen", "127.0.0.1:0", "--store", &shown];
+    let mut broker = Process::start(&args);
+    let url = broker.ready.clone();
+    let listen = url.strip_prefix("farpool://").expect("a url").to_owned();
+    let _donor = node(&url);
+    let pool = connect(&url, TransportChoice::Tcp);
+    until(&pool, PATIENCE, "the node joins", |status| status.nodes.len() == 1);
+    publish(&pool, "kept", b"bytes");
+    let copy = std::fs::read(&path).expect("read");
+    for round in 0..3 {
+        let before = pool.status().expect("a status").term;
+        broker.kill();
+        broker = Process::start(&["broker", "--listen", &listen, "--store", &shown]);
+        until(&pool, PATIENCE, "the node is back", |status| {
+            status.term > before && status.nodes.iter().any(|node| node.alive)
+        });
+        // By a session that ends: what one that lives has sealed, it may still publish.
+        publish(&connect(&url, TransportChoice::Tcp), &format!("later {round}"), b"later");
+    }
+    let file = pool.open("later 2").expect("opened");
+    broker.kill();
+    std::fs::write(&path, copy).expect("written");
+    let _again = Process::start(&["broker", "--listen", &listen, "--store", &shown]);
+    until(&pool, PATIENCE, "the node is back", |status| status.nodes.iter().any(|node| node.alive));
+    assert_eq!(read(&pool, "kept").expect("in the copy"), b"bytes");
+    assert_eq!(read(&pool, "later 0").expect_err("not in the copy").kind(), ErrorKind::NotFound);
+    publish(&pool, "later 2", b"other");
+    // The bytes that it was opened with are gone, and those of the new file of its name are another file's.
+    let mut into = [0; 5];
+    until(&pool, PATIENCE, "the former file is gone", |_| file.read_at(0, &mut into.clone()).is_err());
+    file.read_at(0, &mut into).expect_err("it is gone");
+    assert_eq!(read(&pool, "later 2").expect("published anew"), b"other");
+}

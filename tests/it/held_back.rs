@@ -122,8 +122,8 @@ impl Host for Gated {
         self.1.now()
     }
 
-    fn wall_seconds(&self) -> u64 {
-        self.1.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.1.wall_ms()
     }
 
     fn boot_id(&self) -> u128 {

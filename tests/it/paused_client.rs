@@ -101,8 +101,8 @@ impl Host for Pausing {
     fn now(&self) -> MonoNs {
         self.machine.now()
     }
-    fn wall_seconds(&self) -> u64 {
-        self.machine.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.machine.wall_ms()
     }
     fn boot_id(&self) -> u128 {
         self.machine.boot_id()

@@ -104,8 +104,8 @@ impl Host for Meddled {
         self.1.now()
     }
 
-    fn wall_seconds(&self) -> u64 {
-        self.1.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.1.wall_ms()
     }
 
     fn boot_id(&self) -> u128 {

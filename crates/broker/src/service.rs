@@ -57,10 +57,10 @@ impl BrokerService {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
         let mut durable = store.load().map_err(io::Error::other)?;
-        if durable.term == Term(0) {
-            // A store that was lost, or never kept, has forgotten the term that nodes may have seen. Seconds
-            // since 1970 are above any number of restarts counted from an earlier such moment.
-            durable.term = Term(host.wall_seconds());
+        // A store that was lost, never kept, or put back as it was some time ago does not know the term that nodes may have
+        // seen. Milliseconds since 1970 are above any number of restarts counted from an earlier such moment.
+        if durable.term == Term(0) || !mutant!(TermKept) {
+            durable.term = durable.term.max(Term(host.wall_ms()));
         }
         let mut key = [0; 32];
         host.random(&mut key)?;

@@ -40,8 +40,8 @@ impl Host for Clocked {
         self.machine.now().plus_ms(self.ahead_ms.load(Ordering::Relaxed))
     }
 
-    fn wall_seconds(&self) -> u64 {
-        self.machine.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.machine.wall_ms()
     }
 
     fn boot_id(&self) -> u128 {

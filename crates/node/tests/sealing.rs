@@ -183,8 +183,8 @@ impl Host for WithBroker {
         self.machine.now()
     }
 
-    fn wall_seconds(&self) -> u64 {
-        self.machine.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.machine.wall_ms()
     }
 
     fn boot_id(&self) -> u128 {

@@ -44,8 +44,8 @@ pub trait Host: Send + Sync + 'static {
     /// Now, on this host's monotonic clock that counts suspend.
     fn now(&self) -> MonoNs;
 
-    /// Seconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
-    fn wall_seconds(&self) -> u64;
+    /// Milliseconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
+    fn wall_ms(&self) -> u64;
 
     /// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none.
     fn boot_id(&self) -> u128;
@@ -207,8 +207,8 @@ impl Host for Machine {
         clock::now()
     }
 
-    fn wall_seconds(&self) -> u64 {
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    fn wall_ms(&self) -> u64 {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
     }
 
     fn boot_id(&self) -> u128 {

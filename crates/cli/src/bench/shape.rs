@@ -42,8 +42,8 @@ impl Host for Emulated {
         self.machine.now()
     }
 
-    fn wall_seconds(&self) -> u64 {
-        self.machine.wall_seconds()
+    fn wall_ms(&self) -> u64 {
+        self.machine.wall_ms()
     }
 
     fn boot_id(&self) -> u128 {

@@ -26,6 +26,9 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use nodes::Node;
 use std::collections::BTreeMap;
 
+/// Ids of files begin at the term times this: so many are there for each of its milliseconds.
+const FILES_OF_A_TERM: u64 = 1 << 20;
+
 /// Who has a named region.
 #[derive(Clone, Debug)]
 struct Owner {
@@ -95,6 +98,9 @@ impl BrokerLeases {
             broker.persist(Record::Key(broker.key), records);
         }
         broker.persist(Record::Term(Term(broker.durable.term.0 + u64::from(!mutant!(TermKept)))), records);
+        // Whatever the store has forgotten, no earlier life has given an id as high.
+        let first = broker.durable.term.0.checked_mul(FILES_OF_A_TERM).unwrap_or(0);
+        broker.durable.next_file = broker.durable.next_file.max(FileId(first));
         broker
     }
 
