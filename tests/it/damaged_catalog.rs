@@ -1,12 +1,38 @@
-//! What `farpool broker` says and does with a damaged store.
+//! A broker that believes a damaged catalog serves no file's bytes under the name of another, for the nodes know better; and
+//! what `farpool broker` says and does with a damaged store.
 
 use crate::processes::{Process, binary, until};
 use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool_broker::stores::{MemoryStore, Store, StoreError};
+use farpool_broker::{Broker, LeaseSettings};
+use farpool_lease::broker::{Durable, Record};
+use farpool_transport::Reach;
+use farpool_wire::Name;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store that outlives its broker, and that a test may damage.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<MemoryStore>>);
+
+impl Store for Kept {
+    fn load(&self) -> Result<Durable, StoreError> {
+        self.0.lock().expect("not poisoned").load()
+    }
+
+    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        self.0.lock().expect("not poisoned").commit(records)
+    }
+}
+
+fn broker(store: &Kept, address: std::net::SocketAddr) -> Broker {
+    let store = Box::new(store.clone());
+    Broker::start(address, &Reach::default(), LeaseSettings::default(), store).expect("a broker")
+}
 
 fn node(url: &str) -> Process {
     Process::start(&["node", "--name", "one", "--memory", "32MiB", "--region-size", "1MiB", "--broker", url])
@@ -27,6 +53,42 @@ fn read(pool: &Pool, name: &str) -> Result<Vec<u8>, farpool::Error> {
     let mut bytes = vec![0; file.length() as usize];
     file.read_at(0, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Of single flipped bits in a store some answered `x/00014` with the bytes of `x/00015`.
+#[test]
+fn bytes_of_one_name_are_not_read_under_another_whatever_the_catalog_says() {
+    let store = Kept::default();
+    let first = broker(&store, ([127, 0, 0, 1], 0).into());
+    let address = first.address();
+    let url = format!("farpool://{address}");
+    let _node = node(&url);
+    let pool = connect(&url, TransportChoice::Tcp);
+    until(&pool, PATIENCE, "the node joins", |status| status.nodes.len() == 1);
+    for name in ["x/00014", "x/00015", "before"] {
+        publish(&pool, name, name.as_bytes());
+    }
+    pool.rename("before", "after").expect("renamed");
+    assert_eq!(read(&pool, "after").expect("read under its new name"), b"before");
+    drop(first);
+
+    let names = store.load().expect("loads").names;
+    let name = |text: &str| Name::new(text).expect("a name");
+    let swapped = |one: &str, other: &str| Record::Name(name(one), names[&name(other)].clone());
+    let damages =
+        [swapped("x/00014", "x/00015"), swapped("x/00015", "after"), swapped("never/published", "x/00014")];
+    store.clone().commit(&damages).expect("committed");
+    let _second = broker(&store, address);
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let pool = connect(&url, transport);
+        until(&pool, PATIENCE, "the node is back", |status| status.nodes.iter().any(|node| node.alive));
+        for name in ["x/00014", "x/00015", "never/published"] {
+            let error = read(&pool, name).expect_err("these are the bytes of another name");
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+            assert!(error.to_string().contains("another name"), "{error}");
+        }
+        assert_eq!(read(&pool, "after").expect("what is right is read"), b"before");
+    }
 }
 
 fn start_broker(store: &Path, more: &[&str]) -> (Option<i32>, String) {

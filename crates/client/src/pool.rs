@@ -196,7 +196,7 @@ impl Pool {
         let (opened, _) = session
             .open_or_rebuild(&named)
             .map_err(|error| error.during(format_args!("far file {name:?}")))?;
-        let map = sealed_map(session, &opened)?;
+        let map = sealed_map(session, &named, &opened)?;
         Ok(FarFile::published(Arc::clone(session), name.to_owned(), opened.class, opened.file, map))
     }
 

@@ -37,7 +37,8 @@ impl FileInner {
             let message = format!("far file {shown:?} is of class {class}; only pinned files are published");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let extents = self.sealed_extents()?;
+        let mut extents = self.sealed_extents()?;
+        extents.iter_mut().for_each(|extent| extent.bind(&name));
         let proof = self.session.proof();
         let publish = Publish {
             session: proof.session,
@@ -138,7 +139,7 @@ impl FileInner {
         let Ok(named) = Name::new(name.clone()) else { return Err(gone.clone()) };
         let (opened, is_rebuilt) =
             self.session.open_or_rebuild(&named).map_err(|error| gone.clone().and(&error))?;
-        let map = sealed_map(&self.session, &opened)?;
+        let map = sealed_map(&self.session, &named, &opened)?;
         self.change(0..u64::MAX, |state| match state.phase {
             // Another file of this name has other bytes, unless its builder says that they are the same.
             Phase::Published(file) if file == opened.file || is_rebuilt => {
@@ -217,7 +218,7 @@ impl Session {
         let reply = self.ask(&Request::OpenName(ByName { name: info.name.clone() }))?;
         let opened = answer_of!(reply, OpenName)?;
         let group = Group::File(number);
-        let source = sealed_map(self, &opened)?;
+        let source = sealed_map(self, &info.name, &opened)?;
         // What is moved, by its place among the extents, and where to.
         let mut cuts: Vec<(usize, Cut<Arc<LeasedRegion>>)> = Vec::new();
         let mut bytes_moved = 0;
@@ -255,6 +256,7 @@ impl Session {
             };
             let sealed = Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes };
             extents[index] = named(&sealed, extents[index].bytes);
+            extents[index].bind(&info.name);
         }
         let proof = self.proof();
         let publish = Publish {
@@ -279,11 +281,17 @@ impl Session {
     }
 }
 
-/// Builds the map of a published file.
-pub(crate) fn sealed_map(session: &Session, opened: &Opened) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
+/// Builds the map of a published file of this name.
+pub(crate) fn sealed_map(
+    session: &Session,
+    name: &Name,
+    opened: &Opened,
+) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
     let mut cuts = Vec::with_capacity(opened.extents.len());
     let mut regions: BTreeMap<(u64, u32), Arc<LeasedRegion>> = BTreeMap::new();
     for extent in opened.extents.iter() {
+        let mut extent = extent.clone();
+        extent.bind(name);
         let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
             return Err(Error::new(
                 ErrorKind::Refused,

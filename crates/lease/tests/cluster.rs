@@ -277,7 +277,11 @@ impl World<'_> {
             }
             (Request::RenameName(rename), _) => {
                 assert!(self.sees(asker, &rename.from));
-                let file = self.promised.remove(&rename.from).expect("renamed what is there");
+                let mut file = self.promised.remove(&rename.from).expect("renamed what is there");
+                for extent in &mut file.file.extents {
+                    extent.bind(&rename.from);
+                    extent.bind(&rename.to);
+                }
                 let taken = self.promised.insert(rename.to.clone(), file);
                 assert!(taken.is_none(), "renamed over another file");
                 self.tally.add("renamed");

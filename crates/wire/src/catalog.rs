@@ -4,9 +4,13 @@ use crate::codec::{List, Name, Text, wire_struct};
 use crate::control::NodeInfo;
 use crate::ids::*;
 use crate::limits::*;
+use sha2::{Digest, Sha256};
 
 wire_struct! {
     /// A run of a published file's bytes, in file order.
+    ///
+    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]): whoever has the extents of one name under another
+    /// has no right to the bytes, and the node, which knows the handle as it was made, refuses to read them.
     NamedExtent {
         /// Which node.
         node: NodeId,
@@ -16,12 +20,21 @@ wire_struct! {
         region: RegionIndex,
         /// The sealed region's epoch.
         epoch: Epoch,
-        /// The right to read it.
+        /// The right to read it, bound to the name.
         handle: Handle,
         /// First byte in the region.
         region_offset: u64,
         /// Bytes of the run.
         bytes: u64,
+    }
+}
+
+impl NamedExtent {
+    /// Binds the handle to the name of the file; if it is bound to that name, frees it again.
+    pub fn bind(&mut self, name: &Name) {
+        let mut first = [0; 16];
+        first.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);
+        self.handle.0 ^= u128::from_le_bytes(first);
     }
 }
 

@@ -141,7 +141,9 @@ impl fmt::Display for Refusal {
             Code::StaleEpoch => {
                 write!(f, "the right to the region has ended (its epoch is now {detail})")
             }
-            Code::WrongHandle => f.write_str("the capability handle does not fit this region"),
+            Code::WrongHandle => {
+                f.write_str("the right that was shown is to another region, or to a file of another name")
+            }
             Code::OutOfBounds => write!(f, "the range leaves the region of {detail} bytes"),
             Code::Sealed => f.write_str("the region is sealed: it can only be read"),
             Code::LeaseExpired => f.write_str("the lease has expired and was not renewed"),

@@ -263,7 +263,7 @@ mod tests {
             ("", "no worker of farpool-sql"),
             ("farpool-distributed 2", "speaks version 1, the other side 2"),
             ("farpool-distributed 2; near one", "speaks version 1, the other side 2"),
-            ("farpool-distributed \u{7}x", "the other side x"),
+            ("farpool-distributed \u{7}x", "the other side \\u{7}x"),
         ] {
             let why = read_info(said).expect_err(said).strip_backtrace();
             assert!(why.contains(part), "{said}: {why}");

@@ -190,9 +190,13 @@ impl BrokerLeases {
         rename: &Rename,
         records: &mut Vec<Record>,
     ) -> Result<Done, Refusal> {
-        let file = self.seen(tenant, &rename.from)?.clone();
+        let mut file = self.seen(tenant, &rename.from)?.clone();
         if let Some(has) = self.durable.names.get(&rename.to) {
             return Err(taken(tenant, has));
+        }
+        for extent in &mut file.extents {
+            extent.bind(&rename.from);
+            extent.bind(&rename.to);
         }
         self.persist(Record::DropName(rename.from.clone()), records);
         self.persist(Record::Name(rename.to.clone(), file), records);
