@@ -23,7 +23,7 @@ use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use farpool::operators::run::type_of;
-use farpool::operators::{Aggregate, Plan, Program, SortKey, Type, words};
+use farpool::operators::{Aggregate, Function, Plan, Program, SortKey, Type, words};
 use farpool::table::Mode;
 use farpool::{FarTable, shown};
 use std::any::Any;
@@ -297,6 +297,16 @@ impl FarSource {
 
     /// Whether it can be taken step by step.
     pub(crate) fn is_rows(&self) -> bool {
+    /// The columns that leave with how many values a mean is of. DataFusion's other counts are never NULL.
+    pub(crate) fn counts_of_means(&self) -> Vec<usize> {
+        let Ending::Groups { keys, aggregates } = &self.pipeline.ending else { return Vec::new() };
+        let is_of_mean = |(place, aggregate): &(usize, &Aggregate)| {
+            let may_be_null = self.schema.fields().get(*place).is_some_and(|field| field.is_nullable());
+            aggregate.function == Function::Count && may_be_null
+        };
+        (*keys..).zip(aggregates).filter(is_of_mean).map(|(place, _)| place).collect()
+    }
+
         matches!(self.pipeline.ending, Ending::Rows(_))
     }
 

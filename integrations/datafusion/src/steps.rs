@@ -6,8 +6,9 @@
 
 use crate::pipeline::Narrowing;
 use crate::source::FarSource;
-use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::kernels::cmp::eq;
+use datafusion::arrow::compute::{CastOptions, cast_with_options, nullif};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
@@ -170,7 +171,7 @@ impl Steps {
             let batch = if left < wanted { batch.slice(0, left as usize) } else { batch };
             counters.rows.add(batch.num_rows());
             if batch.num_rows() > 0 {
-                batches.push(as_schema(&batch, self.source.schema())?);
+                batches.push(as_schema(&batch, self.source.schema(), &self.source.counts_of_means())?);
             }
         }
         Ok(batches)
@@ -196,17 +197,23 @@ impl Left {
     }
 }
 
-/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone.
-fn as_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone. In the columns
+/// `counts_of_means` a count of 0 becomes NULL, as DataFusion's partial mean of no values has it: by 0 it would divide.
+fn as_schema(batch: &RecordBatch, schema: &SchemaRef, counts_of_means: &[usize]) -> Result<RecordBatch> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    let column =
-        |(column, field): (&ArrayRef, &Arc<datafusion::arrow::datatypes::Field>)| -> Result<ArrayRef> {
-            match column.data_type() == field.data_type() {
-                true => Ok(Arc::clone(column)),
-                false => Ok(cast_with_options(column, field.data_type(), &options)?),
-            }
+    let column = |(place, column): (usize, &ArrayRef)| -> Result<ArrayRef> {
+        let column = match counts_of_means.contains(&place) {
+            true => nullif(column, &eq(column, &Int64Array::new_scalar(0))?)?,
+            false => Arc::clone(column),
         };
-    let columns = batch.columns().iter().zip(schema.fields()).map(column).collect::<Result<Vec<_>>>()?;
+        match schema.fields().get(place) {
+            Some(field) if column.data_type() != field.data_type() => {
+                Ok(cast_with_options(&column, field.data_type(), &options)?)
+            }
+            _ => Ok(column),
+        }
+    };
+    let columns = batch.columns().iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
     let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?)
 }

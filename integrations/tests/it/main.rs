@@ -1,6 +1,8 @@
 //! Tests of far tables in engines that are linked with them. What they read is made by `reference.py`.
 
+mod aggregates;
 mod answers;
+mod beside;
 mod cached_files;
 mod canonical;
 mod distributed;

@@ -1,0 +1,130 @@
+//! Tables in far memory, and the same rows in memory for DataFusion alone: what both answer has to be the same.
+
+use crate::plans::place;
+use crate::{PLACEMENTS, canonical};
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use farpool::{EmbeddedOptions, Pool};
+use farpool_datafusion::{GroupsEach, Options, Session};
+use std::sync::Arc;
+
+/// Streams of a scan, and parts of a table in memory.
+const PARTITIONS: usize = 3;
+
+/// The order in which rows are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Any: they are sorted by their text.
+    InAnyOrder,
+    /// As they come.
+    AsTheyCome,
+}
+
+/// Far tables and their rows in memory.
+pub struct Beside {
+    pub pool: Pool,
+    far: Session,
+    near: SessionContext,
+}
+
+impl Beside {
+    /// Puts these tables, by their names. A scan has a stream for each of its row groups, up to three.
+    pub fn of(tables: &[(&str, &RecordBatch)]) -> Beside {
+        let mut options = EmbeddedOptions::new(256 << 20);
+        options.node_count = 2;
+        let pool = Pool::embedded(options).expect("an embedded pool");
+        let config = SessionConfig::new().with_target_partitions(PARTITIONS);
+        let far = config.clone().with_extension(Arc::new(GroupsEach(1)));
+        let far = farpool_datafusion::builder(far, Options::default()).with_default_features().build();
+        let far = Session::over(&pool, far);
+        let near = SessionContext::new_with_config(config);
+        for (name, batch) in tables {
+            pool.put_table(name, batch.schema(), [(*batch).clone()]).expect("put");
+            let rows = batch.num_rows().div_ceil(PARTITIONS);
+            let part = |part: usize| {
+                let start = batch.num_rows().min(part * rows);
+                vec![batch.slice(start, rows.min(batch.num_rows() - start))]
+            };
+            let table = MemTable::try_new(batch.schema(), (0..PARTITIONS).map(part).collect());
+            near.register_table(*name, Arc::new(table.expect("a table"))).expect("registered");
+        }
+        Beside { pool, far, near }
+    }
+
+    /// Runs a query in all placements. Returns a line for each whose rows are not those of DataFusion alone.
+    pub async fn faults(&self, sql: &str, order: Rows) -> Vec<String> {
+        let wanted = match answer(&self.near, sql, order).await {
+            Ok(wanted) => wanted,
+            Err(error) => return vec![format!("{sql}: in memory: {error}")],
+        };
+        self.faults_beside(sql, order, &wanted).await
+    }
+
+    /// The same beside rows as text that are known otherwise.
+    pub async fn faults_beside(&self, sql: &str, order: Rows, wanted: &[String]) -> Vec<String> {
+        let mut faults = Vec::new();
+        for placement in PLACEMENTS {
+            place(&self.far, placement).await;
+            let fault = match answer(self.far.context(), sql, order).await {
+                Ok(found) => difference(&found, wanted),
+                Err(error) => Some(error),
+            };
+            faults.extend(fault.map(|fault| format!("{sql}: {placement}: {fault}")));
+        }
+        faults
+    }
+
+    /// What DataFusion alone answers, sorted by its text.
+    pub async fn wanted(&self, sql: &str) -> Vec<String> {
+        answer(&self.near, sql, Rows::InAnyOrder).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+}
+
+async fn answer(context: &SessionContext, sql: &str, order: Rows) -> Result<Vec<String>, String> {
+    let said = |error: datafusion::error::DataFusionError| error.strip_backtrace();
+    let batches = context.sql(sql).await.map_err(said)?.collect().await.map_err(said)?;
+    lines(&batches, order)
+}
+
+/// Rows as text, floats with their bits.
+pub fn lines(batches: &[RecordBatch], order: Rows) -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    for batch in batches {
+        let rows = canonical::rows(std::slice::from_ref(batch))?;
+        for (row, mut texts) in rows.into_iter().enumerate() {
+            for (text, column) in texts.iter_mut().zip(batch.columns()) {
+                let bits = match column.data_type() {
+                    DataType::Float32 => u64::from(column.as_primitive::<Float32Type>().value(row).to_bits()),
+                    DataType::Float64 => column.as_primitive::<Float64Type>().value(row).to_bits(),
+                    _ => continue,
+                };
+                if column.is_valid(row) {
+                    *text = format!("{text} ({bits:#x})");
+                }
+            }
+            lines.push(texts.join("|"));
+        }
+    }
+    if order == Rows::InAnyOrder {
+        lines.sort_unstable();
+    }
+    Ok(lines)
+}
+
+/// The first row that is another.
+pub fn difference(found: &[String], wanted: &[String]) -> Option<String> {
+    if found.len() != wanted.len() {
+        return Some(format!("{} rows, not {}", found.len(), wanted.len()));
+    }
+    let mut pairs = found.iter().zip(wanted).enumerate();
+    let (row, (found, wanted)) = pairs.find(|(_, (found, wanted))| found != wanted)?;
+    Some(format!("row {row}: {found}, not {wanted}"))
+}
+
+/// Fails with the first of these faults, and says how many there are.
+pub fn assert_none(faults: &[String]) {
+    let shown = &faults[..faults.len().min(12)];
+    assert!(faults.is_empty(), "{} faults, of which the first:\n{}", faults.len(), shown.join("\n"));
+}

@@ -1,0 +1,106 @@
+"""Aggregates over no rows and over groups without values: what DuckDB answers over a table of its own, wherever they
+run, as `sql_pushdown`, as a relation and as `Pool.scan`."""
+
+import decimal
+import math
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import farpool
+import farpool.duckdb
+from farpool import col
+
+# Two full row groups and a part.
+ROWS = 140_000
+MODES = ("auto", "fetch", "ship", "split")
+NUMBERS = {"whole": pa.int64(), "narrow": pa.float32(), "wide": pa.float64(), "exact": pa.decimal128(15, 2)}
+OTHERS = {"flag": pa.bool_(), "day": pa.date32(), "moment": pa.timestamp("us"), "word": pa.string()}
+
+
+def has_value(row: int) -> bool:
+    """Groups have no values, every other one, one alone, some in the last row group only, or all."""
+    return [False, row % 4 == 1, True, row == 3, row > 132_000, True][row % 6]
+
+
+def facts() -> pa.Table:
+    """Sums are exact, whatever their order."""
+    makers = {
+        "whole": lambda row: row - 70_000,
+        "narrow": lambda row: row % 250 / 4,
+        "wide": lambda row: row % 999 / 8,
+        "exact": lambda row: decimal.Decimal(row % 9_000 - 4_500).scaleb(-2),
+        "flag": lambda row: row % 2 == 1,
+        "day": lambda row: row // 100,
+        "moment": lambda row: row * 1_000,
+        "word": lambda row: f"w {row % 77}",
+    }
+    columns = {"id": pa.array(range(ROWS)), "key": pa.array([row % 6 if row % 6 < 5 else None for row in range(ROWS)])}
+    for name, of in {**NUMBERS, **OTHERS}.items():
+        columns[name] = pa.array([makers[name](row) if has_value(row) else None for row in range(ROWS)], of)
+    return pa.table(columns)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with farpool.embedded("256MiB", nodes=2) as pool:
+        pool.put_table("facts", facts())
+        pool.put_table("empty", facts().slice(0, 0))
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def own(pool):
+    """A database with the same tables as its own."""
+    with duckdb.connect() as con:
+        for name in ("facts", "empty"):
+            con.register("given", pool.table(name).to_arrow())
+            con.execute(f"CREATE TABLE {name} AS FROM given")
+        yield con
+
+
+def shown(rows: list[tuple]) -> list[tuple]:
+    """Rows in an order, NaN as a word, and numbers as what they are equal to."""
+
+    def one(value):
+        if isinstance(value, float) and math.isnan(value):
+            return "NaN"
+        return float(value) + 0.0 if isinstance(value, float | int | decimal.Decimal) else str(value)
+
+    return sorted((tuple(map(one, row)) for row in rows), key=repr)
+
+
+def found(pool: farpool.Pool, sql: str, mode: str) -> dict[str, list[tuple]]:
+    with duckdb.connect() as con:
+        farpool.duckdb.register(con, pool, mode=mode)
+        return {"relation": con.sql(sql).fetchall(), "pushdown": farpool.duckdb.sql_pushdown(con, sql).fetchall()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("source", ["facts", "facts WHERE key = 0", "facts WHERE id < 0", "empty"])
+def test_aggregates_over_nothing_and_over_null_are_those_of_duckdb(pool, own, source, mode):
+    table, _, condition = source.partition(" WHERE ")
+    for keys in ([], ["key"]):
+        for name in [*NUMBERS, *OTHERS]:
+            sums = f", sum({name}), avg({name})" if name in NUMBERS else ""
+            outputs = [*keys, f"count(*), count({name}), min({name}), max({name}){sums}"]
+            sql = f"SELECT {', '.join(outputs)} FROM {source}" + (f" GROUP BY {keys[0]}" if keys else "")
+            wanted = shown(own.sql(sql).fetchall())
+            for how, rows in found(pool, sql, mode).items():
+                assert shown(rows) == wanted, (how, sql)
+            scan = pool.scan(table)
+            if condition:
+                scan = scan.filter(col("key") == 0 if condition.startswith("key") else col("id") < 0)
+            aggregates = [
+                farpool.len(),
+                col(name).count().alias("c"),
+                col(name).min().alias("l"),
+                col(name).max().alias("g"),
+            ]
+            if name in NUMBERS:
+                aggregates += [col(name).sum().alias("s"), col(name).mean().alias("m")]
+            scan = scan.group_by(*keys).agg(*aggregates) if keys else scan.select(*aggregates)
+            rows = scan.to_arrow(mode=mode)
+            rows = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            assert shown(rows) == wanted, ("scan", sql)
