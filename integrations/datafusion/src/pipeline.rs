@@ -26,6 +26,15 @@ pub(crate) enum Ending {
     Top { keys: Vec<SortKey>, rows: u32 },
 }
 
+/// What is known of a column that leaves, whatever the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// It has the values of an earlier one.
+    Copy { of: usize, place: usize },
+    /// It has one value.
+    Constant { place: usize },
+}
+
 /// Rows that would have no partner, as it is known now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Narrowing {
@@ -117,6 +126,25 @@ impl Pipeline {
         let name = |place: usize| names.get(place).cloned().unwrap_or_default();
         let outputs = columns.map(|(place, code)| Output { name: name(place), code }).collect();
         Ok(Pipeline { filters, outputs, ending })
+    }
+
+    /// Returns what is known of the columns that leave.
+    pub(crate) fn leaving(&self) -> Vec<Leaving> {
+        let count = match &self.ending {
+            // Behind the keys there are aggregates of the others.
+            Ending::Groups { keys, .. } => *keys,
+            Ending::Rows(_) | Ending::Top { .. } => self.outputs.len(),
+        };
+        let outputs = &self.outputs[..count.min(self.outputs.len())];
+        let known = |(place, output): (usize, &Output)| {
+            let of = outputs[..place].iter().position(|known| known.code == output.code);
+            match (of, &output.code[..]) {
+                (_, [Instruction::Literal(_)]) => Some(Leaving::Constant { place }),
+                (Some(of), _) => Some(Leaving::Copy { of, place }),
+                _ => None,
+            }
+        };
+        outputs.iter().enumerate().filter_map(known).collect()
     }
 
     /// Whether all columns of the table leave as they are.

@@ -4,7 +4,7 @@
 use crate::keys::JoinKeys;
 use crate::narrowing::narrowing;
 use crate::outcome::Outcome;
-use crate::pipeline::{Ending, Narrowing, Output, Pipeline};
+use crate::pipeline::{Ending, Leaving, Narrowing, Output, Pipeline};
 use crate::statistics;
 use crate::steps::Steps;
 use crate::translate::{condition, translate};
@@ -18,7 +18,9 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr};
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{
+    AcrossPartitions, ConstExpr, EquivalenceProperties, Partitioning, PhysicalExpr,
+};
 use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -295,8 +297,6 @@ impl FarSource {
         }
     }
 
-    /// Whether it can be taken step by step.
-    pub(crate) fn is_rows(&self) -> bool {
     /// The columns that leave with how many values a mean is of. DataFusion's other counts are never NULL.
     pub(crate) fn counts_of_means(&self) -> Vec<usize> {
         let Ending::Groups { keys, aggregates } = &self.pipeline.ending else { return Vec::new() };
@@ -307,6 +307,8 @@ impl FarSource {
         (*keys..).zip(aggregates).filter(is_of_mean).map(|(place, _)| place).collect()
     }
 
+    /// Whether it can be taken step by step.
+    pub(crate) fn is_rows(&self) -> bool {
         matches!(self.pipeline.ending, Ending::Rows(_))
     }
 
@@ -469,8 +471,23 @@ impl DataSource for FarSource {
         Partitioning::UnknownPartitioning(self.partitions)
     }
 
+    /// What a projection says of the columns that it leaves, and the planner has built upon since, the scan that took it
+    /// over has to say as well.
     fn eq_properties(&self) -> EquivalenceProperties {
-        EquivalenceProperties::new(Arc::clone(&self.schema))
+        let mut known = EquivalenceProperties::new(Arc::clone(&self.schema));
+        let column = |place: usize| -> Arc<dyn PhysicalExpr> {
+            Arc::new(Column::new(self.schema.field(place).name(), place))
+        };
+        for leaves in self.pipeline.leaving() {
+            // Columns of this very schema are taken.
+            let _ = match leaves {
+                Leaving::Copy { of, place } => known.add_equal_conditions(column(of), column(place)),
+                Leaving::Constant { place } => {
+                    known.add_constants([ConstExpr::new(column(place), AcrossPartitions::Uniform(None))])
+                }
+            };
+        }
+        known
     }
 
     fn partition_statistics(&self, partition: Option<usize>) -> Result<Arc<Statistics>> {

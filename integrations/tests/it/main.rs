@@ -11,6 +11,7 @@ mod losses;
 mod plans;
 mod pools;
 mod spills;
+mod projections;
 mod substrait;
 mod suite;
 
