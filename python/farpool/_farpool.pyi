@@ -438,8 +438,9 @@ class Expr:
     """A value of each row, or an aggregate over rows.
 
     Comparisons, `+ - * / %`, `&`, `|` and `~` give others; values of Python may stand on one side. Null is that of SQL.
-    `/` gives a float64 (of whole numbers too), `%` the sign of its left side. Floats: NaN equals itself and is
-    greater than all else. Whole numbers and decimals that overflow raise InvalidError when the query runs.
+    `/` gives a float64 (of whole numbers too), `%` the sign of its left side. Floats: NaN equals NaN of the same bits
+    and is greater than all numbers, or less if its sign is set; -0.0 equals 0.0. Whole numbers and decimals that
+    overflow raise InvalidError when the query runs.
     An expression has the name of its leftmost column, until `alias` or a keyword gives it one.
     """
 
@@ -550,7 +551,7 @@ class Scan:
         nulls_last: bool | Sequence[bool] = False,
     ) -> Scan:
         """All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the
-        way as well. NaN is the greatest number. Only `limit` may follow."""
+        way as well. NaN comes behind all numbers, and before them if its sign is set. Only `limit` may follow."""
 
     def top_k(self, k: int, *, by: Column | list[Column], reverse: bool = False) -> Scan:
         """The `k` rows that are greatest by these columns, greatest first, null last; with `reverse` the least."""

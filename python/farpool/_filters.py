@@ -6,7 +6,7 @@ text. What is understood becomes a condition that runs beside the data; whatever
 pyarrow itself.
 
 A condition that is made here is true, false or null exactly where pyarrow's is: comparisons with NaN are false there,
-and NaN is the greatest number in queries, so floats have conditions of their own."""
+and above or below all else in queries, so floats have conditions of their own."""
 
 from __future__ import annotations
 
@@ -172,15 +172,17 @@ def _comparison(name: str, left: Node, right: Node, schema: pa.Schema) -> farpoo
         case "not_equal":
             return column != other
         case "less":
-            return column < other
+            found = column < other
         case "less_equal":
-            return column <= other
+            found = column <= other
         case "greater":
             found = column > other
         case _:
             found = column >= other
-    # NaN is greater than all else in queries, and than nothing in pyarrow.
-    return found & (column <= math.inf) if pa.types.is_floating(of) else found
+    # In queries NaN is above or below all else, by its sign. In pyarrow it is neither.
+    if not pa.types.is_floating(of):
+        return found
+    return found & (column >= -math.inf) & (column <= math.inf)
 
 
 def _is_in(node: Node, schema: pa.Schema) -> farpool.Expr:

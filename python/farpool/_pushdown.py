@@ -384,17 +384,23 @@ class _Rewriting:
         if rows > _TOP_ROWS_MAX:
             raise NotShipped(f"the first {rows} rows in an order: nodes hold {_TOP_ROWS_MAX} at most")
         keys = [terms.order(one, node["select_list"]) for one in orders]
+        # Both zeros are one to DuckDB: -0.0 + 0.0 is 0.0.
+        zeros = {
+            f"farpool_o{index}": farpool.col(key.column) + 0.0
+            for index, key in enumerate(keys)
+            if terms.scan.schema[key.column] in ("float32", "float64")
+        }
 
         def query(scan: farpool.Scan) -> farpool.Scan:
-            return (
-                narrowed(scan)
-                .sort(
-                    *[key.column for key in keys],
-                    descending=[key.is_descending for key in keys],
-                    nulls_last=[not key.nulls_first for key in keys],
-                )
-                .limit(rows)
-            )
+            by = [f"farpool_o{index}" if f"farpool_o{index}" in zeros else key.column for index, key in enumerate(keys)]
+            scan = narrowed(scan)
+            scan = scan.with_columns(**zeros) if zeros else scan
+            scan = scan.sort(
+                *by,
+                descending=[key.is_descending for key in keys],
+                nulls_last=[not key.nulls_first for key in keys],
+            ).limit(rows)
+            return scan.select(columns) if zeros else scan
 
         return query, f"first {rows} rows by {', '.join(key.column for key in keys)}"
 
@@ -435,6 +441,7 @@ class _Rewriting:
         for key in keys:
             made = terms.value(key)
             terms.check_comparable(key)
+            terms.check_no_nan(key)
             names[f"farpool_k{len(made_keys)}"] = key
             made_keys.append((f"farpool_k{len(made_keys)}", made))
         made_aggregates: list[tuple[str, Aggregate]] = []

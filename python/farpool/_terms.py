@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import datetime
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -157,6 +158,8 @@ class Terms:
             raise NotShipped("names of columns that differ by case alone")
         self._select = json.loads(self._ask("SELECT json_serialize_sql('SELECT 1')"))
         self._types: dict[str, str] = {}
+        # Columns, and whether statistics say that none of their values is NaN or infinite.
+        self._finite: dict[str, bool] = {}
 
     def _ask(self, sql: str, *parameters: Any) -> Any:
         return self.con.sql(sql, params=list(parameters)).fetchall()[0][0]
@@ -206,6 +209,31 @@ class Terms:
         """Text compares by its bytes only without a collation."""
         if self.type_of(node) == "VARCHAR" and self.setting("default_collation"):
             raise NotShipped("text under a collation")
+
+    def check_no_nan(self, node: Node) -> None:
+        """DuckDB knows one NaN, above all numbers; queries know one of each bits, above or below them by its sign."""
+        if self.may_be_nan(node):
+            raise NotShipped(f"{self.text(node)} may be NaN, which DuckDB sorts and groups otherwise")
+
+    def may_be_nan(self, node: Node) -> bool:
+        """Whether a value may be NaN, as far as the table's statistics tell."""
+        if self.type_of(node) not in _FLOATS:
+            return False
+        parts = list(nodes(node))
+        # One operation on finite numbers may leave an infinity, and two of them NaN.
+        is_simple = sum(part.get("class") == "FUNCTION" for part in parts) <= 1
+        columns = {self.column(part) for part in parts if self.column(part) is not None}
+        return not (is_simple and all(map(self._is_finite, columns)))
+
+    def _is_finite(self, column: str) -> bool:
+        if column not in self._finite:
+            is_finite = True
+            if self.scan.schema[column] in ("float32", "float64"):
+                value = farpool.col(column)
+                beyond = self.scan.filter((value >= math.inf) | (value <= -math.inf))
+                is_finite = json.loads(beyond.explain(format="json"))["row_groups"] == 0
+            self._finite[column] = is_finite
+        return self._finite[column]
 
     # What is there.
 
@@ -426,7 +454,18 @@ class Terms:
             raise NotShipped("a comparison of constants")
         made = self._compared(left)
         if self.is_constant(right):
-            return _COMPARISONS[kind](made, farpool.lit(self._beside(right, self.type_of(left))))
+            value = self._beside(right, self.type_of(left))
+            compared = _COMPARISONS[kind](made, farpool.lit(value))
+            if not self.may_be_nan(left):
+                return compared
+            if isinstance(value, float) and math.isnan(value):
+                raise NotShipped("a comparison of NaN with NaN")
+            # What is below all numbers here is NaN with a sign, which DuckDB has above them.
+            if kind in ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"):
+                return compared | (made < -math.inf)
+            if kind in ("COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"):
+                return compared & (made >= -math.inf)
+            return compared
         one, other = self.type_of(left), self.type_of(right)
         is_taken = (
             one == other
@@ -439,6 +478,8 @@ class Terms:
         )
         if not is_taken:
             raise NotShipped(f"{one} beside {other}")
+        self.check_no_nan(left)
+        self.check_no_nan(right)
         return _COMPARISONS[kind](made, self._compared(right))
 
     def _check_texts(self, compared: list[Node]) -> None:
@@ -485,6 +526,8 @@ class Terms:
             raise NotShipped(f"a list of other numbers for {of}")
         if of == "DATE" and any(isinstance(one, datetime.datetime) for one in found):
             raise NotShipped("a list of times for dates")
+        if any(isinstance(one, float) and math.isnan(one) for one in found):
+            self.check_no_nan(value)
         made = made.is_in(found)
         try:
             self.scan.filter(made)
@@ -547,6 +590,7 @@ class Terms:
         if column is None:
             raise NotShipped(f"an order by {self.text(node)}, which is no column")
         self.check_comparable(node)
+        self.check_no_nan(node)
         kind, nulls = order["type"], order["null_order"].replace(" ", "_").lower()
         if kind == "ORDER_DEFAULT":
             kind = "DESCENDING" if self.setting("default_order").startswith("desc") else "ASCENDING"
@@ -598,6 +642,8 @@ class Terms:
         of = self.type_of(arguments[0])
         if name in ("sum", "avg", "mean") and not (of in _INTEGERS or of in _FLOATS or _decimal(of)):
             raise NotShipped(f"{name} of {of}")
+        if name in ("min", "max"):
+            self.check_no_nan(arguments[0])
         return Aggregate(node, _AGGREGATES[name](self.value(arguments[0])))
 
     def reference(self, name: str, leaves: farpool.Scan, node: Node) -> Node:

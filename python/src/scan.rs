@@ -390,7 +390,7 @@ impl PyScan {
     }
 
     /// All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the way
-    /// as well. NULL comes first unless `nulls_last`; NaN is the greatest number.
+    /// as well. NULL comes first unless `nulls_last`; NaN comes behind all numbers, and before them if its sign is set.
     #[pyo3(signature = (*by, descending=None, nulls_last=None))]
     fn sort(
         &self,

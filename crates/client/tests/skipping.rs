@@ -180,9 +180,10 @@ fn nan_and_both_zeros_keep_their_group() {
         is_read(Type::Float64, values.iter().map(|value| float(*value)).collect(), filter)
     };
     assert!(with(&[1.0, f64::NAN], col("c").gt(2.0)), "NaN is greater than all else");
-    assert!(!with(&[1.0, f64::NAN], col("c").lt(1.0)));
-    assert!(with(&[f64::NAN], col("c").gt(2.0)));
-    assert!(with(&[1.0, -f64::NAN], col("c").eq(f64::NAN)));
+    assert!(with(&[1.0, -f64::NAN], col("c").lt(1.0)), "NaN with a sign is less than all else");
+    assert!(with(&[f64::NAN], col("c").gt(2.0)) && with(&[-f64::NAN], col("c").lt(2.0)));
+    assert!(with(&[1.0, f64::NAN], col("c").eq(f64::NAN)) && with(&[1.0, -f64::NAN], col("c").eq(-f64::NAN)));
+    assert!(!with(&[1.0], col("c").eq(f64::NAN)) && !with(&[1.0], col("c").eq(-f64::NAN)));
     assert!(with(&[-0.0], col("c").eq(0.0)) && with(&[0.0], col("c").eq(-0.0)));
     assert!(!with(&[-0.0], col("c").lt(0.0)) && !with(&[0.0], col("c").gt(-0.0)));
     assert!(!with(&[1.0, 2.0], col("c").gt(2.0)));

@@ -19,32 +19,13 @@ pub enum Comparison {
     GreaterOrEqual,
 }
 
-/// A number with a total order: of floats, every NaN is the same and above all else, and both zeros are one.
-pub trait Ordered: Copy + sealed::Sealed + 'static {
-    /// Where it stands beside another.
-    fn order(self, other: Self) -> std::cmp::Ordering;
-}
+/// A whole number.
+pub trait Ordered: Copy + Ord + sealed::Sealed + 'static {}
 
 macro_rules! integers {
-    ($($number:ty)*) => { $(impl Ordered for $number {
-        #[inline]
-        fn order(self, other: Self) -> std::cmp::Ordering {
-            self.cmp(&other)
-        }
-    })* };
+    ($($number:ty)*) => { $(impl Ordered for $number {})* };
 }
 integers!(i8 i16 i32 i64 i128 u8 u16 u32 u64);
-
-macro_rules! floats {
-    ($($number:ty)*) => { $(impl Ordered for $number {
-        #[inline]
-        fn order(self, other: Self) -> std::cmp::Ordering {
-            // Of NaN nothing is known but that it is one.
-            self.partial_cmp(&other).unwrap_or_else(|| self.is_nan().cmp(&other.is_nan()))
-        }
-    })* };
-}
-floats!(f32 f64);
 
 /// Replaces `into` by a bit for each value, in words, the least significant first: whether it compares so with the
 /// literal. Bits behind the last are 0.

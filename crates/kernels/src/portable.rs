@@ -80,7 +80,7 @@ impl Packer {
 pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
     let mut with = |passes: fn(std::cmp::Ordering) -> bool| {
         let word = |values: &[T]| {
-            let bit = |(at, value): (usize, &T)| u64::from(passes(value.order(literal))) << at;
+            let bit = |(at, value): (usize, &T)| u64::from(passes(value.cmp(&literal))) << at;
             values.iter().enumerate().map(bit).fold(0, |word, bit| word | bit)
         };
         into.extend(values.chunks(64).map(word));

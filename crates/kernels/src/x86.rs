@@ -174,8 +174,7 @@ pub(crate) fn compare<T: Ordered>(
     into: &mut Vec<u64>,
 ) -> usize {
     let whole = values.len() / 64;
-    // Of NaN nothing is less, equal or greater to the CPU.
-    if !has_avx512() || literal.order(literal).is_ne() || is_nan(literal) {
+    if !has_avx512() {
         return 0;
     }
     into.reserve(whole);
@@ -202,7 +201,6 @@ pub(crate) fn compare<T: Ordered>(
                 }
             };
         }
-        // NaN passes where it is above the literal: "not less or equal" instead of "greater".
         of! {
             i8, compare_i8, [0, 4, 1, 2, 6, 5];
             i16, compare_i16, [0, 4, 1, 2, 6, 5];
@@ -212,18 +210,10 @@ pub(crate) fn compare<T: Ordered>(
             u16, compare_u16, [0, 4, 1, 2, 6, 5];
             u32, compare_u32, [0, 4, 1, 2, 6, 5];
             u64, compare_u64, [0, 4, 1, 2, 6, 5];
-            f32, compare_f32, [_CMP_EQ_OQ, _CMP_NEQ_UQ, _CMP_LT_OQ, _CMP_LE_OQ, _CMP_NLE_UQ, _CMP_NLT_UQ];
-            f64, compare_f64, [_CMP_EQ_OQ, _CMP_NEQ_UQ, _CMP_LT_OQ, _CMP_LE_OQ, _CMP_NLE_UQ, _CMP_NLT_UQ];
         }
         into.set_len(into.len() + whole);
     }
     whole * 64
-}
-
-fn is_nan<T: Ordered>(value: T) -> bool {
-    let value: &dyn std::any::Any = &value;
-    value.downcast_ref::<f32>().is_some_and(|value| value.is_nan())
-        || value.downcast_ref::<f64>().is_some_and(|value| value.is_nan())
 }
 
 /// The kernel for one type: vectors of `$lanes` values, compared by `$compare` in the way `HOW` with one that `$set`
@@ -266,8 +256,6 @@ compared!(compare_u8, u8, 64, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_cmp_e
 compared!(compare_u16, u16, 32, _mm512_loadu_si512, _mm512_set1_epi16, _mm512_cmp_epu16_mask);
 compared!(compare_u32, u32, 16, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_cmp_epu32_mask);
 compared!(compare_u64, u64, 8, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_cmp_epu64_mask);
-compared!(compare_f32, f32, 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_cmp_ps_mask);
-compared!(compare_f64, f64, 8, _mm512_loadu_pd, _mm512_set1_pd, _mm512_cmp_pd_mask);
 
 /// Asks for the cache line of a byte of a slice, or for none behind its end.
 #[inline(always)]

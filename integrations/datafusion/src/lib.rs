@@ -26,6 +26,7 @@
 mod cached_store;
 mod catalog;
 mod explain;
+mod extremes;
 mod far_hash_join;
 mod keys;
 mod memory;
@@ -45,6 +46,7 @@ mod translate;
 pub use cached_store::CachedStore;
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
 pub use explain::{each_scan, scans, spills};
+pub use extremes::extremes;
 pub use far_hash_join::{FarHashJoinExec, SpillHashJoins};
 pub use keys::ShipJoinKeys;
 pub use options::Options;

@@ -15,7 +15,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use farpool::operators::limits::LOOKUPS_MAX;
 use farpool::operators::run::type_of;
-use farpool::operators::{Instruction, KeySet};
+use farpool::operators::{Comparison, Instruction, KeySet, Scalar, Type, Value};
 use std::sync::Arc;
 
 /// So many values and fewer are compared with one by one.
@@ -126,8 +126,37 @@ fn read(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Known> {
     {
         return Some(Known { filters: Vec::new(), keys: vec![keys] });
     }
-    let code = condition(expr, schema).ok()?;
+    let code = with_both_zeros(condition(expr, schema).ok()?)?;
     Some(Known { filters: vec![code], keys: Vec::new() })
+}
+
+/// Returns a condition that rows with either zero pass where one of them might. A top tells the zeros apart, and comparisons
+/// do not: `f < 0.0` would drop -0.0. Nothing if a condition is the opposite of one that this changes.
+fn with_both_zeros(mut code: Vec<Instruction>) -> Option<Vec<Instruction>> {
+    let is_zero = |one: &Instruction| match one {
+        Instruction::Literal(Scalar { of: Type::Float32, value: Some(Value::Float(bits)) }) => {
+            bits << 33 == 0
+        }
+        Instruction::Literal(Scalar { of: Type::Float64, value: Some(Value::Float(bits)) }) => bits << 1 == 0,
+        _ => false,
+    };
+    if !code.iter().any(is_zero) {
+        return Some(code);
+    }
+    let is_opposite = |pair: &[Instruction]| pair[1] == Instruction::Not && pair[0] != Instruction::IsNull;
+    if code.windows(2).any(is_opposite) {
+        return None;
+    }
+    for one in &mut code {
+        if let Instruction::Compare(comparison) = one {
+            *comparison = match *comparison {
+                Comparison::Less => Comparison::LessOrEqual,
+                Comparison::Greater => Comparison::GreaterOrEqual,
+                other => other,
+            };
+        }
+    }
+    Some(code)
 }
 
 /// Of partitioned joins: a branch for each partition, of which any may be a row's.

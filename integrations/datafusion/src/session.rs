@@ -2,6 +2,7 @@
 
 use crate::catalog::{FarCatalog, FarSchema};
 use crate::external;
+use crate::extremes::extremes;
 use crate::far_hash_join::SpillHashJoins;
 use crate::keys::ShipJoinKeys;
 use crate::memory::SessionPool;
@@ -61,6 +62,7 @@ impl Session {
     pub fn over(pool: &Pool, state: SessionState) -> Session {
         let context = SessionContext::new_with_state(state);
         let schema = Arc::new(FarSchema::new(pool.clone()));
+        extremes().into_iter().for_each(|function| context.register_udaf(Arc::unwrap_or_clone(function)));
         context.register_catalog(CATALOG, Arc::new(FarCatalog::new(SCHEMA, schema)));
         Session { context, pool: pool.clone() }
     }

@@ -32,6 +32,8 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
                 is_known = false;
                 break;
             };
+            // Which of both zeros an end is, is not said.
+            is_exact &= !is_zero(&min) && !is_zero(&max);
             ends = Some(match ends {
                 None => (min, max),
                 Some((least, most)) => {
@@ -62,6 +64,10 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
         total_byte_size: Precision::Inexact(bytes),
         column_statistics,
     }
+}
+
+fn is_zero(end: &ScalarValue) -> bool {
+    matches!(end, ScalarValue::Float32(Some(0.0)) | ScalarValue::Float64(Some(0.0)))
 }
 
 /// A value of statistics as DataFusion's. Of texts only whole ones are of use, which `is_exact` tells.

@@ -301,6 +301,14 @@ fn push_list(list: &InListExpr, schema: &Schema, code: &mut Vec<Instruction>) ->
             false => rescaled(&scalar, of).ok_or_else(|| not_known(list)),
         }
     };
+    let has_zero = |item: &Arc<dyn PhysicalExpr>| {
+        let value = item.downcast_ref::<Literal>().map(Literal::value);
+        matches!(value, Some(ScalarValue::Float32(Some(0.0)) | ScalarValue::Float64(Some(0.0))))
+    };
+    // Lists of DataFusion tell both zeros apart.
+    if list.list().iter().any(has_zero) {
+        return Err(not_known(list));
+    }
     code.push(Instruction::InList(list.list().iter().map(value).collect::<Result<_, String>>()?));
     code.extend(list.negated().then_some(Instruction::Not));
     Ok(Type::Boolean)

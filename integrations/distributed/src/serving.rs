@@ -65,6 +65,7 @@ pub async fn serve(
 fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Result<SessionState> {
     let mut builder = query.builder;
     builder.config().get_or_insert_default().options_mut().extensions.insert(Options::default());
+    builder.aggregate_functions().get_or_insert_default().extend(farpool_datafusion::extremes());
     let builder = builder
         .with_distributed_user_codec(codec)
         .with_distributed_channel_resolver(channels)

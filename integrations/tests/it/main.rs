@@ -6,12 +6,13 @@ mod beside;
 mod cached_files;
 mod canonical;
 mod distributed;
+mod floats;
 mod joins;
 mod losses;
 mod plans;
 mod pools;
-mod spills;
 mod projections;
+mod spills;
 mod substrait;
 mod suite;
 

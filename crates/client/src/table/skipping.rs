@@ -13,7 +13,7 @@ use super::FarTable;
 use super::footer::{ColumnChunk, RowGroup};
 use super::statistics::Statistics;
 use crate::stats::add;
-use farpool_operators::run::{as_float, rescaled};
+use farpool_operators::run::{as_float, rescaled, widened};
 use farpool_operators::{
     Arithmetic, Comparison, Expression, Instruction, KeySet, Operator, Plan, Program, Type, Value,
 };
@@ -80,7 +80,7 @@ impl FarTable {
 enum Key {
     /// Whole numbers, times and decimals; booleans as 0 and 1.
     Integer(i128),
-    /// Floats in order: one zero, and one NaN, which is the greatest.
+    /// Floats by their places in the total order of IEEE 754, but for -0.0, which is 0.0.
     Float(i64),
     Bytes(Vec<u8>),
 }
@@ -128,7 +128,7 @@ fn is_any_between(numbers: &[i64], of: Type, from: Option<Key>, to: Option<Key>)
 }
 
 fn key_of_float(value: f64) -> Key {
-    let value = if value.is_nan() { f64::NAN.copysign(1.0) } else { value + 0.0 };
+    let value = if value == 0.0 { 0.0 } else { value };
     let bits = value.to_bits().cast_signed();
     Key::Float(bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed())
 }
@@ -141,7 +141,7 @@ fn key(of: Type, value: &Value) -> Key {
     match value {
         Value::Boolean(value) => Key::Integer((*value).into()),
         Value::Integer(value) => Key::Integer(*value),
-        Value::Float(bits) if of == Type::Float32 => key_of_float(f32::from_bits(*bits as u32).into()),
+        Value::Float(bits) if of == Type::Float32 => key_of_float(widened(f32::from_bits(*bits as u32))),
         Value::Float(bits) => key_of_float(f64::from_bits(*bits)),
         Value::Bytes(bytes) => Key::Bytes(bytes.clone()),
     }
@@ -154,8 +154,11 @@ fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
         return May { of, is_null, values: (chunk.null_count < rows).then_some((None, None)) };
     };
     let Statistics { min, max, is_max_cut, has_nan, .. } = known;
+    if *has_nan {
+        // Its sign is not known, so it may be below all else or above.
+        return May { of, is_null, values: Some((None, None)) };
+    }
     let most = match max {
-        _ if *has_nan => Some(key_of_float(f64::NAN)),
         Value::Bytes(beginning) if *is_max_cut => behind_all(beginning).map(Key::Bytes),
         whole => Some(key(of, whole)),
     };

@@ -223,23 +223,34 @@ pub(super) fn repeated(scalar: &Scalar, rows: usize) -> ArrayRef {
     }
 }
 
-/// A float among the integers: NaN above all else, both zeros one.
+/// Where -0.0 is among the integers; 0.0 is 0.
+const ORDERED_NEGATIVE_ZERO: i64 = -1;
+
+/// Returns a float's place among the integers, in the total order of IEEE 754.
 #[inline]
-pub(super) fn ordered_f64(value: f64) -> i64 {
-    let bits = canonical_f64(value).to_bits() as i64;
+fn ordered_f64(value: f64) -> i64 {
+    let bits = value.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
 }
 
-/// One NaN, one zero.
+/// Returns a float of 32 bits as one of 64, whose order is the same. NaN keeps its sign and its bits, which a cast need not.
 #[inline]
-pub(super) fn canonical_f64(value: f64) -> f64 {
-    if value.is_nan() { f64::from_bits(0x7ff8_0000_0000_0000) } else { value + 0.0 }
+pub fn widened(value: f32) -> f64 {
+    if !value.is_nan() {
+        return f64::from(value);
+    }
+    let bits = u64::from(value.to_bits());
+    f64::from_bits((bits >> 31) << 63 | 0x7ff << 52 | (bits & 0x7f_ffff) << 29)
 }
 
-/// One NaN, one zero.
+/// Returns the float that [`widened`] has made this of.
 #[inline]
-pub(super) fn canonical_f32(value: f32) -> f32 {
-    if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value + 0.0 }
+pub(super) fn narrowed(value: f64) -> f32 {
+    if !value.is_nan() {
+        return value as f32;
+    }
+    let bits = value.to_bits();
+    f32::from_bits(((bits >> 63) << 31 | 0x7f80_0000 | (bits >> 29 & 0x7f_ffff)) as u32)
 }
 
 /// Whether [`ordered_values`] knows a type: of fixed width up to 8 bytes, or a boolean.
@@ -247,7 +258,8 @@ pub(super) fn is_ordered(of: Type) -> bool {
     of == Type::Boolean || of.width().is_some_and(|width| width <= 8 && !matches!(of, Type::FixedBytes(_)))
 }
 
-/// Values of up to 8 bytes as integers in the same order. What is under a NULL means nothing.
+/// Values of up to 8 bytes as integers in the same order: floats in the total order of IEEE 754, so that each keeps its
+/// bits. What is under a NULL means nothing.
 pub(super) fn ordered_values(column: &ArrayRef) -> Vec<i64> {
     fn wide<T: ArrowPrimitiveType>(column: &ArrayRef, map: impl Fn(T::Native) -> i64) -> Vec<i64> {
         column.as_primitive::<T>().values().iter().map(|value| map(*value)).collect()
@@ -262,7 +274,7 @@ pub(super) fn ordered_values(column: &ArrayRef) -> Vec<i64> {
         DataType::UInt16 => wide::<UInt16Type>(column, i64::from),
         DataType::UInt32 => wide::<UInt32Type>(column, i64::from),
         DataType::UInt64 => wide::<UInt64Type>(column, |value| (value ^ (1 << 63)) as i64),
-        DataType::Float32 => wide::<Float32Type>(column, |value| ordered_f64(f64::from(value))),
+        DataType::Float32 => wide::<Float32Type>(column, |value| ordered_f64(widened(value))),
         DataType::Float64 => wide::<Float64Type>(column, ordered_f64),
         DataType::Date32 => wide::<Date32Type>(column, i64::from),
         DataType::Timestamp(unit, _) => match unit {
@@ -276,7 +288,17 @@ pub(super) fn ordered_values(column: &ArrayRef) -> Vec<i64> {
     }
 }
 
-/// The way back from [`ordered_values`].
+/// The same of keys and of what is compared: -0.0 is 0.0.
+pub(super) fn key_values(column: &ArrayRef) -> Vec<i64> {
+    let mut values = ordered_values(column);
+    if matches!(column.data_type(), DataType::Float32 | DataType::Float64) {
+        let zero = |value: &mut i64| *value = if *value == ORDERED_NEGATIVE_ZERO { 0 } else { *value };
+        values.iter_mut().for_each(zero);
+    }
+    values
+}
+
+/// The way back from [`ordered_values`] and [`key_values`].
 pub(super) fn from_ordered(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::NullBuffer>) -> ArrayRef {
     let float = |value: i64| f64::from_bits((value ^ (((value >> 63) as u64) >> 1) as i64) as u64);
     match of {
@@ -285,8 +307,7 @@ pub(super) fn from_ordered(of: Type, values: Vec<i64>, nulls: Option<arrow_buffe
             Arc::new(UInt64Array::new(values.into(), nulls))
         }
         Type::Float32 => {
-            let values: Vec<f32> =
-                values.into_iter().map(|value| canonical_f32(float(value) as f32)).collect();
+            let values: Vec<f32> = values.into_iter().map(|value| narrowed(float(value))).collect();
             Arc::new(Float32Array::new(values.into(), nulls))
         }
         Type::Float64 => {
@@ -337,14 +358,19 @@ pub(super) fn from_i64(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::N
     }
 }
 
-/// The same with one NaN and one zero, so that Arrow's order is ours.
-pub(super) fn canonical(column: &ArrayRef) -> ArrayRef {
+/// Returns the column with 0.0 for each -0.0, as keys and comparisons have it. Arrow's kernels compare floats in the total
+/// order of IEEE 754, which is ours otherwise.
+pub(super) fn with_one_zero(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float32 => {
-            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(canonical_f32))
+            let column = column.as_primitive::<Float32Type>();
+            let zero = |value: f32| if value.to_bits() << 1 == 0 { 0.0 } else { value };
+            Arc::new(column.unary::<_, Float32Type>(zero))
         }
         DataType::Float64 => {
-            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(canonical_f64))
+            let column = column.as_primitive::<Float64Type>();
+            let zero = |value: f64| if value.to_bits() << 1 == 0 { 0.0 } else { value };
+            Arc::new(column.unary::<_, Float64Type>(zero))
         }
         _ => column.clone(),
     }

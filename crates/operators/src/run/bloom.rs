@@ -180,7 +180,7 @@ impl<'c> Keyed<'c> {
             (_, DataType::Int64) => {
                 KeyColumn::Numbers(Cow::Borrowed(column.as_primitive::<Int64Type>().values()))
             }
-            (Some(of), _) if is_ordered(of) => KeyColumn::Numbers(Cow::Owned(ordered_values(column))),
+            (Some(of), _) if is_ordered(of) => KeyColumn::Numbers(Cow::Owned(key_values(column))),
             (_, DataType::Decimal128(..)) => {
                 KeyColumn::Decimals(column.as_primitive::<Decimal128Type>().values())
             }

@@ -3,8 +3,8 @@
 use crate::expression::Comparison;
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
-use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray};
-use arrow_buffer::{BooleanBuffer, Buffer};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray};
+use arrow_buffer::{BooleanBuffer, Buffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
 use farpool_kernels::Ordered;
 
@@ -31,8 +31,8 @@ fn by_kernels(column: &ArrayRef, comparison: Comparison, literal: &ArrayRef) -> 
         DataType::UInt16 => typed::<UInt16Type>(column, comparison, literal),
         DataType::UInt32 => typed::<UInt32Type>(column, comparison, literal),
         DataType::UInt64 => typed::<UInt64Type>(column, comparison, literal),
-        DataType::Float32 => typed::<Float32Type>(column, comparison, literal),
-        DataType::Float64 => typed::<Float64Type>(column, comparison, literal),
+        DataType::Float32 => float32(column, comparison, literal),
+        DataType::Float64 => float64(column, comparison, literal),
         DataType::Date32 => typed::<Date32Type>(column, comparison, literal),
         DataType::Timestamp(TimeUnit::Second, _) => typed::<TimestampSecondType>(column, comparison, literal),
         DataType::Timestamp(TimeUnit::Millisecond, _) => {
@@ -64,8 +64,23 @@ fn typed<T: ArrowPrimitiveType<Native: Ordered>>(
     comparison: Comparison,
     literal: &ArrayRef,
 ) -> Option<BooleanArray> {
-    let literal =
-        literal.as_primitive_opt::<T>().filter(|literal| literal.len() == 1 && literal.is_valid(0))?;
+    let literal = only::<T>(literal)?;
+    let column = column.as_primitive_opt::<T>()?;
+    Some(booleans(words(column.values(), comparison, literal), column))
+}
+
+/// Returns the value of a literal, unless that is NULL.
+fn only<T: ArrowPrimitiveType>(literal: &ArrayRef) -> Option<T::Native> {
+    let literal = literal.as_primitive_opt::<T>()?;
+    (literal.len() == 1 && literal.is_valid(0)).then(|| literal.value(0))
+}
+
+fn booleans<T: ArrowPrimitiveType>(words: Vec<u64>, column: &PrimitiveArray<T>) -> BooleanArray {
+    let bits = BooleanBuffer::new(Buffer::from_vec(words), 0, column.len());
+    BooleanArray::new(bits, column.nulls().cloned())
+}
+
+fn words<T: Ordered>(values: &[T], comparison: Comparison, literal: T) -> Vec<u64> {
     let how = match comparison {
         Comparison::Equal => farpool_kernels::Comparison::Equal,
         Comparison::NotEqual => farpool_kernels::Comparison::NotEqual,
@@ -74,16 +89,48 @@ fn typed<T: ArrowPrimitiveType<Native: Ordered>>(
         Comparison::Greater => farpool_kernels::Comparison::Greater,
         Comparison::GreaterOrEqual => farpool_kernels::Comparison::GreaterOrEqual,
     };
-    let column = column.as_primitive_opt::<T>()?;
     let mut words = Vec::new();
-    farpool_kernels::compare(column.values(), how, literal.value(0), &mut words);
-    let bits = BooleanBuffer::new(Buffer::from_vec(words), 0, column.len());
-    Some(BooleanArray::new(bits, column.nulls().cloned()))
+    farpool_kernels::compare(values, how, literal, &mut words);
+    words
 }
+
+/// Defines the comparison of floats of one width. Their bits, read as integers, stand beside those of a positive literal as
+/// the floats do if they are read with a sign, and beside those of a negative one the other way round if they are read
+/// without. The two zeros are one value, so beside them it is the ends that tell.
+macro_rules! floats {
+    ($name:ident, $of:ty, $signed:ty, $unsigned:ty) => {
+        fn $name(column: &ArrayRef, comparison: Comparison, literal: &ArrayRef) -> Option<BooleanArray> {
+            const NEGATIVE_ZERO: $unsigned = 1 << (<$unsigned>::BITS - 1);
+            let (column, literal) = (column.as_primitive_opt::<$of>()?, only::<$of>(literal)?.to_bits());
+            let bits = column.values().inner();
+            let signed = ScalarBuffer::<$signed>::new(bits.clone(), 0, column.len());
+            let unsigned = ScalarBuffer::<$unsigned>::new(bits.clone(), 0, column.len());
+            let beside_zeros = |with: fn(u64, u64) -> u64| {
+                let mut words = words(&unsigned, comparison, 0);
+                let others = self::words(&unsigned, comparison, NEGATIVE_ZERO);
+                words.iter_mut().zip(others).for_each(|(word, other)| *word = with(*word, other));
+                words
+            };
+            let words = match (literal, comparison) {
+                (0 | NEGATIVE_ZERO, Comparison::Equal) => beside_zeros(|one, other| one | other),
+                (0 | NEGATIVE_ZERO, Comparison::NotEqual) => beside_zeros(|one, other| one & other),
+                (0 | NEGATIVE_ZERO, Comparison::Greater | Comparison::LessOrEqual) => {
+                    words(&signed, comparison, 0)
+                }
+                (0 | NEGATIVE_ZERO, _) => words(&unsigned, swapped(comparison), NEGATIVE_ZERO),
+                (..NEGATIVE_ZERO, _) => words(&signed, comparison, literal.cast_signed()),
+                _ => words(&unsigned, swapped(comparison), literal),
+            };
+            Some(booleans(words, column))
+        }
+    };
+}
+floats!(float32, Float32Type, i32, u32);
+floats!(float64, Float64Type, i64, u64);
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::{canonical, from_i64, repeated};
+    use super::super::batch::{from_i64, repeated, with_one_zero};
     use super::*;
     use crate::types::{Scalar, Type, Value};
     use arrow_array::{Float32Array, Float64Array, Scalar as ArrowScalar};
@@ -110,11 +157,11 @@ mod tests {
         for column in [column.clone(), nullif(column, &is_null).unwrap()] {
             for (offset, rows) in [(0, column.len()), (3, 70), (65, 64), (10, 0)] {
                 let column = column.slice(offset, rows);
-                let one = ArrowScalar::new(canonical(literal));
+                let one = ArrowScalar::new(with_one_zero(literal));
                 for (comparison, kernel) in ALL {
-                    let expected = kernel(&canonical(&column), &one).unwrap();
+                    let expected = kernel(&with_one_zero(&column), &one).unwrap();
                     assert_eq!(by_kernels(&column, comparison, literal), Some(expected));
-                    let expected = kernel(&one, &canonical(&column)).unwrap();
+                    let expected = kernel(&one, &with_one_zero(&column)).unwrap();
                     assert_eq!(by_kernels(&column, swapped(comparison), literal), Some(expected));
                 }
             }
@@ -122,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_those_of_arrow_over_canonical_floats() {
+    fn comparisons_are_those_of_arrow_over_floats_with_one_zero() {
         let integers: Vec<i64> = (0..200).map(|row| row * 37 % 100).collect();
         for of in [Type::Int8, Type::UInt16, Type::Int32, Type::UInt64, Type::Int64, Type::Date] {
             let column = from_i64(of, integers.clone(), None);
@@ -135,8 +182,11 @@ mod tests {
             let literal = if of == Type::UInt64 { 50 + (1 << 63) } else { 50 };
             agree(&column, &repeated(&Scalar { of, value: Some(Value::Integer(literal)) }, 1));
         }
-        let special = [f64::NAN, -f64::NAN, 0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1.5, -1.5];
-        let floats: Vec<f64> = (0..200).map(|row| special[row * 5 % 8]).collect();
+        let special =
+            [f64::NAN, -f64::NAN, 0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1.5, -1.5, 1e-40, -1e-40];
+        let others = [f64::from_bits(0x7ff8_0000_2000_0000), f64::from_bits(0xfff8_0000_2000_0000)];
+        let special = [&special[..], &others].concat();
+        let floats: Vec<f64> = (0..200).map(|row| special[row * 5 % special.len()]).collect();
         let narrow: Vec<f32> = floats.iter().map(|value| *value as f32).collect();
         for literal in special {
             agree(&(Arc::new(Float64Array::from(floats.clone())) as ArrayRef), &{

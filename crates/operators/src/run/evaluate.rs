@@ -299,19 +299,19 @@ fn compare(
     if let Some(result) = own {
         return Ok(column_of(Arc::new(result)));
     }
-    let one = |operand: &Operand| ArrowScalar::new(canonical(&operand.array));
+    let one = |operand: &Operand| ArrowScalar::new(with_one_zero(&operand.array));
     match (left.is_scalar, right.is_scalar) {
         (false, true) => {
             let right = one(&right);
-            each_value(left, |values| kernel(&canonical(values), &right).map_err(unexpected))
+            each_value(left, |values| kernel(&with_one_zero(values), &right).map_err(unexpected))
         }
         (true, false) => {
             let left = one(&left);
-            each_value(right, |values| kernel(&left, &canonical(values)).map_err(unexpected))
+            each_value(right, |values| kernel(&left, &with_one_zero(values)).map_err(unexpected))
         }
         (is_scalar, _) => {
-            let left = canonical(&plain(&left.array, bytes_max)?);
-            let right = canonical(&plain(&right.array, bytes_max)?);
+            let left = with_one_zero(&plain(&left.array, bytes_max)?);
+            let right = with_one_zero(&plain(&right.array, bytes_max)?);
             let (left, right): (&dyn Datum, &dyn Datum) = (&left, &right);
             Ok(Operand { array: Arc::new(kernel(left, right).map_err(unexpected)?), is_scalar })
         }
@@ -327,7 +327,7 @@ impl List {
             .map(|scalar| repeated(scalar, 1))
             .collect();
         let values = match scalars.first().map(|scalar| scalar.of) {
-            Some(of) if is_ordered(of) => Values::Ordered(sorted(columns.iter().flat_map(ordered_values))),
+            Some(of) if is_ordered(of) => Values::Ordered(sorted(columns.iter().flat_map(key_values))),
             Some(Type::Decimal { .. }) => Values::Decimal(sorted(
                 columns.iter().map(|column| column.as_primitive::<Decimal128Type>().value(0)),
             )),
@@ -342,7 +342,7 @@ impl List {
             // An empty list is of no type.
             Values::Bytes(list) if list.is_empty() => BooleanBuffer::new_unset(rows),
             Values::Ordered(list) => {
-                let values = ordered_values(column);
+                let values = key_values(column);
                 BooleanBuffer::collect_bool(rows, |row| list.binary_search(&values[row]).is_ok())
             }
             Values::Decimal(list) => {

@@ -322,11 +322,11 @@ impl Groups {
             Keys::None => Probe::None,
             Keys::Ordered { .. } => {
                 let column = &columns[self.key_columns[0]];
-                Probe::Ordered(ordered_values(column), column.logical_nulls())
+                Probe::Ordered(key_values(column), column.logical_nulls())
             }
             Keys::Rows { converter, .. } => {
                 let keys: Vec<ArrayRef> =
-                    self.key_columns.iter().map(|column| canonical(&columns[*column])).collect();
+                    self.key_columns.iter().map(|column| with_one_zero(&columns[*column])).collect();
                 Probe::Rows(converter.convert_columns(&keys).map_err(unexpected)?)
             }
         })

@@ -444,7 +444,7 @@ impl Accumulator {
             State::Float { sums, rests } => {
                 let sum = |group: &u32| {
                     let (sum, rest) = (sums[*group as usize], rests[*group as usize]);
-                    canonical_f64(if sum.is_finite() { sum + rest } else { sum })
+                    if sum.is_finite() { sum + rest } else { sum }
                 };
                 let values: Vec<f64> = order.iter().map(sum).collect();
                 Ok(Arc::new(Float64Array::new(values.into(), self.nulls(order))))

@@ -348,12 +348,14 @@ fn floats(column: &ArrayRef, to: Type) -> ArrayRef {
     match to {
         Type::Float64 => {
             let values = column.as_primitive::<Float32Type>();
-            Arc::new(values.unary::<_, Float64Type>(f64::from))
+            Arc::new(values.unary::<_, Float64Type>(widened))
         }
         _ => {
             let values = column.as_primitive::<Float64Type>();
-            let exact =
-                |value: f64| (value.is_nan() || f64::from(value as f32) == value).then_some(value as f32);
+            let exact = |value: f64| {
+                let narrow = narrowed(value);
+                (widened(narrow).to_bits() == value.to_bits()).then_some(narrow)
+            };
             Arc::new(values.iter().map(|value| value.and_then(exact)).collect::<Float32Array>())
         }
     }

@@ -32,7 +32,7 @@ mod tally;
 mod texts;
 mod top;
 
-pub use batch::{data_type, type_of};
+pub use batch::{data_type, type_of, widened};
 pub use bloom::Bloom;
 pub use bounds::{BATCH_BYTES_MAX, Bounds, Stopped};
 pub(crate) use cast::date_text;

@@ -5,7 +5,7 @@
 //! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for it.
 //! Texts are numbers ([`Texts`]), in an order of their own once all are known.
 
-use super::batch::{from_ordered, is_ordered, ordered_values};
+use super::batch::{from_ordered, is_ordered, key_values, ordered_values};
 use super::texts::{NUMBER_BITS, Texts};
 use crate::types::Type;
 use arrow_array::cast::AsArray;
@@ -46,9 +46,18 @@ pub(super) enum Numbers {
 impl Numbers {
     /// In the order of the values, as [`ordered_values`] makes them.
     pub(super) fn of(column: &ArrayRef) -> Numbers {
+        Numbers::by(column, ordered_values)
+    }
+
+    /// Those of keys, as [`key_values`] makes them.
+    fn of_keys(column: &ArrayRef) -> Numbers {
+        Numbers::by(column, key_values)
+    }
+
+    fn by(column: &ArrayRef, values: fn(&ArrayRef) -> Vec<i64>) -> Numbers {
         match column.data_type() {
             DataType::Int64 => Numbers::Shared(column.as_primitive::<Int64Type>().values().clone()),
-            _ => Numbers::Own(ordered_values(column)),
+            _ => Numbers::Own(values(column)),
         }
     }
 
@@ -120,7 +129,7 @@ impl Packing {
     pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<Packed> {
         let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
             Some(texts) => texts.numbers(column).map(Numbers::Own),
-            None => Some(Numbers::of(column)),
+            None => Some(Numbers::of_keys(column)),
         };
         let numbers: Vec<Numbers> =
             self.fields.iter_mut().zip(columns).map(numbers).collect::<Option<Vec<_>>>()?;

@@ -1,6 +1,6 @@
 //! All rows in an order, for results that are there as a whole.
 
-use super::batch::{batch_of, canonical, unexpected};
+use super::batch::{batch_of, unexpected};
 use super::bounds::Stopped;
 use crate::program::SortKey;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -34,7 +34,7 @@ pub fn sorted(
     let mut places: Vec<(usize, usize)> = Vec::new();
     for (index, batch) in batches.iter().enumerate() {
         let columns: Vec<ArrayRef> =
-            keys.iter().map(|key| canonical(batch.column(usize::from(key.column)))).collect();
+            keys.iter().map(|key| batch.column(usize::from(key.column)).clone()).collect();
         converter.append(&mut rows, &columns).map_err(unexpected)?;
         places.extend((0..batch.num_rows()).map(|row| (index, row)));
     }

@@ -62,7 +62,7 @@ impl Top {
             columns.iter().map(|column| plain(column, self.bytes_max)).collect::<Result<Vec<_>, _>>()?;
         columns.push(Arc::new(positions.clone()));
         let key_columns = self.keys.iter().copied().chain([columns.len() - 1]);
-        let key_columns: Vec<ArrayRef> = key_columns.map(|column| canonical(&columns[column])).collect();
+        let key_columns: Vec<ArrayRef> = key_columns.map(|column| columns[column].clone()).collect();
         let keys = self.converter.convert_columns(&key_columns).map_err(unexpected)?;
         let is_ahead = BooleanBuffer::collect_bool(rows, |row| match &self.last {
             Some(last) => keys.row(row).data() < &**last,

@@ -8,8 +8,17 @@ use std::cmp::Ordering;
 /// One row.
 pub type Row = Vec<Option<Value>>;
 
-/// What a program leaves: rows, or that a value did not fit.
-pub type Outcome = Result<Vec<Row>, ()>;
+/// Why there are no rows to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A value did not fit.
+    Overflow,
+    /// Two NaN of different bits met in arithmetic, of which IEEE 754 says nothing.
+    Unspecified,
+}
+
+/// What a program leaves.
+pub type Outcome = Result<Vec<Row>, Stop>;
 
 /// Runs a program over a whole table.
 pub fn run(program: &Program, table: &[Row], keys: &[Row]) -> Outcome {
@@ -28,7 +37,7 @@ pub fn run(program: &Program, table: &[Row], keys: &[Row]) -> Outcome {
             }
             Operator::Project(list) => {
                 let project = |row: &Row| list.iter().map(|one| evaluate(one, row, &types)).collect();
-                rows.iter().map(project).collect::<Result<_, ()>>()?
+                rows.iter().map(project).collect::<Result<_, Stop>>()?
             }
             Operator::SemiJoin { keys: columns, is_anti, .. } => {
                 let found = |row: &Row| {
@@ -36,7 +45,7 @@ pub fn run(program: &Program, table: &[Row], keys: &[Row]) -> Outcome {
                         columns.iter().zip(key).all(|(column, wanted)| {
                             let column = usize::from(*column);
                             match (&row[column], wanted) {
-                                (Some(left), Some(right)) => order(left, right, types[column]).is_eq(),
+                                (Some(left), Some(right)) => compared(left, right, types[column]).is_eq(),
                                 _ => false,
                             }
                         })
@@ -104,42 +113,41 @@ fn float_value(value: f64, of: Type) -> Value {
     }
 }
 
-/// How two values of a type stand.
+/// How two values of a type are sorted: floats in the total order of IEEE 754.
 pub fn order(left: &Value, right: &Value, of: Type) -> Ordering {
     match (left, right) {
         (Value::Boolean(left), Value::Boolean(right)) => left.cmp(right),
         (Value::Integer(left), Value::Integer(right)) => left.cmp(right),
         (Value::Bytes(left), Value::Bytes(right)) => left.cmp(right),
-        (Value::Float(left), Value::Float(right)) => {
-            let (left, right) = (float(*left, of), float(*right, of));
-            match (left.is_nan(), right.is_nan()) {
-                (false, false) => left.partial_cmp(&right).unwrap(),
-                (left, right) => left.cmp(&right),
-            }
-        }
+        (Value::Float(left), Value::Float(right)) => float(*left, of).total_cmp(&float(*right, of)),
         _ => panic!("{left:?} and {right:?} are of one type"),
     }
 }
 
-/// A value of which equal ones are the same: one zero, one NaN.
-pub fn canonical(value: Option<Value>, of: Type) -> Option<Value> {
+/// How two values compare, and whether they are one key: as they are sorted, but for the zeros, which are one.
+fn compared(left: &Value, right: &Value, of: Type) -> Ordering {
+    order(&with_one_zero(left, of), &with_one_zero(right, of), of)
+}
+
+fn with_one_zero(value: &Value, of: Type) -> Value {
     match value {
-        Some(Value::Float(bits)) => {
-            let value = float(bits, of);
-            Some(match (value.is_nan(), value == 0.0, of) {
-                (true, _, Type::Float32) => Value::Float(0x7fc0_0000),
-                (true, ..) => Value::Float(0x7ff8_0000_0000_0000),
-                (_, true, _) => Value::Float(0),
-                _ => Value::Float(bits),
-            })
-        }
+        Value::Float(bits) if float(*bits, of) == 0.0 => Value::Float(0),
+        other => other.clone(),
+    }
+}
+
+/// A value as it is compared with one that was computed elsewhere: NaN of any bits is one.
+pub fn with_one_nan(value: Option<Value>, of: Type) -> Option<Value> {
+    match value {
+        Some(Value::Float(bits)) if float(bits, of).is_nan() => Some(Value::Float(f64::NAN.to_bits())),
         other => other,
     }
 }
 
 fn group(keys: &[u16], aggregates: &[Aggregate], rows: &[Row], types: &[Type]) -> Outcome {
     let key = |row: &Row| -> Row {
-        keys.iter().map(|key| canonical(row[usize::from(*key)].clone(), types[usize::from(*key)])).collect()
+        let one = |key: usize| row[key].as_ref().map(|value| with_one_zero(value, types[key]));
+        keys.iter().map(|key| one(usize::from(*key))).collect()
     };
     let mut groups: Vec<(Row, Vec<&Row>)> = Vec::new();
     if keys.is_empty() {
@@ -170,7 +178,7 @@ fn group(keys: &[u16], aggregates: &[Aggregate], rows: &[Row], types: &[Type]) -
     groups.into_iter().map(whole).collect()
 }
 
-fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Option<Value>, ()> {
+fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Option<Value>, Stop> {
     let Some(column) = aggregate.column.map(usize::from) else {
         return Ok(Some(Value::Integer(rows.len() as i128)));
     };
@@ -179,21 +187,16 @@ fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Opt
     Ok(match aggregate.function {
         Function::Count => Some(Value::Integer(values.len() as i128)),
         _ if values.is_empty() => None,
-        Function::Min => {
-            let least = values.into_iter().min_by(|left, right| order(left, right, of));
-            canonical(least.cloned(), of)
-        }
-        Function::Max => {
-            let most = values.into_iter().max_by(|left, right| order(left, right, of));
-            canonical(most.cloned(), of)
-        }
+        Function::Min => values.into_iter().min_by(|left, right| order(left, right, of)).cloned(),
+        Function::Max => values.into_iter().max_by(|left, right| order(left, right, of)).cloned(),
         Function::Sum => match values[0] {
             Value::Float(_) => {
                 let floats = values.iter().map(|value| match value {
                     Value::Float(bits) => float(*bits, of),
                     _ => 0.0,
                 });
-                canonical(Some(Value::Float(exact_sum(floats).to_bits())), Type::Float64)
+                // It begins with 0, so that it is never -0.
+                Some(Value::Float((exact_sum(floats) + 0.0).to_bits()))
             }
             _ => {
                 // 10^38 and what is left of it, so that no sum on the way overflows.
@@ -205,7 +208,9 @@ fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Opt
                     low += value % unit;
                 }
                 let sum = high.checked_mul(unit).and_then(|high| high.checked_add(low));
-                Some(Value::Integer(sum.filter(|sum| sum.unsigned_abs() < 10u128.pow(38)).ok_or(())?))
+                Some(Value::Integer(
+                    sum.filter(|sum| sum.unsigned_abs() < 10u128.pow(38)).ok_or(Stop::Overflow)?,
+                ))
             }
         },
     })
@@ -236,7 +241,7 @@ fn boolean(value: &Option<Value>) -> Option<bool> {
     }
 }
 
-fn evaluate(instructions: &[Instruction], row: &Row, types: &[Type]) -> Result<Option<Value>, ()> {
+fn evaluate(instructions: &[Instruction], row: &Row, types: &[Type]) -> Result<Option<Value>, Stop> {
     let mut stack: Vec<(Option<Value>, Type)> = Vec::new();
     for instruction in instructions {
         let result = match instruction {
@@ -246,7 +251,7 @@ fn evaluate(instructions: &[Instruction], row: &Row, types: &[Type]) -> Result<O
                 let ((right, of), (left, _)) = (stack.pop().unwrap(), stack.pop().unwrap());
                 let result = match (left, right) {
                     (Some(left), Some(right)) => {
-                        let found = order(&left, &right, of);
+                        let found = compared(&left, &right, of);
                         Some(Value::Boolean(match comparison {
                             Comparison::Equal => found.is_eq(),
                             Comparison::NotEqual => found.is_ne(),
@@ -341,7 +346,7 @@ fn evaluate(instructions: &[Instruction], row: &Row, types: &[Type]) -> Result<O
 fn in_list(value: Option<Value>, of: Type, list: &[Scalar]) -> Option<bool> {
     let value = value?;
     let is_found =
-        list.iter().any(|one| one.value.as_ref().is_some_and(|one| order(one, &value, of).is_eq()));
+        list.iter().any(|one| one.value.as_ref().is_some_and(|one| compared(one, &value, of).is_eq()));
     match is_found {
         true => Some(true),
         false if list.iter().any(|one| one.value.is_none()) => None,
@@ -361,15 +366,18 @@ fn is_like(text: &[char], pattern: &[char], escape: Option<char>) -> bool {
     }
 }
 
-fn fitting(value: i128, of: Type) -> Result<Value, ()> {
+fn fitting(value: i128, of: Type) -> Result<Value, Stop> {
     let value = Value::Integer(value);
-    if (Scalar { of, value: Some(value.clone()) }).is_valid() { Ok(value) } else { Err(()) }
+    if (Scalar { of, value: Some(value.clone()) }).is_valid() { Ok(value) } else { Err(Stop::Overflow) }
 }
 
-fn arithmetic(binary: Binary, left: Value, right: Value, of: Type) -> Result<Option<Value>, ()> {
+fn arithmetic(binary: Binary, left: Value, right: Value, of: Type) -> Result<Option<Value>, Stop> {
     Ok(match (left, right) {
         (Value::Float(left), Value::Float(right)) => {
             let (left, right) = (float(left, of), float(right, of));
+            if left.is_nan() && right.is_nan() && left.to_bits() != right.to_bits() {
+                return Err(Stop::Unspecified);
+            }
             let result = match binary {
                 Binary::Add => left + right,
                 Binary::Subtract => left - right,
@@ -388,14 +396,14 @@ fn arithmetic(binary: Binary, left: Value, right: Value, of: Type) -> Result<Opt
                 Binary::Divide => left.checked_div(right),
                 Binary::Remainder => left.checked_rem(right),
             };
-            Some(fitting(result.ok_or(())?, of)?)
+            Some(fitting(result.ok_or(Stop::Overflow)?, of)?)
         }
         _ => panic!("arithmetic of numbers"),
     })
 }
 
 /// The casts that are generated: between whole numbers, decimals and float64, and from whole numbers to text.
-fn cast(value: Value, from: Type, to: Type) -> Result<Value, ()> {
+fn cast(value: Value, from: Type, to: Type) -> Result<Value, Stop> {
     let scale = |of| if let Type::Decimal { scale, .. } = of { u32::from(scale) } else { 0 };
     match (value, to) {
         (value, _) if from == to => Ok(value),
@@ -406,7 +414,7 @@ fn cast(value: Value, from: Type, to: Type) -> Result<Value, ()> {
         (Value::Integer(value), _) => {
             let (old, new) = (scale(from), scale(to));
             let value = match new >= old {
-                true => value.checked_mul(10i128.pow(new - old)).ok_or(())?,
+                true => value.checked_mul(10i128.pow(new - old)).ok_or(Stop::Overflow)?,
                 false => {
                     let unit = 10i128.pow(old - new);
                     // Halves away from zero.
@@ -417,7 +425,7 @@ fn cast(value: Value, from: Type, to: Type) -> Result<Value, ()> {
         }
         (Value::Float(bits), _) => {
             let value = (float(bits, from) * 10f64.powi(scale(to) as i32)).round();
-            if value.abs() < 1e38 { fitting(value as i128, to) } else { Err(()) }
+            if value.abs() < 1e38 { fitting(value as i128, to) } else { Err(Stop::Overflow) }
         }
         (value, _) => panic!("a cast of {value:?} to {to}"),
     }

@@ -194,20 +194,31 @@ fn range(of: Type) -> (i128, i128) {
     }
 }
 
+/// NaN of other bits than `f32::NAN`.
+const OTHER_NAN: f32 = f32::from_bits(0x7fc0_0001);
+
 /// Few different values, so that groups and comparisons meet; the extremes among them.
 fn values(of: Type) -> BoxedStrategy<Option<Value>> {
     let some: BoxedStrategy<Value> = match of {
         Type::Boolean => any::<bool>().prop_map(Value::Boolean).boxed(),
         Type::Float32 => {
-            select(vec![0.0f32, -0.0, 1.5, -2.25, 8.0, f32::INFINITY, f32::NAN, -f32::NAN, 0.25])
+            select(vec![0.0f32, -0.0, 1.5, -2.25, 8.0, f32::INFINITY, f32::NAN, -f32::NAN, OTHER_NAN, 0.25])
                 .prop_map(|value| Value::Float(u64::from(value.to_bits())))
                 .boxed()
         }
-        Type::Float64 => {
-            select(vec![0.0f64, -0.0, 1.5, -2.25, 1e6, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 0.25])
-                .prop_map(|value| Value::Float(value.to_bits()))
-                .boxed()
-        }
+        Type::Float64 => select(vec![
+            0.0f64,
+            -0.0,
+            1.5,
+            -2.25,
+            1e6,
+            f64::NEG_INFINITY,
+            f64::NAN,
+            -f64::NAN,
+            f64::from(OTHER_NAN),
+        ])
+        .prop_map(|value| Value::Float(value.to_bits()))
+        .boxed(),
         Type::Text => select(vec!["", "a", "A", "ab", "a_b", "a%b", "b\na", "äb", "abab", "\u{1f600}"])
             .prop_map(|text| Value::Bytes(text.as_bytes().to_vec()))
             .boxed(),
