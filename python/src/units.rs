@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 /// Bytes as a number, or as text with a unit.
 pub(crate) fn bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = value.py();
-    let permitted = "0 or more bytes, or text such as '64MiB', is permitted";
+    let permitted = "a whole number of bytes, or one with KiB, MiB, GiB or TiB such as '64MiB', is permitted";
     let wrong = || errors::invalid(py, format!("{what} is {value}; {permitted}"));
     if let Ok(number) = value.extract::<u64>() {
         return Ok(number);
@@ -38,7 +38,7 @@ pub(crate) fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
     if millis.is_nan() || millis < 0.0 {
         return Err(errors::invalid(
             py,
-            format!("{what} is {text:?}; a time such as '250ms' or '5s' is permitted"),
+            format!("{what} is {text:?}; a number with ms, s or m is permitted, such as '250ms' or '5s'"),
         ));
     }
     Ok(millis as u64)

@@ -2,18 +2,22 @@
 
 use farpool_transport::waiting::Waiting;
 
-/// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes).
+/// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes). K, M, G and T are
+/// refused: they are powers of 1000 to some programs, and of 1024 to others.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("{text:?} is no size; a whole number with B, KiB, MiB, GiB or TiB is, such as 4GiB");
+    let wrong = || {
+        format!(
+            "{text:?} is no size: a whole number of bytes, or one with KiB, MiB, GiB or TiB, is permitted, such as 4GiB"
+        )
+    };
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let shift = match unit.trim() {
         "" | "B" => 0,
-        "KiB" | "K" => 10,
-        "MiB" | "M" => 20,
-        "GiB" | "G" => 30,
-        "TiB" | "T" => 40,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -22,7 +26,8 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// Reads a time in milliseconds: a whole number and one of ms, s, m.
 pub fn millis(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is no time; a whole number with ms, s or m is, such as 250ms");
+    let wrong =
+        || format!("{text:?} is no time: a whole number with ms, s or m is permitted, such as 250ms or 5s");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit.trim() {
@@ -40,7 +45,7 @@ pub fn millis(text: &str) -> Result<u32, String> {
 pub fn rate(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
-            "{text:?} is no rate; a whole number with KB/s, MB/s, GB/s, TB/s or KiB/s to TiB/s is, such as 500MB/s"
+            "{text:?} is no rate: a whole number with KB/s, MB/s, GB/s, TB/s or KiB/s to TiB/s is permitted, such as 500MB/s"
         )
     };
     let size = text.strip_suffix("/s").ok_or_else(wrong)?;
@@ -104,17 +109,19 @@ mod tests {
 
     #[test]
     fn size_without_meaning_is_refused_with_an_example() {
-        for text in ["", "GiB", "4GB", "-1", "1.5GiB", "99999999999TiB"] {
+        for text in ["", "GiB", "4GB", "4G", "4K", "4M", "4T", "4g", "-1", "1.5GiB", "99999999999TiB"] {
             assert!(bytes(text).is_err(), "{text:?}");
         }
-        assert!(bytes("4GB").is_err_and(|message| message.contains("4GiB")));
+        for text in ["4GB", "4G"] {
+            assert!(bytes(text).is_err_and(|message| message.contains(text) && message.contains("4GiB")));
+        }
     }
 
     #[test]
     fn rate_is_read_in_bytes_a_second() {
         assert_eq!(rate("500MB/s"), Ok(500_000_000));
         assert_eq!(rate("1GiB/s"), Ok(1 << 30));
-        for text in ["500MB", "MB/s", "0.5GB/s", "-1MB/s", "99999999999TB/s"] {
+        for text in ["500MB", "MB/s", "500M/s", "0.5GB/s", "-1MB/s", "99999999999TB/s"] {
             assert!(rate(text).is_err(), "{text:?}");
         }
     }
@@ -133,7 +140,7 @@ mod tests {
     fn time_without_unit_is_refused() {
         assert_eq!(millis("250ms"), Ok(250));
         assert_eq!(millis("2s"), Ok(2_000));
-        assert!(millis("250").is_err());
+        assert!(millis("250").is_err_and(|message| message.contains("\"250\"") && message.contains("5s")));
     }
 
     #[test]
