@@ -297,13 +297,14 @@ class Pool:
         name: str,
         data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
         *,
+        replace: bool = False,
         layout: Literal["columns", "rows"] = "columns",
         key: bytes | None = None,
     ) -> None:
         """Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
         readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
-        .arrow, .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is
-        there.
+        .arrow, .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when
+        all of it is there; until then the old one is read as before.
 
         With `layout="rows"` its rows lie one behind the other, each of the same width, as in row stores: no text, no
         nulls. A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
@@ -311,8 +312,8 @@ class Pool:
         With a `key` of 16 bytes it is encrypted: only who has the key reads it, and whoever changes it is found out.
         Names and types of columns, and how many rows and nulls there are, can be read without.
 
-        Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be
-        read, a key of another length), ExhaustedError.
+        Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
+        not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
         """
 
     def table(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Table:

@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING
 import duckdb
 
 import farpool
+from farpool._registered import check_free, put
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-# What a name means in a database before anything is registered by it.
-_TAKEN = """
-    SELECT 'table' FROM duckdb_tables() WHERE lower(table_name) = lower($1) AND NOT temporary
-        AND database_name = current_database() AND schema_name = current_schema()
-    UNION ALL
-    SELECT 'view' FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT temporary
-        AND database_name = current_database() AND schema_name = current_schema()"""
 _FORMATS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc", ".ipc": "ipc"}
 
 
-def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str, *, as_: str) -> Dataset:
+def register_file(
+    con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str, *, as_: str, replace: bool = False
+) -> Dataset:
     """Makes a published file a relation of `con` by the name `as_`, and returns what stands behind it.
 
     The format is told by the end of its name: .parquet, or .arrow, .feather and .ipc (Arrow's IPC file format). A name
@@ -34,10 +30,11 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
 
     DuckDB hands the columns and most filters of a scan on. Of Parquet files only these columns are read, in the row
     groups that filters leave by their statistics; of Arrow files only these columns. The file is another one when it
-    was replaced: register it again. `con.unregister(as_)` takes the name away.
+    was replaced: register it again. `con.unregister(as_)` takes the name away. A name that is a table or a view of
+    `con` already is refused, unless farpool registered it; with `replace` that is hidden meanwhile.
 
-    Raises NotFoundError if there is no such file, and InvalidError for other formats and for a name that a table or
-    a view of the database has.
+    Raises NotFoundError (there is no such file), ExistsError (the name is taken, and no `replace`), InvalidError
+    (another format, no name).
     """
     try:
         from pyarrow import dataset
@@ -47,9 +44,7 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
 
     if not as_:
         raise farpool.InvalidError("as_ is empty: give the file a name for queries, such as 'sales'")
-    # DuckDB itself would hide it without a word.
-    if taken := con.sql(_TAKEN, params=[as_]).fetchall():
-        raise farpool.InvalidError(f"as_ is {as_!r}, which is a {taken[0][0]} of this database: choose another name")
+    check_free(con, as_, replace)
     fs = FarpoolFileSystem(pool.url.removeprefix("farpool://"), pool=pool)
     names = fs.find(name)
     if not names:
@@ -63,8 +58,5 @@ def register_file(con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str,
     if len(set(formats.values())) > 1:
         raise farpool.InvalidError(f"the files below {name!r} are of different formats: {', '.join(map(repr, names))}")
     found = dataset.dataset(names, filesystem=fs, format=formats[names[0]])
-    try:
-        con.register(as_, found)
-    except duckdb.CatalogException as error:
-        raise farpool.InvalidError(f"as_ is {as_!r}: {error}; choose another name") from error
+    put(con, as_, found)
     return found

@@ -409,24 +409,26 @@ impl PyPool {
 
     /// Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB, readers
     /// of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv, .arrow,
-    /// .feather, folders of .parquet). It takes the place of a table of that name at once, when all of it is there.
+    /// .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when all of it is
+    /// there; until then the old one is read as before.
     ///
     /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls. With a `key` of 16
     /// bytes it is encrypted: only who has the key reads it, and whoever changes it is found out. Names and types of columns,
     /// and how many rows and nulls there are, can be read without.
     ///
-    /// Raises InvalidError (a type that far tables do not have, a row larger than a region, a file that cannot be read, a
-    /// key of another length), ExhaustedError.
+    /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do not
+    /// have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
     ///
     /// >>> import pyarrow
     /// >>> items = pyarrow.table({"item": ["cup", "jug", "cup"], "year": [2024, 2025, 2026], "price": [2.5, 9.0, 3.0]})
     /// >>> pool.put_table("sales", items)
-    #[pyo3(signature = (name, data, *, layout="columns", key=None))]
+    #[pyo3(signature = (name, data, *, replace=false, layout="columns", key=None))]
     fn put_table(
         &self,
         py: Python<'_>,
         name: &str,
         data: &Bound<'_, PyAny>,
+        replace: bool,
         layout: &str,
         key: Option<&[u8]>,
     ) -> PyResult<()> {
@@ -438,7 +440,7 @@ impl PyPool {
                 return Err(errors::invalid(py, text));
             }
         };
-        let options = PutOptions { layout, key: table_key(py, key)? };
+        let options = PutOptions { layout, key: table_key(py, key)?, replace };
         let batches = arrow::stream_of(data)?;
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }

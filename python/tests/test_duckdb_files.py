@@ -187,10 +187,20 @@ def test_a_name_that_the_database_has_is_not_given_to_a_file(shared_cluster, con
             file.write_at(0, sink.getvalue())
         pool.publish("few.parquet")
         try:
-            for wrong in ("sales", "SALES", ""):
-                with pytest.raises(farpool.InvalidError, match=f"as_ is {wrong and repr(wrong)}"):
-                    farpool.duckdb.register_file(con, pool, "few.parquet", as_=wrong)
+            for taken in ("sales", "SALES"):
+                with pytest.raises(farpool.ExistsError, match=repr(taken)):
+                    farpool.duckdb.register_file(con, pool, "few.parquet", as_=taken)
+            with pytest.raises(farpool.InvalidError, match="as_ is empty"):
+                farpool.duckdb.register_file(con, pool, "few.parquet", as_="")
             assert con.execute("FROM sales").fetchall() == [(1,)]
+            con.register("given", table)
+            with pytest.raises(farpool.ExistsError, match="'given'"):
+                farpool.duckdb.register_file(con, pool, "few.parquet", as_="given")
+            if not kind.startswith("TEMP"):
+                farpool.duckdb.register_file(con, pool, "few.parquet", as_="sales", replace=True)
+                assert con.execute("FROM sales").fetchall() == [(2,), (3,)]
+                con.unregister("sales")
+                assert con.execute("FROM sales").fetchall() == [(1,)]
             # Its own name it may take again.
             for _ in range(2):
                 farpool.duckdb.register_file(con, pool, "few.parquet", as_="few")

@@ -236,6 +236,27 @@ def test_names_are_those_that_were_asked_for(pool, con, far):
         pool.drop_table("relations/two")
 
 
+@pytest.mark.parametrize("kind", ["TABLE", "VIEW", "TEMP TABLE", "TEMP VIEW", None])
+def test_a_name_that_the_connection_has_is_not_hidden_without_a_word(far, pool, kind):
+    with duckdb.connect() as con:
+        if kind is None:
+            con.register("Own", pa.table({"id": [1]}))
+        else:
+            con.execute(f"CREATE {kind} Own AS SELECT 1 AS id")
+        for names in ({"relations": "own"}, {"relations": "OWN"}):
+            with pytest.raises(farpool.ExistsError, match="(?i)'own' is a .*replace=True"):
+                farpool.duckdb.register(con, pool, names)
+        assert con.sql("FROM own").fetchall() == [(1,)]
+        if kind not in ("TEMP TABLE", "TEMP VIEW"):
+            farpool.duckdb.register(con, pool, "relations", as_="own", replace=True)
+            assert con.sql("SELECT count(*) FROM own").fetchall() != [(1,)]
+            # What farpool registered it may register again.
+            farpool.duckdb.register(con, pool, "relations", as_="own", mode="ship")
+            farpool.duckdb.unregister(con, "own")
+            if kind is not None:
+                assert con.sql("FROM own").fetchall() == [(1,)]
+
+
 def test_a_table_with_a_key_is_read_with_it(pool, con):
     pool.put_table("secret", pa.table({"a": [1, 2, 3]}), key=b"0" * 16)
     with pytest.raises(farpool.InvalidError, match="key"):
@@ -252,9 +273,9 @@ def test_a_query_reads_the_table_that_there_is_then(pool, con):
     query = "SELECT max(a) FROM changing"
     relation, pushdown = con.sql(query), farpool.duckdb.sql_pushdown(con, query)
     assert relation.fetchall() == pushdown.fetchall() == [(2,)]
-    pool.put_table("changing", pa.table({"a": [7]}))
+    pool.put_table("changing", pa.table({"a": [7]}), replace=True)
     assert relation.fetchall() == pushdown.fetchall() == [(7,)]
-    pool.put_table("changing", pa.table({"a": ["text"]}))
+    pool.put_table("changing", pa.table({"a": ["text"]}), replace=True)
     for act in (relation.fetchall, pushdown.fetchall, lambda: farpool.duckdb.sql_pushdown(con, query)):
         with pytest.raises((duckdb.Error, farpool.InvalidError), match="replaced by one of other columns"):
             act()

@@ -167,7 +167,7 @@ def test_far_tables_in_duckdb_answer_what_tables_of_its_own_answer(part: int):
             if table_number != seed // QUERIES_OF_A_TABLE:
                 table_number = seed // QUERIES_OF_A_TABLE
                 table = random_queries.table(table_number)
-                pool.put_table("t", table, layout=random_queries.layout(table_number, table))
+                pool.put_table("t", table, replace=True, layout=random_queries.layout(table_number, table))
                 scan = pool.scan("t")
                 own.register("given", table)
                 own.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM given")

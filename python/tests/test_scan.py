@@ -41,7 +41,7 @@ def local():
 
 def few(pool: farpool.Pool, **columns: pa.Array) -> farpool.Scan:
     """A small table of these columns."""
-    pool.put_table("few", pa.table(columns))
+    pool.put_table("few", pa.table(columns), replace=True)
     return pool.scan("few")
 
 
@@ -125,7 +125,7 @@ def test_rows_pass_to_other_libraries_as_often_as_they_like(local):
     local.put_table("copy", found)
     assert local.table("copy").scan().count() == 10
     cheapest = local.scan("orders").group_by("mode").agg(col("price").min())
-    local.put_table("copy", cheapest)  # a scan that has not been run stays far as well
+    local.put_table("copy", cheapest, replace=True)  # a scan that has not been run stays far as well
     assert local.scan("copy").to_arrow().equals(cheapest.to_arrow())
     assert pa.table(cheapest).equals(cheapest.to_arrow())
     local.drop_table("copy")

@@ -101,7 +101,7 @@ def test_scans_answer_what_duckdb_answers(part: int):
             if table_number != seed // QUERIES_OF_A_TABLE:
                 table_number = seed // QUERIES_OF_A_TABLE
                 table = random_queries.table(table_number)
-                pool.put_table("t", table, layout=random_queries.layout(table_number, table))
+                pool.put_table("t", table, replace=True, layout=random_queries.layout(table_number, table))
                 scan = pool.scan("t")
                 con.register("t", table)
             query = random_queries.query(seed, scan)

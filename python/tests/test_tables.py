@@ -133,7 +133,7 @@ def test_files_and_what_reads_them_are_tables(tmp_path):
             "connection": con.cursor().execute(f"select * from '{csv}' order by id"),
         }
         for name, source in sources.items():
-            pool.put_table("t", source)
+            pool.put_table("t", source, replace=True)
             assert pool.table("t").to_arrow().equals(table), name
         for source, words in [
             (tmp_path / "none.parquet", "is not there"),
@@ -141,7 +141,7 @@ def test_files_and_what_reads_them_are_tables(tmp_path):
             ("a.xlsx", "is no file of a known form: .parquet, .csv"),
         ]:
             with pytest.raises(farpool.InvalidError, match=words):
-                pool.put_table("t", source)
+                pool.put_table("t", source, replace=True)
         assert pool.table("t").num_rows == table.num_rows
 
 
@@ -179,6 +179,18 @@ def test_command_tells_of_tables_and_drops_them(shared_cluster, farpool_binary):
         missing = command("describe", "all types")
         assert (missing.returncode, pool.tables()) == (1, [])
         assert 'opening far table "all types"' in missing.stderr
+
+
+def test_a_table_that_there_is_stays_unless_it_is_to_be_replaced(pool):
+    pool.put_table("t", pa.table({"n": [1]}))
+    try:
+        with pytest.raises(farpool.ExistsError, match='"t"'):
+            pool.put_table("t", pa.table({"n": [2]}))
+        assert pool.table("t").to_arrow()["n"].to_pylist() == [1]
+        pool.put_table("t", pa.table({"n": [2]}), replace=True)
+        assert pool.table("t").to_arrow()["n"].to_pylist() == [2]
+    finally:
+        pool.drop_table("t")
 
 
 def test_what_is_no_table_is_refused(pool):

@@ -39,8 +39,8 @@ fn batch() -> RecordBatch {
 fn put(pool: &Pool, name: &str, key: Option<TableKey>) {
     let batch = batch();
     let batches = [Ok::<_, Infallible>(batch.clone())];
-    pool.put_table_with(name, batch.schema(), batches, &PutOptions { key, ..PutOptions::default() })
-        .expect("put");
+    let options = PutOptions { key, replace: true, ..PutOptions::default() };
+    pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
 }
 
 fn pools() -> Vec<Pool> {
@@ -252,7 +252,7 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
             name,
             again.schema(),
             batches,
-            &PutOptions { key: Some(key()), ..PutOptions::default() },
+            &PutOptions { key: Some(key()), replace: true, ..PutOptions::default() },
         )
     });
     // Another salt: who opened the one before is told that it is another.

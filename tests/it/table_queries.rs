@@ -86,7 +86,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
         let batch = fixed();
         let put = |name, layout, key: Option<TableKey>| {
             let batches = [Ok::<_, Infallible>(batch.clone())];
-            let options = PutOptions { layout, key: key.clone() };
+            let options = PutOptions { layout, key: key.clone(), ..PutOptions::default() };
             pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
             let table = match &key {
                 None => pool.table(name),
@@ -145,7 +145,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
 fn rows_have_no_texts_and_no_nulls() {
     let pool = Pool::embedded(EmbeddedOptions::new(32 << 20)).expect("an embedded pool");
     let put = |batch: &RecordBatch| {
-        let options = PutOptions { layout: TableLayout::Rows, key: None };
+        let options = PutOptions { layout: TableLayout::Rows, ..PutOptions::default() };
         let refused =
             pool.put_table_with("t", batch.schema(), [Ok::<_, Infallible>(batch.clone())], &options);
         let error = refused.expect_err("refused");

@@ -9,7 +9,7 @@ use arrow_array::*;
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::{Agg, Literal, Scalar, Type, Value, col, lit};
-use farpool::table::{Encoding, Mode, TABLE_PREFIX};
+use farpool::table::{Encoding, Mode, PutOptions, TABLE_PREFIX};
 use farpool::{
     CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, Pool, PoolOptions, TransportChoice,
 };
@@ -39,7 +39,18 @@ fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 }
 
 fn put(pool: &Pool, name: &str, batches: &[RecordBatch]) {
-    pool.put_table(name, batches[0].schema(), batches.to_vec()).expect("put");
+    try_put(pool, name, batches[0].schema(), batches.iter().cloned().map(Ok)).expect("put");
+}
+
+/// Puts a table, in the place of another if there is one.
+fn try_put(
+    pool: &Pool,
+    name: &str,
+    schema: SchemaRef,
+    batches: impl IntoIterator<Item = Result<RecordBatch, &'static str>>,
+) -> Result<(), Error> {
+    let options = PutOptions { replace: true, ..PutOptions::default() };
+    pool.put_table_with(name, schema, batches, &options)
 }
 
 /// The rows of a table, each as text.
@@ -239,7 +250,7 @@ fn row_groups_have_fewer_rows_where_regions_are_small() {
     assert_same(&read(&far), &[batch]);
     let giant = "x".repeat(2 * MIB as usize);
     let giant = table(vec![("s", Arc::new(StringArray::from(vec![giant.as_str()])))]);
-    let (kind, message) = kind(pool.put_table("t", giant.schema(), [giant]));
+    let (kind, message) = kind(try_put(&pool, "t", giant.schema(), [Ok(giant)]));
     assert_eq!(kind, ErrorKind::Invalid);
     assert!(message.contains("a row of 2097"), "{message}");
     assert_eq!(pool.table("t").expect("the one before").rows(), 100_000);
@@ -321,6 +332,30 @@ fn table_is_replaced_and_dropped_and_its_readers_are_told() {
     assert!(pool.tables().expect("a list").is_empty());
     assert!(pool.list("").expect("a list").is_empty());
     nothing_held(&pool);
+}
+
+#[test]
+fn table_that_there_is_stays_unless_it_is_to_be_replaced() {
+    let pool = pool_of(1, 1, TransportChoice::Tcp);
+    put(&pool, "t", &[number(1)]);
+    let used = pool.stats().used_bytes;
+    let never = std::iter::from_fn(|| panic!("a batch is asked for"));
+    let (found, message) = kind(pool.put_table("t", number(2).schema(), never));
+    assert_eq!(found, ErrorKind::Exists);
+    assert!(message.contains("\"t\"") && message.contains("another name"), "{message}");
+    // Somebody else puts one of the same name meanwhile.
+    let other = another(&pool, TransportChoice::Tcp);
+    let late = std::iter::once_with(|| {
+        put(&other, "late", &[number(3)]);
+        number(4)
+    });
+    let (found, message) = kind(pool.put_table("late", number(4).schema(), late));
+    assert_eq!(found, ErrorKind::Exists);
+    assert!(message.contains("\"late\"") && message.contains("another name"), "{message}");
+    assert_same(&read(&pool.table("t").expect("the one before")), &[number(1)]);
+    assert_same(&read(&pool.table("late").expect("the other one's")), &[number(3)]);
+    other.drop_table("late").expect("dropped");
+    assert_eq!(pool.stats().used_bytes, used);
 }
 
 #[test]
@@ -407,7 +442,7 @@ fn lost_table_says_so_and_is_put_again_by_whoever_knows_how() {
     let again = batch.clone();
     pool.rebuild_with(TABLE_PREFIX, move |pool, file| {
         let name = file.strip_prefix(TABLE_PREFIX).expect("a table");
-        pool.put_table(name, again.schema(), [again.clone()])
+        try_put(pool, name, again.schema(), [Ok(again.clone())])
     });
     assert_same(&read(&far), std::slice::from_ref(&batch));
     assert_same(&read(&pool.table("t").expect("built anew")), &[batch]);
@@ -419,7 +454,7 @@ fn table_that_could_not_be_put_leaves_nothing() {
     put(&pool, "t", &[number(1)]);
     let used = pool.stats().used_bytes;
     let failing = [Ok(number(2)), Err("no more batches")];
-    let (kind, message) = kind(pool.try_put_table("t", number(1).schema(), failing));
+    let (kind, message) = kind(try_put(&pool, "t", number(1).schema(), failing));
     assert_eq!(kind, ErrorKind::Invalid);
     assert!(message.contains("no more batches"), "{message}");
     assert_eq!(pool.stats().used_bytes, used);

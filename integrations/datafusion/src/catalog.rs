@@ -5,7 +5,7 @@ use crate::{external, statistics};
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, Session};
-use datafusion::common::{Result, Statistics, exec_datafusion_err};
+use datafusion::common::{Result, Statistics, exec_datafusion_err, exec_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
@@ -79,7 +79,14 @@ impl TableProvider for FarTableProvider {
     }
 }
 
-/// A schema of all far tables of a pool; others may be registered in it, and hide those of the same name.
+/// Refuses something of this session under the name of a far table.
+pub(crate) fn hides<T>(name: &str) -> Result<T> {
+    exec_err!(
+        "there is a far table {name}, which it would hide: choose another name, or drop the far table first"
+    )
+}
+
+/// A schema of all far tables of a pool; others may be registered in it, by other names.
 pub struct FarSchema {
     pool: Pool,
     others: RwLock<BTreeMap<String, Arc<dyn TableProvider>>>,
@@ -131,6 +138,9 @@ impl SchemaProvider for FarSchema {
         name: String,
         table: Arc<dyn TableProvider>,
     ) -> Result<Option<Arc<dyn TableProvider>>> {
+        if self.pool.has_table(&name).map_err(external)? {
+            return hides(&name);
+        }
         Ok(self.others.write().unwrap_or_else(PoisonError::into_inner).insert(name, table))
     }
 
@@ -146,8 +156,7 @@ impl SchemaProvider for FarSchema {
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.other(name).is_some()
-            || self.pool.tables().is_ok_and(|tables| tables.iter().any(|table| table.name == name))
+        self.other(name).is_some() || self.pool.has_table(name).unwrap_or_default()
     }
 }
 

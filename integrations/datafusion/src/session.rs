@@ -1,6 +1,6 @@
 //! A DataFusion session over a pool.
 
-use crate::catalog::{FarCatalog, FarSchema};
+use crate::catalog::{FarCatalog, FarSchema, hides};
 use crate::external;
 use crate::extremes::extremes;
 use crate::far_hash_join::SpillHashJoins;
@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::rules::ShipToScans;
 use crate::substrait;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, TableReference, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::TrackConsumersPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -20,6 +20,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use farpool::{Pool, shown};
+use farpool::table::PutOptions;
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -61,36 +62,64 @@ impl Session {
     /// The same of a state that was made of [`builder`] or [`builder_for`] and more.
     pub fn over(pool: &Pool, state: SessionState) -> Session {
         let context = SessionContext::new_with_state(state);
-        let schema = Arc::new(FarSchema::new(pool.clone()));
         extremes().into_iter().for_each(|function| context.register_udaf(Arc::unwrap_or_clone(function)));
+        let schema = Arc::new(FarSchema::new(pool.clone()));
         context.register_catalog(CATALOG, Arc::new(FarCatalog::new(SCHEMA, schema)));
         Session { context, pool: pool.clone() }
     }
 
-    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's.
+    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's, but for what would
+    /// hide a far table.
     pub async fn execute(&self, plan: LogicalPlan) -> Result<DataFrame> {
-        match plan {
+        match &plan {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
-                let name = create.name.table().to_owned();
-                let (pool, wanted) = (self.pool.clone(), name.clone());
-                let known = tokio::task::spawn_blocking(move || pool.table(&wanted).is_ok()).await;
-                let is_there =
-                    known.map_err(|error| exec_datafusion_err!("looking for {}: {error}", shown(&name)))?;
-                if is_there && !create.or_replace {
+                let name = create.name.table();
+                if matches!(&*create.input, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row) {
+                    return exec_err!(
+                        "far table {0} would be without rows for ever: they come with the statement that makes it, as in \
+                         CREATE TABLE {0} AS SELECT ..",
+                        shown(name)
+                    );
+                }
+                if !create.or_replace && self.has_far_table(name).await? {
                     return match create.if_not_exists {
                         true => self.context.read_empty(),
                         false => exec_err!(
                             "there is a far table {} already; CREATE OR REPLACE TABLE replaces it",
-                            shown(&name)
+                            shown(name)
                         ),
                     };
                 }
-                let rows = DataFrame::new(self.context.state(), Arc::unwrap_or_clone(create.input));
-                self.put(&name, rows).await?;
-                self.context.read_empty()
+                let rows = DataFrame::new(self.context.state(), create.input.as_ref().clone());
+                let options = PutOptions { replace: create.or_replace, ..PutOptions::default() };
+                self.put(name, rows, options).await?;
+                return self.context.read_empty();
             }
-            other => self.context.execute_logical_plan(other).await,
+            // With OR REPLACE, DataFusion would drop the far table, for everybody.
+            LogicalPlan::Ddl(DdlStatement::CreateView(create)) => {
+                self.check_hides_none(&create.name).await?;
+            }
+            LogicalPlan::Ddl(DdlStatement::CreateExternalTable(create)) if !create.if_not_exists => {
+                self.check_hides_none(&create.name).await?;
+            }
+            _ => {}
         }
+        self.context.execute_logical_plan(plan).await
+    }
+
+    async fn check_hides_none(&self, name: &TableReference) -> Result<()> {
+        let is_here = name.schema().is_none_or(|schema| schema == SCHEMA)
+            && name.catalog().is_none_or(|catalog| catalog == CATALOG);
+        match is_here && self.has_far_table(name.table()).await? {
+            true => hides(name.table()),
+            false => Ok(()),
+        }
+    }
+
+    async fn has_far_table(&self, name: &str) -> Result<bool> {
+        let (pool, wanted) = (self.pool.clone(), name.to_owned());
+        let found = tokio::task::spawn_blocking(move || pool.has_table(&wanted)).await;
+        found.map_err(|error| exec_datafusion_err!("looking for {}: {error}", shown(name)))?.map_err(external)
     }
 
     /// A plan that any producer wrote as Substrait, over the tables of this session: [`Session::execute`] runs it.
@@ -111,13 +140,13 @@ impl Session {
     }
 
     /// Puts rows as a far table of this name, as they come.
-    pub async fn put(&self, name: &str, rows: DataFrame) -> Result<()> {
+    pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
         let mut rows = rows.execute_stream().await?;
         let schema = rows.schema();
         let (send, mut receive) = tokio::sync::mpsc::channel::<Result<RecordBatch>>(AHEAD);
         let (pool, table) = (self.pool.clone(), name.to_owned());
         let put = tokio::task::spawn_blocking(move || {
-            pool.try_put_table(&table, schema, std::iter::from_fn(|| receive.blocking_recv()))
+            pool.put_table_with(&table, schema, std::iter::from_fn(|| receive.blocking_recv()), &options)
                 .map_err(external)
         });
         while let Some(batch) = rows.next().await {

@@ -34,6 +34,8 @@ impl Beside {
     pub fn of(tables: &[(&str, &RecordBatch)]) -> Beside {
         let mut options = EmbeddedOptions::new(256 << 20);
         options.node_count = 2;
+        // On a busy machine a node may get no time for a while.
+        options.pool.request_timeout_ms = 120_000;
         let pool = Pool::embedded(options).expect("an embedded pool");
         let config = SessionConfig::new().with_target_partitions(PARTITIONS);
         let far = config.clone().with_extension(Arc::new(GroupsEach(1)));

@@ -7,12 +7,13 @@ use crate::pools::{Cluster, FARPOOL_SQL, PATIENCE, command, soon};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::error::DataFusionError;
 use farpool::Protection;
-use farpool::table::TABLE_PREFIX;
+use farpool::table::{PutOptions, TABLE_PREFIX};
 use farpool_datafusion::{Options, Session};
 use farpool_tests::programs::output;
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
 use farpool_wire::{Code, Header, Opcode, Refusal};
 use futures::StreamExt;
+use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -100,7 +101,10 @@ async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
         put(&cluster);
         cluster.pool.rebuild_with(TABLE_PREFIX, |pool, file| {
             let batches = numbers();
-            pool.put_table(file.strip_prefix(TABLE_PREFIX).expect("a table"), batches[0].schema(), batches)
+            let name = file.strip_prefix(TABLE_PREFIX).expect("a table");
+            let options = PutOptions { replace: true, ..PutOptions::default() };
+            let schema = batches[0].schema();
+            pool.put_table_with(name, schema, batches.into_iter().map(Ok::<_, Infallible>), &options)
         });
         let session = Session::new(&cluster.pool, Options::default()).expect("a session");
         rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");

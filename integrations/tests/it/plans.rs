@@ -49,13 +49,15 @@ pub struct Bench {
 }
 
 pub fn bench() -> Bench {
-    let mut options = EmbeddedOptions::new(256 << 20);
+    let mut options = EmbeddedOptions::new(512 << 20);
     options.node_count = 2;
     let pool = Pool::embedded(options).expect("an embedded pool");
     let batch = sales();
     pool.put_table("sales", batch.schema(), [batch.clone()]).expect("put");
     let far = Session::new(&pool, Options::default()).expect("a session");
-    let near = Session::new(&pool, Options::default()).expect("a session");
+    // Over another pool: no far table has its names.
+    let empty = Pool::embedded(EmbeddedOptions::new(64 << 20)).expect("an embedded pool");
+    let near = Session::new(&empty, Options::default()).expect("a session");
     let few = RecordBatch::try_from_iter([
         ("item", Arc::new(Int64Array::from_iter_values([7, 19, 500, 2_000])) as ArrayRef),
         ("name", Arc::new(StringArray::from_iter_values(["a", "b", "c", "d"]))),
@@ -313,7 +315,9 @@ async fn table_that_was_replaced_under_a_prepared_plan_leaves_its_old_rows_or_an
     let other =
         RecordBatch::try_from_iter([("id", Arc::new(StringArray::from_iter_values(["x"])) as ArrayRef)]);
     let other = other.expect("a batch");
-    bench.pool.put_table("sales", other.schema(), [other.clone()]).expect("put");
+    let options = PutOptions { replace: true, ..PutOptions::default() };
+    let batches = [Ok::<_, Infallible>(other.clone())];
+    bench.pool.put_table_with("sales", other.schema(), batches, &options).expect("put");
     for placement in PLACEMENTS {
         place(&bench.far, placement).await;
         let plan = reset_plan_states(Arc::clone(&plan)).expect("fresh");
@@ -338,10 +342,35 @@ async fn tables_are_put_and_dropped_by_statements() {
     assert!(bench.pool.table("cheap").expect("a far table").rows() > 0);
     let again = run("CREATE TABLE cheap AS SELECT 1 AS one").await.expect_err("it is there").to_string();
     assert!(again.contains("cheap"), "{again}");
+    run("CREATE TABLE IF NOT EXISTS cheap AS SELECT 1 / 0 AS one").await.expect("it is there");
     run("CREATE OR REPLACE TABLE cheap AS SELECT 1 AS one").await.expect("put");
+    assert_eq!(lines(&run("SELECT * FROM cheap").await.expect("rows")), ["1"]);
+    // What only this session has does not hide what everybody has.
+    for sql in [
+        "CREATE VIEW cheap AS SELECT 2 AS two",
+        "CREATE OR REPLACE VIEW cheap AS SELECT 2 AS two",
+        "CREATE EXTERNAL TABLE cheap STORED AS PARQUET LOCATION '/nowhere.parquet'",
+        "CREATE OR REPLACE EXTERNAL TABLE cheap (a INT) STORED AS CSV LOCATION '/nowhere.csv'",
+    ] {
+        let why = run(sql).await.expect_err(sql).strip_backtrace();
+        assert!(why.contains("far table") && why.contains("cheap"), "{sql}: {why}");
+    }
+    let one = RecordBatch::try_from_iter([("one", Arc::new(Int64Array::from(vec![2])) as ArrayRef)]);
+    let why = bench.far.context().register_batch("cheap", one.expect("a batch")).expect_err("it is there");
+    assert!(why.strip_backtrace().contains("far table cheap"), "{why}");
     assert_eq!(lines(&run("SELECT * FROM cheap").await.expect("rows")), ["1"]);
     run("DROP TABLE cheap").await.expect("dropped");
     assert!(bench.pool.table("cheap").is_err());
+    // Rows come with a statement, and none later.
+    for sql in
+        ["CREATE TABLE later (a INT)", "CREATE OR REPLACE TABLE later (a INT, b TEXT)", "CREATE TABLE later"]
+    {
+        let why = run(sql).await.expect_err(sql).strip_backtrace();
+        assert!(why.contains("later") && why.contains("CREATE TABLE later AS"), "{sql}: {why}");
+        assert!(bench.pool.table("later").is_err(), "{sql}");
+    }
+    run("CREATE TABLE later AS SELECT * FROM sales WHERE id < 0").await.expect("a table without rows");
+    assert_eq!(bench.pool.table("later").expect("a table").rows(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -105,6 +105,14 @@ impl Pool {
         Ok(self.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
     }
 
+    /// Returns whether there is a far table of this name, be it lost.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] for what is no name of a table.
+    pub fn has_table(&self, name: &str) -> Result<bool, Error> {
+        let file = file_name(name)?;
+        Ok(self.list(&file)?.iter().any(|info| info.is_published && info.name == file))
+    }
+
     /// Drops a far table: its name, and the memory it takes.
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
         self.delete(&file_name(name)?)

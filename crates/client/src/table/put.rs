@@ -28,7 +28,7 @@ pub enum TableLayout {
     Rows,
 }
 
-/// How a table is put. The default is columns, unencrypted.
+/// How a table is put. The default is columns, unencrypted, under a name that no table has.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// How its rows lie.
@@ -36,6 +36,9 @@ pub struct PutOptions {
     /// Encrypts the table, so that only those who have this key can read it. Names and types of its columns, and how
     /// many rows and nulls it has, can be read without.
     pub key: Option<TableKey>,
+    /// Takes the place of a table of this name, if there is one, in one step, once all of the new one is there; until then
+    /// the old one is read as before. Otherwise such a name is refused.
+    pub replace: bool,
 }
 
 /// The name of a table's file.
@@ -47,6 +50,11 @@ pub(super) fn file_name(table: &str) -> Result<String, Error> {
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(name)
+}
+
+fn there_is_one() -> Error {
+    let message = "there is one of this name; choose another name, or ask for it to be replaced";
+    Error::new(ErrorKind::Exists, message.to_owned())
 }
 
 /// A file that is deleted unless it was published: nobody else knows of it.
@@ -61,12 +69,12 @@ impl Drop for Unpublished {
 }
 
 impl Pool {
-    /// Makes a far table of this name out of batches, which have all the columns of `schema`. It takes the place of
-    /// a table of that name in one step, once all of it is there; until then that one is read as before. Metadata
-    /// of the schema is not kept.
+    /// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
+    /// not kept.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not fit
-    /// the schema, or if a row is larger than a region; [`ErrorKind::Exhausted`] if the pool has no room.
+    /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
+    /// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not fit the schema, or
+    /// if a row is larger than a region; [`ErrorKind::Exhausted`] if the pool has no room.
     pub fn put_table(
         &self,
         name: &str,
@@ -98,6 +106,9 @@ impl Pool {
             let file_name = file_name(name)?;
             // Before anybody is asked for memory.
             stored_schema(&schema)?;
+            if !options.replace && self.has_table(name)? {
+                return Err(there_is_one());
+            }
             let regions = self.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
             let region_bytes =
                 regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
@@ -124,7 +135,7 @@ impl Pool {
                 packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
             }
             packer.finish(|group| writer.add(group))?;
-            writer.end(Arc::clone(packer.schema()))
+            writer.end(Arc::clone(packer.schema()), options.replace)
         };
         put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
     }
@@ -208,7 +219,7 @@ impl Writer {
         Ok(())
     }
 
-    fn end(self, schema: SchemaRef) -> Result<(), Error> {
+    fn end(self, schema: SchemaRef, replace: bool) -> Result<(), Error> {
         let file = &self.file.0;
         let mut bytes = Vec::new();
         let mut footer = Footer { schema, groups: self.groups, seal: None };
@@ -226,6 +237,10 @@ impl Writer {
         let (footer_bytes, is_sealed) = (bytes.len() as u32, self.seal.is_some());
         Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
         file.write_at(footer_offset, &bytes)?;
-        file.publish(true)
+        file.publish(replace).map_err(|error| match error.kind() {
+            // Somebody was quicker.
+            ErrorKind::Exists => there_is_one(),
+            _ => error,
+        })
     }
 }
