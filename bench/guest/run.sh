@@ -2,7 +2,12 @@
 # Runs a program in a throw-away QEMU guest with two NUMA nodes, of which the second has no CPUs: where memory of two tiers
 # really lands can be tested on any machine. Timings in there mean nothing.
 #
-#   bench/guest/run.sh PROGRAM [ARGUMENTS...]
+#   bench/guest/run.sh PROGRAM [ARGUMENTS...]                 nothing else is there but the libraries of the program
+#   bench/guest/run.sh --host-root COMMAND [ARGUMENTS...]     as root, on this machine's root file system, in this folder
+#
+# With --host-root the guest has all programs of this machine and cgroups of version 2 with all controllers. It reads this
+# machine's files as the caller may, and writes to a disk of its own that is thrown away: /var/tmp is on that disk (ext4 on
+# a virtio block device), all else an overlay. The environment is PATH, HOME and TMPDIR; `env NAME=VALUE` sets more.
 #
 # Exit code: that of the program; 124 when it took too long, 125 when the guest never said how it ended.
 #
@@ -10,13 +15,20 @@
 # installed; no root is needed. What is set is used instead:
 #   GUEST_QEMU     a qemu-system-x86_64            GUEST_KERNEL   a bzImage with NUMA, HMAT and a serial console
 #   GUEST_BUSYBOX  a static busybox                GUEST_ACCEL    tcg (default) or kvm
-#   GUEST_MIB      memory of either node (512)     GUEST_SECONDS  before it is ended (300)
+#   GUEST_MODULES  folder of GUEST_KERNEL's modules, for --host-root; what is not in there must be built in
+# And GUEST_MIB, memory of either node (512, or 1536 with --host-root); GUEST_SECONDS, before it is ended (300);
+# GUEST_DISK_MIB, of the disk that --host-root writes to (8192; no more of it is taken than is written).
 set -euo pipefail
 
+HOST_ROOT=
+if [ "${1:-}" = --host-root ]; then
+  HOST_ROOT=yes
+  shift
+fi
 PROGRAM=${1:?a program to run in the guest}
 shift
 CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/farpool}/guest
-MIB=${GUEST_MIB:-512}
+MIB=${GUEST_MIB:-$([ -n "$HOST_ROOT" ] && echo 1536 || echo 512)}
 mkdir -p "$CACHE"
 
 say() { echo "guest: $*" >&2; }
@@ -54,13 +66,15 @@ if [ -z "$QEMU" ]; then
 fi
 KERNEL=${GUEST_KERNEL:-}
 if [ -z "$KERNEL" ]; then
-  if [ ! -e "$CACHE/kernel/.ready" ]; then
+  # The image for clouds is smaller, and has no 9p.
+  if [ ! -e "$CACHE/linux/.ready" ]; then
     # A meta package that names the newest one. The lists are there once QEMU is.
-    fetch lists linux-image-cloud-amd64
-    newest=$(apt-cache "${apt_options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
-    fetch kernel "${newest:?no kernel in the package lists}"
+    fetch lists linux-image-amd64
+    newest=$(apt-cache "${apt_options[@]}" depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
+    fetch linux "${newest:?no kernel in the package lists}"
   fi
-  KERNEL=$(ls "$CACHE"/kernel/boot/vmlinuz-* | tail -1)
+  KERNEL=$(ls "$CACHE"/linux/boot/vmlinuz-* | tail -1)
+  GUEST_MODULES=$CACHE/linux/lib/modules
 fi
 BUSYBOX=${GUEST_BUSYBOX:-}
 if [ -z "$BUSYBOX" ]; then
@@ -73,25 +87,84 @@ trap 'rm -rf "$run"' EXIT
 root=$run/root
 mkdir -p "$root"/{bin,dev,proc,sys,tmp}
 cp "$BUSYBOX" "$root/bin/busybox"
-cp -L "$PROGRAM" "$root/program"
-# The libraries that it was linked with, where it looks for them.
-{ ldd "$PROGRAM" 2> /dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
-  mkdir -p "$root$(dirname "$library")"
-  cp -Ln "$library" "$root$library"
-done
-{ printf '/program'; [ $# = 0 ] || printf ' %q' "$@"; echo; } > "$root/command"
-cat > "$root/init" <<'INIT'
+
+copy_program() { # with the libraries that it was linked with, where it looks for them
+  local library
+  cp -L "$PROGRAM" "$root/program"
+  chmod +x "$root/program"
+  { ldd "$PROGRAM" 2> /dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "$root$(dirname "$library")"
+    cp -Ln "$library" "$root$library"
+  done
+}
+
+copy_module() { # NAME: unless it is built in, and behind those that it depends on
+  local file needed
+  file=$(find "${GUEST_MODULES:-/nonexistent}" -name "${1//_/[-_]}.ko*" 2> /dev/null | head -1)
+  if [ -z "$file" ] || grep -qsx "$1.ko" "$root/modules/order"; then return 0; fi
+  mkdir -p "$root/modules"
+  case $file in
+    *.xz) xz -dc "$file" > "$root/modules/$1.ko" ;;
+    *.zst) zstd -qdc "$file" > "$root/modules/$1.ko" ;;
+    *) cp "$file" "$root/modules/$1.ko" ;;
+  esac
+  for needed in $(tr '\0' '\n' < "$root/modules/$1.ko" | sed -n 's/^depends=//p' | tr ',' ' '); do
+    copy_module "$needed"
+  done
+  echo "$1.ko" >> "$root/modules/order"
+}
+
+{
+  cat << 'INIT'
 #!/bin/busybox sh
 /bin/busybox mount -t proc none /proc
 /bin/busybox mount -t sysfs none /sys
 /bin/busybox mount -t devtmpfs none /dev
 /bin/busybox mount -t tmpfs none /tmp
 export HOME=/tmp
+INIT
+  [ -z "$HOST_ROOT" ] || cat << 'INIT'
+/bin/busybox --install -s /bin
+for module in $(cat /modules/order 2> /dev/null); do insmod "/modules/$module"; done
+mkdir /host /disk /merged
+mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,access=any,msize=524288 host /host
+mount -t ext4 /dev/vda /disk
+mkdir /disk/upper /disk/work /disk/tmp
+chmod 1777 /disk/tmp
+mount -t overlay -o lowerdir=/host,upperdir=/disk/upper,workdir=/disk/work overlay /merged
+mount -t proc none /merged/proc
+mount -t sysfs none /merged/sys
+mount -t devtmpfs none /merged/dev
+mkdir -p /merged/dev/pts /merged/dev/shm
+mount -t devpts none /merged/dev/pts
+mount -t tmpfs none /merged/dev/shm
+mount -t tmpfs none /merged/run
+mount -t cgroup2 none /merged/sys/fs/cgroup
+mount -o bind /disk/tmp /merged/var/tmp
+ifconfig lo up
+INIT
+  cat << 'INIT'
 /bin/busybox sh /command
 echo "exit $?" > /dev/ttyS1
 /bin/busybox poweroff -f
 INIT
-chmod +x "$root/init" "$root/program"
+} > "$root/init"
+chmod +x "$root/init"
+if [ -n "$HOST_ROOT" ]; then
+  for module in virtio_pci 9pnet_virtio 9p virtio_blk crc32c_generic ext4 overlay fuse; do copy_module "$module"; done
+  {
+    printf 'chroot /merged /usr/bin/env -i -C %q HOME=%q' "$PWD" "$HOME"
+    printf ' %q' "PATH=$PATH" TMPDIR=/var/tmp "$PROGRAM" "$@"
+    echo
+  } > "$root/command"
+  truncate -s "${GUEST_DISK_MIB:-8192}M" "$run/disk"
+  PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F -E lazy_itable_init=1 "$run/disk"
+  QEMU_FLAGS+=(-virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"
+    -drive "file=$run/disk,if=virtio,format=raw,cache=unsafe")
+else
+  copy_program
+  { printf '/program'; [ $# = 0 ] || printf ' %q' "$@"; echo; } > "$root/command"
+fi
 (cd "$root" && find . | "$BUSYBOX" cpio -o -H newc 2> /dev/null) > "$run/initrd"
 
 say "booting with two nodes of $MIB MiB, the second without CPUs"
