@@ -16,7 +16,7 @@ Each query runs in a process of its own, in each of these ways in turns, `--roun
     NAME        in little memory, spilling to the pool that --pool NAME=URL names too, such as one behind a shaped link:
                 MEASURE=tpc bench/netns.sh target/release/farpool duckdb --data DIR ..
 
-With --group SIZE each process in little memory runs in a memory cgroup (version 1) of that much more than its memory,
+With --group SIZE each process in little memory runs in a memory cgroup of that much more than its memory,
 so that the system cannot keep what it spills to the disk, nor the tables. Rows are compared with those of "enough". A
 query counts as one that spills if it writes at least 1 MiB to the disk.
 """
@@ -39,9 +39,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from drawing import Bars, draw
+from memory_group import Group, why_not
 
 TMPFS = "/dev/shm"
-GROUPS = Path("/sys/fs/cgroup/memory")
 UNITS = {"MiB": 20, "GiB": 30}
 SPILLS_BYTES = 1 << 20
 ENOUGH, DISK, NULL = "enough", "disk", "null"
@@ -85,8 +85,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if not 1 <= args.rounds <= 100:
         parser.error(f"--rounds {args.rounds}: 1 to 100 are permitted")
-    if args.group is not None and not (GROUPS.is_dir() and os.geteuid() == 0):
-        parser.error(f"--group takes root and {GROUPS}")
+    if args.group is not None and (why := why_not()):
+        parser.error(f"--group: {why}")
     args.data = args.data / args.suite
     if not list(args.data.glob("data/*.parquet")):
         maker = "integrations/tests/reference.py" if args.suite == "tpch" else "bench/engines/tpcds_data.py"
@@ -106,7 +106,10 @@ def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     def start(*arguments: str) -> str:
         process = subprocess.Popen([args.bin / "farpool", *arguments], stdout=subprocess.PIPE, text=True)
         processes.append(process)
-        return process.stdout.readline().split()[1]
+        line = process.stdout.readline()
+        if not line.startswith("ready "):
+            sys.exit(f"farpool {arguments[0]} did not start: what it said stands above")
+        return line.split()[1]
 
     try:
         started = {}
@@ -145,18 +148,17 @@ def command(args: argparse.Namespace, way: str, urls: dict[str, str], number: in
 def run(args: argparse.Namespace, way: str, urls: dict[str, str], number: int) -> dict | str:
     """What one run told, with its rows; or why it failed."""
     folder = Path(tempfile.mkdtemp(prefix="farpool-tpc-", dir=TMPFS if way == NULL else args.disk))
-    group = GROUPS / folder.name if args.group and way != ENOUGH else None
-    if group:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(args.memory + args.group))
     try:
-        done = subprocess.run(
-            command(args, way, urls, number, folder),
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TMPDIR": str(folder)},
-            preexec_fn=lambda: group and (group / "cgroup.procs").write_text(str(os.getpid())),
-        )
+        with contextlib.ExitStack() as stack:
+            is_limited = args.group and way != ENOUGH
+            group = stack.enter_context(Group("tpc", args.memory + args.group)) if is_limited else None
+            done = subprocess.run(
+                command(args, way, urls, number, folder),
+                capture_output=True,
+                text=True,
+                env={**os.environ, "TMPDIR": str(folder)},
+                preexec_fn=group.join if group else None,
+            )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
             return next((line for line in lines if "Error" in line), lines[-1])
@@ -169,8 +171,6 @@ def run(args: argparse.Namespace, way: str, urls: dict[str, str], number: int) -
         return {"seconds": told["seconds"], "written": written, "rows": rows, "files": files}
     finally:
         shutil.rmtree(folder)
-        if group:
-            group.rmdir()
 
 
 def alike(left: list[str], wanted: list[str]) -> bool:

@@ -13,6 +13,7 @@ Needs Linux, root, cgroups with memory (version 1 or 2), Python from 3.11 on, an
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import mmap
@@ -27,41 +28,15 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from memory_group import Group, why_not
+
 MIB = 1 << 20
 STEP = 4 * MIB
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache" / "farpool" / "target"))
 FARPOOL = Path(os.environ.get("FARPOOL_BIN", TARGET / "release" / "farpool"))
 CHUNK = b"\1" * STEP
-
-
-class Group:
-    """A memory cgroup of this run."""
-
-    def __init__(self, limit: int):
-        root = Path("/sys/fs/cgroup")
-        self.is_first = (root / "memory").is_dir()
-        self.path = (root / "memory" if self.is_first else root) / f"farpool-pressure-{os.getpid()}"
-        self.path.mkdir()
-        (self.path / ("memory.limit_in_bytes" if self.is_first else "memory.max")).write_text(str(limit))
-
-    def join(self) -> None:
-        """This process goes into it."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    def usage(self) -> int:
-        return int((self.path / ("memory.usage_in_bytes" if self.is_first else "memory.current")).read_text())
-
-    def oom_kills(self) -> int:
-        events = (self.path / ("memory.oom_control" if self.is_first else "memory.events")).read_text()
-        return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
-
-    def close(self) -> None:
-        for _ in range(100):
-            try:
-                self.path.rmdir()
-                return
-            except OSError:
-                time.sleep(0.05)
 
 
 def workload(bytes_wanted: int, rate: float) -> None:
@@ -126,9 +101,9 @@ class Donor:
 def settled(group: Group, least: int) -> None:
     """Waits until the donor has touched its memory."""
     until = time.monotonic() + 120
-    while group.usage() < least:
+    while group.usage_bytes() < least:
         if time.monotonic() > until:
-            sys.exit(f"the donor holds {group.usage() >> 20} MiB, not {least >> 20}")
+            sys.exit(f"the donor holds {group.usage_bytes() >> 20} MiB, not {least >> 20}")
         time.sleep(0.05)
 
 
@@ -148,7 +123,7 @@ class Watch:
             while not self.is_over:
                 file.seek(0)
                 held = int(file.read().split()[1]) * page
-                self.samples.append((time.monotonic(), held, self.args.limit - self.group.usage()))
+                self.samples.append((time.monotonic(), held, self.args.limit - self.group.usage_bytes()))
                 time.sleep(0.001)
 
     def close(self) -> dict:
@@ -182,9 +157,7 @@ def ramp(group: Group, wanted: int, rate: float) -> dict:
 
 def once(kind: str, args: argparse.Namespace) -> dict:
     """One ramp beside a donor that has just been started, in a group of its own."""
-    group = Group(args.limit)
-    donor = Donor(kind, group, args)
-    try:
+    with Group("pressure", args.limit) as group, contextlib.closing(Donor(kind, group, args)) as donor:
         if kind != "nobody":
             settled(group, min(args.donate, args.limit - args.reserve) * 9 // 10)
         watch = Watch(donor.processes[-1].pid, group, args) if kind == "node" else None
@@ -192,9 +165,6 @@ def once(kind: str, args: argparse.Namespace) -> dict:
         given_back = watch.close() if watch else {}
         survived = found["survived"] and donor.is_alive()
         return {"times": found["times"], "survived": survived, "oom_kills": group.oom_kills()} | given_back
-    finally:
-        donor.close()
-        group.close()
 
 
 def summary(kind: str, ramps: list[dict]) -> dict:
@@ -241,8 +211,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e9, help="bytes a second that the workload takes [default: 1e9]")
     parser.add_argument("--json", metavar="FILE", help="write the figures there, for machines")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("a cgroup takes root")
+    if why := why_not():
+        sys.exit(why)
     swapped, ramps = swapped_out(), {"nobody": [], "node": []}
     for number in range(args.ramps):
         # In between, so that both see the same moods of the machine.

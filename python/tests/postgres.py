@@ -1,4 +1,4 @@
-"""A PostgreSQL 15 server for tests, and folders in far memory for it."""
+"""A PostgreSQL server for tests, and folders in far memory for it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ START_SECONDS = "60"
 
 
 def tool(name: str) -> str:
-    """The path of one of PostgreSQL's programs."""
-    path = shutil.which(name, path=f"/usr/lib/postgresql/15/bin:{os.environ['PATH']}")
+    """Returns the path of one of PostgreSQL's programs: of the version in FARPOOL_POSTGRES, or Debian's."""
+    folder = os.environ.get("FARPOOL_POSTGRES")
+    path = shutil.which(name, path=folder or f"/usr/lib/postgresql/15/bin:{os.environ['PATH']}")
     if path is None:
-        raise FileNotFoundError(f"no {name}: install Debian's postgresql-15")
+        cure = f"FARPOOL_POSTGRES={folder} has none" if folder else "install Debian's postgresql-15"
+        raise FileNotFoundError(f"no {name}: {cure}")
     return path
 
 

@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from machine import ENOUGH, PROCESS_BYTES, Far, Group, forget
+from machine import ENOUGH, PROCESS_BYTES, Far, forget
+from memory_group import Group
 from servers import Mount, Server, tool
 
 ROW_BYTES = 190

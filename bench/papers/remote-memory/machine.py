@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target")) / "release"
-GROUPS = Path("/sys/fs/cgroup/memory")
 # What an engine takes besides what it keeps of the database.
 PROCESS_BYTES = 48 << 20
 DISK, ENOUGH = "disk", "enough memory"
@@ -60,10 +60,13 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
     def start(*arguments: str) -> str:
         process = subprocess.Popen([TARGET / "farpool", *arguments], stdout=subprocess.PIPE, text=True)
         processes.append(process)
-        return process.stdout.readline()
+        line = process.stdout.readline()
+        if not line.startswith("ready "):
+            sys.exit(f"farpool {arguments[0]} did not start: what it said stands above")
+        return line.split()[1]
 
     try:
-        url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory").split()[1]
+        url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory")
         for number in range(nodes):
             start("node", "--name", f"far-{number}", "--memory", str(memory_bytes // nodes), "--broker", url)
         yield url
@@ -71,30 +74,6 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
         for process in reversed(processes):
             process.terminate()
             process.wait()
-
-
-class Group:
-    """A memory cgroup (version 1): what its processes and the system keep for them is no more than so much."""
-
-    def __init__(self, name: str, limit_bytes: int):
-        self._folder = GROUPS / f"farpool-{name}-{os.getpid()}"
-        self._folder.mkdir()
-        (self._folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
-
-    def add(self, pid: int) -> None:
-        (self._folder / "cgroup.procs").write_text(str(pid))
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pid in (self._folder / "cgroup.procs").read_text().split():
-            with contextlib.suppress(OSError):
-                (GROUPS / "cgroup.procs").write_text(pid)
-        # What is kept of files for it goes with it, so that the next way finds nothing.
-        with contextlib.suppress(OSError):
-            (self._folder / "memory.force_empty").write_text("0")
-        self._folder.rmdir()
 
 
 def forget(folder: Path) -> None:

@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from machine import ENOUGH, PROCESS_BYTES, TARGET, Group, Setting, forget, quantiles
+from machine import ENOUGH, PROCESS_BYTES, TARGET, Setting, forget, quantiles
+from memory_group import Group
 from servers import Server, behind, pgbench
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -67,7 +68,7 @@ class Sqlite:
                     stdout=subprocess.PIPE,
                     text=True,
                     env={**os.environ, "FARPOOL_SQLITE": flags},
-                    preexec_fn=lambda group=group: group.add(os.getpid()),
+                    preexec_fn=group.join,
                 )
                 # Before its group is left.
                 stack.callback(worker.wait)
@@ -92,7 +93,7 @@ class Sqlite:
 
 
 class Postgres:
-    """PostgreSQL 15, whose table lies in a tablespace: a folder of the disk, or the same behind a cache."""
+    """PostgreSQL, whose table lies in a tablespace: a folder of the disk, or the same behind a cache."""
 
     name = "postgres"
 

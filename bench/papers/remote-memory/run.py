@@ -3,10 +3,10 @@
 
     bench/papers/remote-memory/run.py                     # all of them: about half an hour
     bench/papers/remote-memory/run.py rangescan --engine postgres --size 512MiB --plots DIR
-    bench/papers/remote-memory/run.py all --size 64MiB --seconds 1 --rounds 1    # does it run
+    bench/papers/remote-memory/run.py --quick             # does it run: a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file. Needs Linux, root, memory cgroups of version
-1, Debian's python3 and postgresql-15, and `make build sqlite`.
+What is measured, on what, and what we found: README.md beside this file. Needs Linux, root, memory cgroups, Debian's
+python3, PostgreSQL (Debian's, or that of the folder FARPOOL_POSTGRES), and `make build sqlite`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -22,14 +21,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hashsort import HashSort
-from machine import DISK, ENOUGH, GROUPS, Far, Setting, pool, size
-from rangescan import Postgres, Sqlite
-from tpcc import MIXES, Tpcc
-
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from drawing import Bars, Lines, draw
+from hashsort import HashSort
+from machine import DISK, ENOUGH, Far, Setting, pool, size
+from memory_group import why_not
+from rangescan import Postgres, Sqlite
+from tpcc import ITEMS, MIXES, QUICK_ITEMS, Tpcc
 
 ENGINES = {"sqlite": Sqlite, "postgres": Postgres}
 Panel = Bars | Lines
@@ -108,6 +107,7 @@ def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figures 7 to 10: the table four times as large as local memory."""
     found: list[dict] = []
     panels: list[Panel] = []
+    shares = (0.2,) if args.quick else (0.0, 0.2)
     for engine in args.engine:
         with Run(args, "rangescan") as run:
             database = ENGINES[engine](run.folder, args.size)
@@ -116,13 +116,13 @@ def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
                 (engine, updates, way): lambda seed, database=database, way=way, far=far, updates=updates: database.run(
                     run.setting(way, far, seed, updates=updates)
                 )
-                for updates in (0.0, 0.2)
+                for updates in shares
                 for way, far in ways.items()
             }
             figures = run.in_turns(turns)
             database.stop()
         print(f"## RangeScan on {engine}, figures 7 to 10: {sizes(args)}\n")
-        for updates in (0.0, 0.2):
+        for updates in shares:
             those = {one["key"][2]: one for one in figures if one["key"][1] == updates}
             print(f"{updates:.0%} of the queries update\n")
             table(
@@ -130,14 +130,14 @@ def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
                 [per_second_row(one, those, way) for way, one in those.items()],
             )
         per_second = {way: [one["per_second"] for one in figures if one["key"][2] == way] for way in ways}
-        panels.append(Bars(f"{engine}: ranges a second", ["no updates", "20 % updates"], per_second))
+        panels.append(Bars(f"{engine}: ranges a second", [f"{share:.0%} updates" for share in shares], per_second))
         found += figures
     return found, panels
 
 
 def far(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figure 12: as much far memory as is said, on one node and on two."""
-    shares = (0.25, 0.5, 0.75, 1.0, 1.25)
+    shares = (0.25, 1.25) if args.quick else (0.25, 0.5, 0.75, 1.0, 1.25)
     panels: list[Panel] = []
     with Run(args, "far") as run:
         database = Sqlite(run.folder, args.size)
@@ -170,7 +170,7 @@ def far(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 def local(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figure 24: as much local memory as is said, and far memory for the rest."""
-    shares = (0.125, 0.25, 0.5, 0.75, 1.25)
+    shares = (0.25, 1.25) if args.quick else (0.125, 0.25, 0.5, 0.75, 1.25)
     with Run(args, "local") as run:
         database = Sqlite(run.folder, args.size)
         ways = {DISK: None, **run.fars(args.size * 2 + (256 << 20))}
@@ -198,7 +198,7 @@ def local(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 def many(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figure 25: some databases at once, all behind the memory of one node."""
-    counts = (1, 2, 4)
+    counts = (1, 4) if args.quick else (1, 2, 4)
     each = args.size // 4
     with Run(args, "many") as run:
         database = Sqlite(run.folder, each, counts[-1])
@@ -229,7 +229,7 @@ def hashsort(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figure 14: what overflows of a hash join and a sort, and how fast it moves."""
     with Run(args, "hashsort") as run:
         database = HashSort(run.folder, args.size)
-        ways = all_ways(run.fars(args.size * 4))
+        ways = all_ways(run.fars(args.size * 4 + (256 << 20)))
         figures = run.in_turns(
             {(way,): lambda _, way=way, far=far: database.run(way, far) for way, far in ways.items()}
         )
@@ -257,24 +257,25 @@ def hashsort(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 def tpcc(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
     """Figures 22 and 23: transactions a second."""
+    mixes = [*MIXES][:1] if args.quick else [*MIXES]
     with Run(args, "tpcc") as run:
-        database = Tpcc(run.folder, args.size)
+        database = Tpcc(run.folder, args.size, QUICK_ITEMS if args.quick else ITEMS)
         ways = all_ways(run.fars(args.size * 2 + (256 << 20)))
         turns = {
             (mix, way): lambda seed, mix=mix, way=way, far=far: database.run(run.setting(way, far, seed), mix)
-            for mix in MIXES
+            for mix in mixes
             for way, far in ways.items()
         }
         figures = run.in_turns(turns)
         database.stop()
     print(f"## TPC-C on PostgreSQL, scaled, figures 22 and 23: {sizes(args)}\n")
-    for mix in MIXES:
+    for mix in mixes:
         those = {one["key"][1]: one for one in figures if one["key"][0] == mix}
         print(f"{mix} mix\n")
         header = ["where", "transactions/s", "p50 us", "p99 us", "of disk", "of enough memory"]
         table(header, [per_second_row(one, those, way) for way, one in those.items()])
     per_second = {way: [one["per_second"] for one in figures if one["key"][1] == way] for way in ways}
-    return figures, [Bars("transactions a second", list(MIXES), per_second)]
+    return figures, [Bars("transactions a second", mixes, per_second)]
 
 
 def sizes(args: argparse.Namespace) -> str:
@@ -288,26 +289,30 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all [default: all]")
     parser.add_argument("--engine", type=lambda text: text.split(","), default=[*ENGINES], help="of rangescan")
-    parser.add_argument("--size", type=size, default="512MiB", help="of the database [default: 512MiB]")
+    parser.add_argument("--quick", action="store_true", help="64MiB, runs of 0.2 s, one round and few points")
+    parser.add_argument("--size", type=size, help="of the database [default: 512MiB]")
     parser.add_argument("--local", type=size, help="memory that keeps some of it [default: a quarter of the database]")
-    parser.add_argument("--seconds", type=float, default=5, help="of each run [default: 5]")
-    parser.add_argument("--rounds", type=int, default=5, help="in which all take turns; medians are shown [default: 5]")
+    parser.add_argument("--seconds", type=float, help="of each run [default: 5]")
+    parser.add_argument("--rounds", type=int, help="in which all take turns; medians are shown [default: 5]")
     parser.add_argument("--folder", default="/var/tmp", help="on the disk that is compared with [default: /var/tmp]")
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=farpool://HOST:PORT", help="one more way")
     parser.add_argument("--plaintext", action="store_true", help="of connections to --pool")
     parser.add_argument("--json", metavar="FILE", help="write all figures there, for machines")
     parser.add_argument("--plots", metavar="DIR", help="draw them there, as SVG")
     args = parser.parse_args()
+    args.size = args.size or (64 << 20 if args.quick else 512 << 20)
+    args.seconds = args.seconds or (0.2 if args.quick else 5)
+    args.rounds = args.rounds or (1 if args.quick else 5)
     args.local = args.local or args.size // 4
     args.figures = [*FIGURES] if args.figures in ([], ["all"]) else args.figures
     for wrong in [name for name in args.figures if name not in FIGURES]:
         parser.error(f"{wrong}: {', '.join(FIGURES)} and all are permitted")
     for wrong in [name for name in args.engine if name not in ENGINES]:
         parser.error(f"--engine {wrong}: {', '.join(ENGINES)} are permitted")
-    if not 1 <= args.seconds <= 600 or not 1 <= args.rounds <= 100:
-        parser.error(f"--seconds {args.seconds} --rounds {args.rounds}: 1 to 600, and 1 to 100, are permitted")
-    if os.geteuid() != 0 or not GROUPS.is_dir():
-        parser.error(f"a memory cgroup takes root and {GROUPS}")
+    if not 0.1 <= args.seconds <= 600 or not 1 <= args.rounds <= 100:
+        parser.error(f"--seconds {args.seconds} --rounds {args.rounds}: 0.1 to 600, and 1 to 100, are permitted")
+    if why := why_not():
+        parser.error(why)
     return args
 
 

@@ -10,9 +10,9 @@ from servers import Server, behind, pgbench
 
 SCHEMA = Path(__file__).with_name("tpcc") / "schema.sql"
 WAREHOUSE_BYTES = 100 << 20
-ITEMS = 100_000
+ITEMS, QUICK_ITEMS = 100_000, 10_000
 CALLS = {
-    "new_order": f"new_order(:w, {ITEMS})",
+    "new_order": "new_order(:w, {items})",
     "payment": "payment(:w)",
     "order_status": "order_status(:w)",
     "delivery": "delivery(:w)",
@@ -35,19 +35,20 @@ CONDITIONS = {
 
 
 class Tpcc:
-    def __init__(self, folder: Path, size_bytes: int):
+    def __init__(self, folder: Path, size_bytes: int, items: int):
         self.size_bytes = size_bytes
         self._warehouses = max(size_bytes // WAREHOUSE_BYTES, 1)
         self._scripts = folder / "scripts"
         self._scripts.mkdir()
         for name, call in CALLS.items():
-            (self._scripts / name).write_text(f"\\set w random(1, {self._warehouses})\nSELECT {call};\n")
+            statement = f"SELECT {call.format(items=items)};"
+            (self._scripts / name).write_text(f"\\set w random(1, {self._warehouses})\n{statement}\n")
         self._server = Server(folder)
         self._kept = self._server.folder_for(folder / "kept")
         self._server.start(256 << 20)
         self._server.sql(f"CREATE TABLESPACE kept LOCATION '{self._kept}'")
         self._server.sql("ALTER DATABASE postgres SET default_tablespace = kept")
-        schema = SCHEMA.read_text().replace(":W", str(self._warehouses)).replace(":I", str(ITEMS))
+        schema = SCHEMA.read_text().replace(":W", str(self._warehouses)).replace(":I", str(items))
         self._server.sql(schema)
         self._server.sql("VACUUM ANALYZE")
         self._server.sql("CHECKPOINT")

@@ -1,0 +1,86 @@
+"""Memory cgroups, of version 1 or 2: what processes take, and what the system keeps of files for them, has a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+# Version 1 mounts a hierarchy for memory; version 2 has one for all controllers.
+IS_FIRST = (ROOT / "memory").is_dir()
+PARENT = ROOT / "memory" if IS_FIRST else ROOT
+REMOVE_SECONDS = 10
+
+
+def why_not() -> str | None:
+    """Returns why this process cannot make a memory cgroup, or None if it can. Turns the controller on where it is
+    off."""
+    if os.geteuid() != 0:
+        return "a memory cgroup takes root"
+    if IS_FIRST:
+        return None
+    controllers = PARENT / "cgroup.controllers"
+    if not controllers.exists():
+        return f"no cgroups are mounted at {ROOT}"
+    if "memory" not in controllers.read_text().split():
+        return f"{controllers} has no memory controller"
+    enabled = PARENT / "cgroup.subtree_control"
+    if "memory" in enabled.read_text().split():
+        return None
+    try:
+        enabled.write_text("+memory")
+    except OSError as error:
+        return f"{enabled} does not take +memory: {error.strerror}"
+    return None
+
+
+class Group:
+    """A memory cgroup below the root; leaving it moves its processes out and removes it."""
+
+    def __init__(self, name: str, limit_bytes: int):
+        if why := why_not():
+            raise RuntimeError(why)
+        self._path = PARENT / f"farpool-{name}-{os.getpid()}"
+        self._path.mkdir()
+        (self._path / ("memory.limit_in_bytes" if IS_FIRST else "memory.max")).write_text(str(limit_bytes))
+
+    def add(self, pid: int) -> None:
+        """Moves a process into it; what the process starts from then on is in it as well."""
+        (self._path / "cgroup.procs").write_text(str(pid))
+
+    def join(self) -> None:
+        """Moves this process into it."""
+        self.add(os.getpid())
+
+    def usage_bytes(self) -> int:
+        return int((self._path / ("memory.usage_in_bytes" if IS_FIRST else "memory.current")).read_text())
+
+    def oom_kills(self) -> int:
+        """Returns how many of its processes were killed because the limit was reached."""
+        events = (self._path / ("memory.oom_control" if IS_FIRST else "memory.events")).read_text()
+        return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in (self._path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (PARENT / "cgroup.procs").write_text(pid)
+        # Pages of files go with it, so that the next group finds nothing in memory.
+        with contextlib.suppress(OSError):
+            if IS_FIRST:
+                (self._path / "memory.force_empty").write_text("0")
+            else:
+                (self._path / "memory.reclaim").write_text(str(self.usage_bytes()))
+        until = time.monotonic() + REMOVE_SECONDS
+        while True:
+            try:
+                return self._path.rmdir()
+            except OSError as error:
+                # A process that was killed may take a moment to end.
+                if time.monotonic() > until:
+                    raise RuntimeError(f"the cgroup {self._path} cannot be removed: {error}") from error
+                time.sleep(0.02)
