@@ -22,6 +22,8 @@ POSTGRES := /usr/lib/postgresql/15/bin/postgres
 FIO := /usr/bin/fio
 # Of fsx, on each mount, where nothing else is said: in CI fewer.
 OPERATIONS ?= 1000000
+# PostgreSQL's own tests, from Debian's source package.
+POSTGRES_SUITE := $(CACHE)/postgres-suite
 # With which the bindings to SQLite's header are made: `farpool-sqlite` alone needs it.
 LIBCLANG := $(CACHE)/libclang-18.1.1
 export LIBCLANG_PATH ?= $(LIBCLANG)/clang/native
@@ -32,7 +34,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -168,6 +170,12 @@ test-stores: everything wheel # SQL over a bucket, behind a cache.
 
 suites: $(or $(filter everything,$(COMMAND)),build) $(FIO) ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
 	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 integrations/fuse/suites.sh $(OPERATIONS)
+
+postgres-suite: $(or $(filter everything,$(COMMAND)),build) $(POSTGRES) $(POSTGRES_SUITE)/libraries/regress.so ## PostgreSQL's own tests, with all of its files on a scratch mount and on a cached one (TESTS="test_setup triggers": some of them); needs root
+	nice -n 19 $(PYTHON) integrations/fuse/postgres/run.py --suite $(POSTGRES_SUITE) --farpool $(BIN) $(TESTS)
+
+$(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
+	integrations/fuse/postgres/build.sh $(POSTGRES_SUITE)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)

@@ -1,0 +1,97 @@
+"""Runs PostgreSQL's own regression tests with all of its files on a scratch mount, and then on a cached one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "python" / "tests"))
+
+import postgres
+
+PG_REGRESS = Path("/usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress")
+# The tests expect what a new server has, and these answer as all do where UTF-8 is sorted by its bytes.
+os.environ["LC_ALL"] = "C.UTF-8"
+
+
+def start(stack: ExitStack, *command: str) -> str:
+    """Starts a process of Farpool, which ends with the stack, and says what it is reached by."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    line = process.stdout.readline()
+    if not line.startswith("ready "):
+        sys.exit(f"{' '.join(command)}: it did not start")
+    return line.removeprefix("ready ").strip()
+
+
+def run(kind: str, farpool: str, suite: Path, tests: list[str]) -> bool:
+    """Runs the tests on one kind of mount, and says whether all have passed."""
+    with ExitStack() as stack:
+        # PostgreSQL's user may go there.
+        folder = Path(tempfile.mkdtemp(prefix="farpool-pg-suite-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        pool = start(stack, farpool, "broker", "--listen", "127.0.0.1:0", "--store", "memory")
+        start(stack, farpool, "node", "--name", "postgres-suite", "--broker", pool, "--memory", "4GiB")
+        for name in ("data", "kept", "told"):
+            (folder / name).mkdir(mode=0o700)
+            shutil.chown(folder / name, postgres.USER, postgres.USER)
+        at = str(folder / "data")
+        where = {
+            "scratch": ["scratch", at, "--pool", pool, "--protection", "none"],
+            "cached": ["cache", str(folder / "kept"), at, "--pool", pool, "--size", "1GiB", "--near", "0B", "--alone"],
+        }
+        mount = postgres.Mount(farpool, *where[kind])
+        stack.callback(mount.stop)
+        server = postgres.Postgres(folder, max_prepared_transactions=2)
+        stack.callback(server.stop, "immediate")
+        for name in ("regress", "libraries"):
+            shutil.copytree(suite / name, folder / name)
+        began = time.monotonic()
+        done = server.tool(
+            str(PG_REGRESS),
+            f"--inputdir={folder / 'regress'}",
+            f"--outputdir={folder / 'told'}",
+            f"--dlpath={folder / 'libraries'}",
+            f"--bindir={Path(postgres.tool('psql')).parent}",
+            f"--host={folder}",
+            f"--user={postgres.USER}",
+            *(tests or [f"--schedule={folder / 'regress' / 'parallel_schedule'}", "--max-connections=8"]),
+            check=False,
+        )
+        failed = re.findall(r"^(?:test|    ) ?(\S+) +\.\.\. FAILED", done.stdout, re.MULTILINE)
+        count = len(re.findall(r"\.\.\. (?:ok|FAILED)", done.stdout))
+        print(
+            f"postgres-suite: {kind} mount: {count} tests, {len(failed)} failed, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        if done.returncode != 0:
+            print(done.stdout, done.stderr)
+            differences = folder / "told" / "regression.diffs"
+            print(differences.read_text() if differences.is_file() else server.log())
+        return done.returncode == 0 and count > 0
+
+
+def main() -> None:
+    """Runs what it is told to on both kinds of mount, and fails if a test did."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", type=Path, required=True, help="the folder that build.sh made")
+    parser.add_argument("--farpool", required=True, help="the farpool command")
+    parser.add_argument("tests", nargs="*", help="names of tests [default: all]")
+    arguments = parser.parse_args()
+    kinds = ("scratch", "cached")
+    passed = [run(kind, arguments.farpool, arguments.suite, arguments.tests) for kind in kinds]
+    sys.exit(0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    main()
