@@ -34,7 +34,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite rules
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,15 +96,22 @@ bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis
 farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
+# Crates of the workspace are linted as they are compiled: cargo clippy would check all their dependencies once more.
+PHASES := rules everything test-rust test-stores test-sim test-fuzz test-python test-functions suites
 test: ## All checks and tests: what CI runs
-	$(MAKE) COMMAND=everything OPERATIONS=20000 lint test-rust test-stores test-sim test-fuzz test-python test-functions suites
+	@for phase in $(PHASES); do \
+	  begun=$$(date +%s); \
+	  RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/xtask/linted-rustc.sh $(MAKE) COMMAND=everything OPERATIONS=20000 $$phase || exit 1; \
+	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
 
 everything: $(LIBCLANG)/clang/native/libclang.so # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
 
-lint: $(READY) $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, dependency and licence rules
-	cargo fmt --all --check
+lint: rules $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, dependency and licence rules
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+rules: $(READY) # The lints but for those of crates in the workspace.
+	cargo fmt --all --check
 	cargo fetch --quiet --locked
 	cargo xtask deps
 	cargo xtask licenses

@@ -5,7 +5,7 @@ set -eu
 seconds=${1:-60}
 executions=${EXECUTIONS:--1}
 cd "$(dirname "$0")/.."
-cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --version 0.13.2 --locked
+cargo fuzz --version >/dev/null 2>&1 || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-fuzz --version 0.13.2 --locked
 state=${FARPOOL_FUZZ_DIR:-$HOME/.cache/farpool/fuzz}
 target=$state/target
 triple=$(rustc -vV | sed -n 's/^host: //p')

@@ -109,7 +109,7 @@ fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
         let (kind, source) = (next()?, next()?);
         (at == place.as_os_str().as_bytes()).then_some(Listed { kind, source })
     };
-    mounts.split(|byte| *byte == b'\n').filter_map(listed).last()
+    mounts.split(|byte| *byte == b'\n').filter_map(listed).next_back()
 }
 
 /// Puts spaces, tabs, ends of lines and backslashes back in, which stand there as `\` and three octal digits.
