@@ -87,8 +87,26 @@ $(CACHE)/etcd/usr/bin/etcd:
 $(FIO):
 	apt-get install --yes --quiet --no-install-recommends fio || (apt-get update && apt-get install --yes --quiet --no-install-recommends fio)
 
-demo: build wheel ## TPC-H queries that do not fit their memory, spilling to disk and to far memory
-	$(BIN) demo --python $(VENV)/bin/python -- $(DEMO)
+# The demo needs the command, the Python module and four libraries: no wheel, no sandbox, no tools for tests.
+DEMO_PLACE := $(CARGO_TARGET_DIR)/demo
+DEMO_VENV := $(CACHE)/demo-venv-$(shell sha256sum python/pyproject.toml | cut -c1-12)
+STEP := python/step.sh $(CACHE)/steps
+
+$(DEMO_VENV)/.ready:
+	@$(STEP) demo-libraries "Installing DuckDB and what else the demo needs of Python" sh -ec ' \
+	  $(PYTHON) -m venv --clear $(DEMO_VENV); \
+	  $(DEMO_VENV)/bin/python -c "import tomllib; p = tomllib.load(open(\"python/pyproject.toml\", \"rb\"))[\"project\"]; \
+	    print(\"\n\".join(p[\"optional-dependencies\"][\"demo\"]))" > $(DEMO_VENV)/requirements.txt; \
+	  $(DEMO_VENV)/bin/python -m pip install --disable-pip-version-check --requirement $(DEMO_VENV)/requirements.txt'
+	@touch $@
+
+demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of their pod, seven ways (DEMO="--help": its flags)
+	@$(STEP) demo-build "Building farpool and its Python module, cold some 6 minutes on 2 cores" \
+	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
+	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r python/farpool $(DEMO_PLACE)/ && \
+	  cp $(CARGO_TARGET_DIR)/release/lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
+	@PYTHONPATH=$(DEMO_PLACE) FARPOOL_CAPPED_DISK=$(CURDIR)/bench/capped-disk.sh \
+	  $(BIN) demo --python $(DEMO_VENV)/bin/python -- $(DEMO)
 
 bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
@@ -195,4 +213,4 @@ tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
-	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/tpch-* $(CACHE)/sql-reference
+	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/demo-venv-* $(CACHE)/steps $(CACHE)/tpch-* $(CACHE)/sql-reference

@@ -1,15 +1,22 @@
-"""The demonstration compares what it says it compares, and ends with nothing left."""
+"""The demonstration compares what it says it compares, says what it simulated, and ends with nothing left."""
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from farpool.demo.digest import ResultDigest
+from farpool.demo.queries import QUERIES
+from farpool.demo.report import WIDTH, QueryResult, Setting, sentences
+from farpool.demo.run import MODES, Outcome
+from farpool.demo.steps import Steps
 
 TABLE = pa.table(
     {
@@ -55,19 +62,87 @@ def test_a_digest_sees_where_one_string_ends_and_the_next_begins():
     assert digest(pa.table({"s": ["ab", "c"]}), 9) != digest(pa.table({"s": ["a", "bc"]}), 9)
 
 
-def test_the_demonstration_ends_with_equal_rows_and_nothing_left(farpool_binary, tmp_path):
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEMONSTRATION = [sys.executable, "-m", "farpool.demo", "--scale", "0.1", "--queries", "sort,q21", "--no-keep-data"]
+
+
+def demonstrate(farpool_binary: str, tmp_path: Path, command: list[str]) -> tuple[dict, str]:
+    """Runs the demonstration, and returns its figures and what it printed."""
     report = tmp_path / "report.json"
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "farpool.demo", "--scale", "0.1", "--queries", "sort,q21"]
-    command += ["--no-keep-data", "--json", str(report)]
-    environment = {**os.environ, "FARPOOL_BIN": farpool_binary, "TMPDIR": str(temporary)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    script = str(REPOSITORY / "bench" / "capped-disk.sh")
+    environment = {
+        **os.environ,
+        "FARPOOL_BIN": farpool_binary,
+        "FARPOOL_CAPPED_DISK": script,
+        "TMPDIR": str(temporary),
+    }
+    done = subprocess.run(
+        [*command, "--json", str(report)], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    for query in json.loads(report.read_text())["queries"]:
+    assert list(temporary.iterdir()) == []
+    assert max(map(len, done.stdout.splitlines())) <= WIDTH
+    return json.loads(report.read_text()), done.stdout
+
+
+def check_queries(queries: list[dict], modes: tuple[str, ...]) -> None:
+    assert [query["query"] for query in queries] == ["sort", "q21"]
+    for query in queries:
         runs = {mode: run for mode, [run] in query["runs"].items()}
-        assert runs["no-spill"]["is_out_of_memory"]
-        for mode in ("disk", "far-tcp", "far-shm"):
+        assert runs["no-spill"]["failed_for"] == "memory"
+        assert runs["small-volume"]["failed_for"] == "volume"
+        for mode in modes:
             assert runs[mode]["spill_written_bytes"] > 1_000_000
             assert runs[mode]["columns"] == runs["enough"]["columns"]
-    assert list(temporary.iterdir()) == []
+
+
+def test_the_demonstration_ends_with_equal_rows_and_nothing_left(farpool_binary, tmp_path):
+    groups_before = set(Path("/sys/fs/cgroup").glob("**/farpool-demo-*"))
+    report, said = demonstrate(farpool_binary, tmp_path, DEMONSTRATION)
+    assert report["setting"]["why_no_pods"] == "" and report["setting"]["why_no_cloud_volume"] == ""
+    check_queries(report["queries"], ("cloud-volume", "disk", "far-tcp", "far-shm"))
+    for sentence in ("Far memory won: ", "Far memory lost: ", "Simulated: "):
+        assert sentence in said
+    assert set(Path("/sys/fs/cgroup").glob("**/farpool-demo-*")) == groups_before
+
+
+def test_where_there_are_no_control_groups_the_demonstration_says_so_and_goes_on(farpool_binary, tmp_path):
+    hidden = 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
+    report, said = demonstrate(
+        farpool_binary, tmp_path, ["unshare", "--mount", "sh", "-c", hidden, "sh", *DEMONSTRATION]
+    )
+    assert "no cgroup hierarchy" in report["setting"]["why_no_pods"] and "Not in pods: " in said
+    assert report["setting"]["why_no_cloud_volume"] and "No cloud volume: " in said
+    check_queries(report["queries"], ("disk", "far-tcp", "far-shm"))
+
+
+def test_a_step_says_how_long_it_took_the_last_time(tmp_path):
+    def step() -> str:
+        out = io.StringIO()
+        with Steps(tmp_path, out).step("Counting to three", "counting"):
+            pass
+        return out.getvalue()
+
+    assert re.fullmatch(r"Counting to three: \d+\.\d s\n", step())
+    assert re.fullmatch(r"Counting to three: \d+\.\d s \(the last time \d+\.\d s\)\n", step())
+
+
+def test_the_report_says_where_far_memory_won_and_lost_by_what_was_measured():
+    def result(name: str, **seconds: float) -> QueryResult:
+        outcomes = {mode: [Outcome(seconds=taken, rows=1, spill_written_bytes=1)] for mode, taken in seconds.items()}
+        outcomes["small-volume"] = [Outcome(error="full", failed_for="volume")]
+        return QueryResult(
+            QUERIES[name], 1, {MODES[mode.replace("_", "-")].name: runs for mode, runs in outcomes.items()}
+        )
+
+    setting = Setting(1, 2, 1, 1 << 30, 1 << 28, "", "", "a throttle", "here")
+    times = {"enough": 1.0, "disk": 2.0, "cloud_volume": 8.0}
+    results = [result("sort", far_tcp=4.0, far_shm=1.5, **times), result("q18", far_tcp=1.0, far_shm=1.0, **times)]
+    won, lost, simulated = sentences(results, setting)
+    assert "all 2 queries that a small volume ends" in won
+    assert "over tcp it took 0.12 to 0.50 of the time of cloud volume;" in won
+    assert "over tcp it took 0.50 of the time of this machine's disk (q18);" in won
+    assert "over tcp it took 2.00 of the time of this machine's disk (sort);" in lost
+    assert "a throttle" in simulated

@@ -7,6 +7,7 @@ Exit codes: 0 if all answers are equal and nothing is left behind, 1 if not, 2 f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -14,24 +15,29 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import duckdb
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import farpool
 from farpool.demo.cluster import Cluster
-from farpool.demo.data import STEPS, database_path, default_data_dir, ensure_database, warm_page_cache
+from farpool.demo.data import database_path, default_data_dir, ensure_database, warm_page_cache
+from farpool.demo.pod import CappedDisk, NotHere, Pods
 from farpool.demo.queries import QUERIES
-from farpool.demo.report import QueryResult, as_json, file_system_of, machine_line, print_report
-from farpool.demo.run import MODES, Runner, Task
+from farpool.demo.report import WIDTH, QueryResult, Setting, as_json, file_system_of, machine_line, print_report
+from farpool.demo.run import CLOUD_VOLUME, DISK, MODES, Mode, Outcome, Runner, Task
+from farpool.demo.steps import Step, Steps
 
 # Hash+Sort writes the most: about 1.3 GB at a time per scale factor, over two nodes.
 NODE_MEMORY_BASE_BYTES = 512 << 20
 NODE_MEMORY_PER_SCALE_BYTES = 1 << 30
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-REPORT_COLUMNS_MIN = 180  # a narrower terminal, or none, would break the cells of the table
+# A pod has so much for the process itself, the files that it reads and the page cache of its spill.
+POD_MARGIN_BYTES = 256 << 20
+CAPPED_DISK_BYTES = 8 << 30  # of a sparse file, by scale
 
 
 def main() -> int:
@@ -60,60 +66,49 @@ def _demonstrate(arguments: argparse.Namespace, console: Console, work_dir: Path
         QueryResult(QUERIES[name], arguments.memory_limit or QUERIES[name].limit_bytes(arguments.scale))
         for name in arguments.queries
     ]
-    if arguments.keep_data:
-        database = database_path(Path(arguments.data_dir), arguments.scale)
-    else:
-        database = database_path(work_dir, arguments.scale)
+    data_dir = Path(arguments.data_dir) if arguments.keep_data else work_dir
+    database = database_path(data_dir, arguments.scale)
+    steps = Steps(data_dir / "demo-steps")
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        data_task = progress.add_task("TPC-H data", total=STEPS)
-        ensure_database(
-            database,
-            arguments.scale,
-            lambda what, steps: progress.update(data_task, description=what, advance=steps),
-        )
-        progress.update(data_task, description=f"TPC-H data, scale {arguments.scale:g}")
+    with steps.step(f"TPC-H data, scale {arguments.scale:g}", f"data {arguments.scale:g} {database.exists()}") as step:
+        ensure_database(database, arguments.scale, step.now)
         warm_page_cache(database)
 
-        runs_task = progress.add_task("starting the pool", total=arguments.repeat * len(results) * len(MODES))
-        runner = Runner()
+    with Pods() as pods, _cloud_volume(pods, arguments, spill_dir) as cloud:
         with Cluster(arguments.farpool_bin, node_memory_bytes) as cluster:
+            runs = Runs(arguments.threads, database, spill_dir, pods, cloud, cluster.url)
             try:
-                for _ in range(arguments.repeat):
+                for number in range(arguments.repeat):
                     for result in results:
-                        for mode in MODES.values():
-                            progress.update(runs_task, description=f"{result.query.name}, {mode.title}")
-                            task = Task(
-                                mode=mode.name,
-                                sql=result.query.sql,
-                                database=str(database),
-                                threads=arguments.threads,
-                                limit_bytes=result.limit_bytes,
-                                spill_directory=str(spill_dir / f"spill-{os.getpid()}"),
-                                pool_url=cluster.url,
-                            )
-                            result.outcomes.setdefault(mode.name, []).append(runner.run(task))
-                            progress.update(runs_task, advance=1)
+                        title = result.query.title
+                        if arguments.repeat > 1:
+                            title += f", run {number + 1} of {arguments.repeat}"
+                        key = f"{result.query.name} {arguments.scale:g} {'all' if cloud.folder else 'no cloud'}"
+                        with steps.step(title, key) as step:
+                            runs.run_all_modes(result, step)
             finally:
-                runner.stop()
-            progress.update(runs_task, description="checking that nothing is left")
+                runs.runner.stop()
             left = cluster.what_is_left()
             left += cluster.stop()
-            progress.update(runs_task, description="queries")
 
-    shutil.rmtree(spill_dir / f"spill-{os.getpid()}", ignore_errors=True)
+    shutil.rmtree(_spill_folder(spill_dir), ignore_errors=True)
     shutil.rmtree(work_dir)
     left += [line for result in results for line in result.leftovers()]
     problems = [line for result in results for line in result.problems()]
 
-    setting = (
-        f"TPC-H scale {arguments.scale:g}, DuckDB {duckdb.__version__}, {arguments.threads} threads, "
-        f"2 nodes of {node_memory_bytes / (1 << 30):.2f} GiB, medians of {arguments.repeat}"
+    setting = Setting(
+        scale=arguments.scale,
+        threads=arguments.threads,
+        repeat=arguments.repeat,
+        node_memory_bytes=node_memory_bytes,
+        pod_margin_bytes=POD_MARGIN_BYTES,
+        why_no_pods=pods.why_not,
+        why_no_cloud_volume=cloud.why_not,
+        cloud_volume=cloud.how,
+        spill_folder=f"{spill_dir} on {file_system_of(spill_dir.parent)}",
     )
-    output = Console()
-    output.width = max(output.width, REPORT_COLUMNS_MIN)
-    print_report(output, results, setting, f"{spill_dir} on {file_system_of(spill_dir.parent)}")
+    output = Console(width=WIDTH)
+    print_report(output, results, setting)
     for line in problems:
         output.print(f"[red]wrong:[/red] {line}", highlight=False)
     for line in left:
@@ -124,11 +119,9 @@ def _demonstrate(arguments: argparse.Namespace, console: Console, work_dir: Path
         output.print("Nothing is left: no leased byte, no far file, no process, no temporary directory.")
     if arguments.json:
         document = {
-            "setting": setting,
+            "setting": asdict(setting),
             "machine": machine_line(),
-            "scale": arguments.scale,
-            "threads": arguments.threads,
-            "repeat": arguments.repeat,
+            "duckdb": duckdb.__version__,
             "queries": as_json(results),
             "problems": problems,
             "left_behind": left,
@@ -137,11 +130,91 @@ def _demonstrate(arguments: argparse.Namespace, console: Console, work_dir: Path
     return 1 if problems or left else 0
 
 
+@dataclass
+class CloudVolume:
+    """A folder with the rates of a cloud volume, or why there is none."""
+
+    folder: Path | None = None
+    is_pod_throttled: bool = False  # the pod that uses it has the rates, not the folder
+    how: str = ""
+    why_not: str = ""
+
+
+@contextlib.contextmanager
+def _cloud_volume(pods: Pods, arguments: argparse.Namespace, spill_dir: Path) -> Iterator[CloudVolume]:
+    try:
+        pods.check_slow_volume(spill_dir)
+    except NotHere as why:
+        reason = str(why)
+    else:
+        yield CloudVolume(spill_dir, True, "this machine's disk behind the io controller of cgroups")
+        return
+    with contextlib.ExitStack() as stack:
+        volume = CloudVolume(why_not=reason)
+        if arguments.capped_disk:
+            size_bytes = round(CAPPED_DISK_BYTES * max(arguments.scale, 1))
+            try:
+                disk = stack.enter_context(CappedDisk(Path(arguments.capped_disk), size_bytes, spill_dir))
+                volume = CloudVolume(disk.path, False, "this machine's disk behind a throttle of the block layer")
+            except NotHere as why:
+                volume.why_not = str(why)
+        yield volume
+
+
+@dataclass
+class Runs:
+    """All that runs of queries have in common."""
+
+    threads: int
+    database: Path
+    spill_dir: Path
+    pods: Pods
+    cloud: CloudVolume
+    pool_url: str
+    runner: Runner = field(default_factory=Runner)
+
+    def run_all_modes(self, result: QueryResult, step: Step) -> None:
+        """Runs a query in each mode once. The disk comes first: it tells how much a small volume is."""
+        for mode in [DISK, *(mode for mode in MODES.values() if mode is not DISK)]:
+            if mode is CLOUD_VOLUME and not self.cloud.folder:
+                continue
+            step.now(mode.title)
+            result.outcomes.setdefault(mode.name, []).append(self._run(result, mode))
+
+    def _run(self, result: QueryResult, mode: Mode) -> Outcome:
+        folder = self.cloud.folder if mode is CLOUD_VOLUME else self.spill_dir
+        task = Task(
+            mode=mode.name,
+            sql=result.query.sql,
+            database=str(self.database),
+            threads=self.threads,
+            limit_bytes=result.limit_bytes,
+            spill_directory=str(_spill_folder(folder)),
+            spill_limit_bytes=max((run.spill_peak_bytes for run in result.outcomes.get(DISK.name, [])), default=0)
+            // 10,
+            pool_url=self.pool_url,
+        )
+        if not (mode.is_limited and self.pods.can_limit_memory):
+            return self.runner.run(task, None)
+        slow_folder = folder if mode is CLOUD_VOLUME and self.cloud.is_pod_throttled else None
+        pod = self.pods.make(result.limit_bytes + POD_MARGIN_BYTES, slow_folder)
+        try:
+            return self.runner.run(task, pod)
+        finally:
+            self.runner.stop()
+            pod.remove()
+
+
+def _spill_folder(folder: Path) -> Path:
+    return folder / f"spill-{os.getpid()}"
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m farpool.demo",
-        description="Runs DuckDB queries that do not fit in memory: without spill, with spill to local disk, "
-        "with spill to far memory over TCP and shared memory, and with enough memory; compares all rows.",
+        description="Runs DuckDB queries that do not fit in the memory of their pod: without spill, with spill to a "
+        "small volume, a cloud volume, this machine's disk, far memory over TCP and shared memory, and with enough "
+        "memory; compares all rows.",
     )
     parser.add_argument("--scale", type=_positive_float, default=1.0, help="TPC-H scale factor (default: 1)")
     parser.add_argument("--memory-limit", type=_size, help="for every query, such as 200MB (default: one per query)")
@@ -164,6 +237,12 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--data-dir", default=default_data_dir(), help="where to keep it (default: %(default)s)")
     parser.add_argument("--spill-dir", help="where to spill to local disk (default: in the temporary directory)")
+    parser.add_argument(
+        "--capped-disk",
+        default=os.environ.get("FARPOOL_CAPPED_DISK", ""),
+        metavar="SCRIPT",
+        help="bench/capped-disk.sh of the source tree, for a cloud volume where cgroups cannot throttle writes",
+    )
     parser.add_argument("--json", metavar="FILE", help="write all figures to FILE as well")
     parser.add_argument(
         "--farpool-bin",

@@ -12,18 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-# Roughly how the time of generating and of loading is shared out, for the progress bar.
-TABLE_WEIGHTS = {
-    "lineitem": 70,
-    "orders": 16,
-    "partsupp": 7,
-    "customer": 3,
-    "part": 2,
-    "supplier": 1,
-    "nation": 1,
-    "region": 1,
-}
-STEPS = 2 * sum(TABLE_WEIGHTS.values())
+TABLES = ("lineitem", "orders", "partsupp", "customer", "part", "supplier", "nation", "region")
 
 
 def default_data_dir() -> Path:
@@ -34,23 +23,20 @@ def database_path(data_dir: Path, scale: float) -> Path:
     return data_dir / f"tpch-sf{scale:g}-duckdb-{duckdb.__version__}.duckdb"
 
 
-def ensure_database(path: Path, scale: float, advance: Callable[[str, int], None]) -> None:
-    """Makes `path` exist. An interrupted call leaves nothing behind; `advance(what, steps)` reports progress."""
+def ensure_database(path: Path, scale: float, now: Callable[[str], None]) -> None:
+    """Makes `path` exist. An interrupted call leaves nothing behind; `now(what)` hears what is being done."""
     if path.exists():
-        advance("TPC-H data: found", STEPS)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tpch-", dir=path.parent) as directory:
         database = Path(directory, "tpch.duckdb")
-        for table, weight in TABLE_WEIGHTS.items():
-            advance(f"generating {table}", 0)
+        for table in TABLES:
+            now(f"generating {table}")
             _generate(table, scale, directory)
-            advance(f"generating {table}", weight)
         with duckdb.connect(str(database)) as con:
-            for table, weight in TABLE_WEIGHTS.items():
-                advance(f"loading {table}", 0)
+            for table in TABLES:
+                now(f"loading {table}")
                 con.execute(f"CREATE TABLE {table} AS FROM read_parquet('{directory}/{table}.parquet')")
-                advance(f"loading {table}", weight)
         database.rename(path)
 
 

@@ -1,4 +1,4 @@
-"""What the demonstration says at its end. Every sentence about speed is computed from the runs."""
+"""The table and the sentences at the end of the demonstration. Every word about speed is computed from the runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from farpool.demo.queries import Query
-from farpool.demo.run import DISK, ENOUGH, FAR_SHM, FAR_TCP, MODES, NO_SPILL, Mode, Outcome
+from farpool.demo.run import (
+    CLOUD_VOLUME,
+    DISK,
+    ENOUGH,
+    FAR_SHM,
+    FAR_TCP,
+    MODES,
+    NO_SPILL,
+    SMALL_VOLUME,
+    Mode,
+    Outcome,
+)
+
+WIDTH = 100
+CELLS = {"memory": "memory full", "volume": "volume full", "other": "[red]error[/red]"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs were made with."""
+
+    scale: float
+    threads: int
+    repeat: int
+    node_memory_bytes: int
+    pod_margin_bytes: int  # of a pod's memory, beyond DuckDB's own limit
+    why_no_pods: str  # "" where queries ran in pods
+    why_no_cloud_volume: str  # "" where there was one
+    cloud_volume: str  # how it was made
+    spill_folder: str
 
 
 @dataclass
@@ -25,9 +55,9 @@ class QueryResult:
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)  # by mode
 
     def seconds(self, mode: Mode) -> float | None:
-        """Median over the repeats; None unless all of them finished."""
-        outcomes = self.outcomes[mode.name]
-        if any(outcome.error for outcome in outcomes):
+        """Returns the median over the repeats; None unless all of them finished."""
+        outcomes = self.outcomes.get(mode.name, [])
+        if not outcomes or any(outcome.error for outcome in outcomes):
             return None
         return median(outcome.seconds for outcome in outcomes)
 
@@ -39,15 +69,16 @@ class QueryResult:
         return median(outcome.spill_written_bytes for outcome in self.outcomes[mode.name])
 
     def problems(self) -> list[str]:
-        """Why the answers are not all the same, in words."""
+        """Returns why the answers are not all the same, or why a run failed that must not, in words."""
         problems = []
         answers: dict[tuple, list[str]] = {}
-        for mode in MODES.values():
-            for outcome in self.outcomes[mode.name]:
+        for name, outcomes in self.outcomes.items():
+            mode = MODES[name]
+            for outcome in outcomes:
                 if not outcome.error:
                     names = answers.setdefault((outcome.rows, tuple(map(tuple, outcome.columns))), [])
                     names.append(mode.title)
-                elif mode is not NO_SPILL or not outcome.is_out_of_memory:
+                elif not mode.must_fail or outcome.failed_for == "other":
                     problems.append(f"{self.query.name}, {mode.title}: {outcome.error}")
         if len(answers) > 1:
             groups = " | ".join(", ".join(dict.fromkeys(names)) for names in answers.values())
@@ -63,44 +94,50 @@ class QueryResult:
         ]
 
 
-def print_report(console: Console, results: Sequence[QueryResult], setting: str, spill_directory_text: str) -> None:
+def print_report(console: Console, results: Sequence[QueryResult], setting: Setting) -> None:
     console.print(_table(results))
+    for line in [_legend(setting), "", *sentences(results, setting), ""]:
+        console.print(line, highlight=False)
     console.print(
-        "Seconds from the start of a query to its last row; spilled: bytes written in that time (far: over tcp). "
-        f"Local disk: {spill_directory_text}; its writes may rest in the page cache.",
-        style="dim",
+        f"TPC-H scale {setting.scale:g}, DuckDB with {setting.threads} threads, 2 nodes of "
+        f"{setting.node_memory_bytes / (1 << 30):.2f} GiB, medians of {setting.repeat}; {machine_line()}",
+        highlight=False,
     )
-    console.print()
-    console.print(f"[bold]Where we lose.[/bold] {where_we_lose(results)}", highlight=False)
-    console.print()
-    console.print(f"{setting}; {machine_line()}", highlight=False)
 
 
-def where_we_lose(results: Sequence[QueryResult]) -> str:
-    sentences = []
-    for base in (DISK, ENOUGH):
-        for mode in (FAR_TCP, FAR_SHM):
-            ratios = [(r.query.name, ratio) for r in results if (ratio := r.ratio(mode, base))]
-            slower = [(name, ratio) for name, ratio in ratios if ratio > 1]
-            faster = [(name, ratio) for name, ratio in ratios if ratio <= 1]
-            if slower:
-                sentences.append(f"{mode.title} takes longer than {base.title}: {_times(slower)}.")
-            if faster:
-                sentences.append(f"{mode.title} takes no longer than {base.title}: {_times(faster)}.")
-    unspilled = [
-        r.query.name
-        for r in results
-        for mode in (DISK, FAR_TCP, FAR_SHM)
-        if r.seconds(mode) is not None and r.spill_written_bytes(mode) == 0
+def sentences(results: Sequence[QueryResult], setting: Setting) -> list[str]:
+    """Returns where far memory won, where it lost, and what was simulated: a sentence each."""
+    won, lost = [], []
+    for mode in (FAR_TCP, FAR_SHM):
+        for base in (CLOUD_VOLUME, DISK, ENOUGH):
+            ratios = [(result.query.name, ratio) for result in results if (ratio := result.ratio(mode, base))]
+            title = base.title.split(",")[0]
+            for sentence, some in (
+                (won, [(name, ratio) for name, ratio in ratios if ratio < 1]),
+                (lost, [(name, ratio) for name, ratio in ratios if ratio >= 1]),
+            ):
+                if some:
+                    which = "" if len(some) == len(ratios) else f" ({', '.join(name for name, _ in some)})"
+                    sentence.append(f"over {mode.transport} it took {_range(some)} of the time of {title}{which}")
+    died = [
+        result.query.name
+        for result in results
+        if result.seconds(SMALL_VOLUME) is None and result.seconds(FAR_TCP) is not None
     ]
-    if unspilled:
-        sentences.append(
-            f"Nothing spilled in some mode of {', '.join(dict.fromkeys(unspilled))}: its times say nothing."
-        )
-    fitting = [r.query.name for r in results if r.seconds(NO_SPILL) is not None]
-    if fitting:
-        sentences.append(f"{', '.join(fitting)} would have fitted in its limit without spill.")
-    return " ".join(sentences) or "Nowhere in these runs."
+    if died:
+        won.insert(0, f"{_count(died, results)} that a small volume ends came to their end")
+    simulated = ["the small volume is DuckDB's max_temp_directory_size"]
+    if not setting.why_no_cloud_volume:
+        simulated.append(f"the cloud volume is {setting.cloud_volume}")
+    if not setting.why_no_pods:
+        simulated.append("the pods are control groups of this machine")
+    simulated.append("broker, nodes and DuckDB share one machine, so that tcp crossed no network")
+    return [
+        f"[bold]Far memory won:[/bold] {'; '.join(won) or 'nowhere in these runs'}.",
+        f"[bold]Far memory lost:[/bold] {'; '.join(lost) or 'nowhere in these runs'}.",
+        f"[bold]Simulated:[/bold] {'; '.join(simulated)}.",
+        *_remarks(results),
+    ]
 
 
 def machine_line() -> str:
@@ -114,11 +151,11 @@ def machine_line() -> str:
     )
     ram_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
-    return f"{cpu}, {cores} cores, {ram_gib:.0f} GiB RAM, Linux {platform.release()}; loopback, not a network"
+    return f"{cpu}, {cores} cores, {ram_gib:.0f} GiB RAM, Linux {platform.release()}"
 
 
 def file_system_of(path: Path) -> str:
-    """The device and kind of file system that `path` lies on, such as '/dev/vda (ext4)'."""
+    """Returns the device and kind of file system that `path` lies on, such as '/dev/vda (ext4)'."""
     path = path.resolve()
     best = ("?", "?", "")
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -135,11 +172,11 @@ def as_json(results: Sequence[QueryResult]) -> list[dict]:
             "title": result.query.title,
             "sql": result.query.sql.strip(),
             "limit_bytes": result.limit_bytes,
-            "median_seconds": {mode.name: result.seconds(mode) for mode in MODES.values()},
+            "median_seconds": {name: result.seconds(MODES[name]) for name in result.outcomes},
             "ratios": {
                 f"{mode.name}/{base.name}": result.ratio(mode, base)
                 for mode in (FAR_TCP, FAR_SHM)
-                for base in (DISK, ENOUGH)
+                for base in (CLOUD_VOLUME, DISK, ENOUGH)
             },
             "runs": {name: [vars(outcome) for outcome in runs] for name, runs in result.outcomes.items()},
         }
@@ -148,42 +185,67 @@ def as_json(results: Sequence[QueryResult]) -> list[dict]:
 
 
 def _table(results: Sequence[QueryResult]) -> Table:
-    table = Table(title="DuckDB queries that do not fit in their memory limit", title_justify="left")
-    table.add_column("query")
-    table.add_column("limit", justify="right")
-    for mode in MODES.values():
-        table.add_column(mode.title, justify="right")
-    table.add_column("spilled\ndisk / far", justify="right")
-    table.add_column("far / disk\ntcp, shm", justify="right")
-    table.add_column("far / enough\ntcp, shm", justify="right")
-    table.add_column("same\nrows", justify="center")
+    table = Table(title="DuckDB queries that do not fit in their memory", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("")
     for result in results:
-        table.add_row(
-            result.query.title,
-            _size(result.limit_bytes),
-            *(_cell(result, mode) for mode in MODES.values()),
-            f"{_size(result.spill_written_bytes(DISK))} / {_size(result.spill_written_bytes(FAR_TCP))}",
-            ", ".join(_ratio(result.ratio(mode, DISK)) for mode in (FAR_TCP, FAR_SHM)),
-            ", ".join(_ratio(result.ratio(mode, ENOUGH)) for mode in (FAR_TCP, FAR_SHM)),
-            "[red]no[/red]" if result.problems() else "yes",
-        )
+        table.add_column(result.query.name, justify="right")
+    table.add_row("memory limit", *(_size(result.limit_bytes) for result in results))
+    table.add_row("spilled to disk", *(_size(result.spill_written_bytes(DISK)) for result in results), end_section=True)
+    for mode in MODES.values():
+        table.add_row(mode.title, *(_cell(result, mode) for result in results))
+    table.add_section()
+    table.add_row("same rows", *("[red]no[/red]" if result.problems() else "yes" for result in results))
     return table
+
+
+def _legend(setting: Setting) -> str:
+    lines = [
+        "Times run from the start of a query to its last row. Memory full: DuckDB gave up at its limit. Volume full: "
+        "the spill did not fit in the volume. Far memory: two nodes on this machine, nothing on disk. "
+        f"This machine's disk: {setting.spill_folder}.",
+        f"Each query ran in a pod of its memory limit and {setting.pod_margin_bytes >> 20} MiB, which count the page "
+        "cache too; with enough memory, without a limit."
+        if not setting.why_no_pods
+        else f"Not in pods: {setting.why_no_pods}. DuckDB's memory_limit alone was set; spill rested in page cache.",
+    ]
+    if setting.why_no_cloud_volume:
+        lines.append(f"No cloud volume: {setting.why_no_cloud_volume}.")
+    return " ".join(lines)
+
+
+def _remarks(results: Sequence[QueryResult]) -> list[str]:
+    spilling = [mode for mode in MODES.values() if mode.spills_to != "nothing"]
+    unspilled = [
+        result.query.name
+        for result in results
+        for mode in spilling
+        if result.seconds(mode) is not None and result.spill_written_bytes(mode) == 0
+    ]
+    fitting = [result.query.name for result in results if result.seconds(NO_SPILL) is not None]
+    remarks = []
+    if unspilled:
+        remarks.append(f"Nothing spilled in some way of {', '.join(dict.fromkeys(unspilled))}: its times say nothing.")
+    if fitting:
+        remarks.append(f"{', '.join(fitting)} fitted in its limit without spill.")
+    return remarks
 
 
 def _cell(result: QueryResult, mode: Mode) -> str:
     seconds = result.seconds(mode)
     if seconds is not None:
         return f"{seconds:.2f} s"
-    errors = [outcome for outcome in result.outcomes[mode.name] if outcome.error]
-    return "out of memory" if all(outcome.is_out_of_memory for outcome in errors) else "[red]error[/red]"
+    reasons = [outcome.failed_for for outcome in result.outcomes.get(mode.name, []) if outcome.error]
+    return CELLS[reasons[0]] if reasons else "-"
 
 
-def _times(pairs: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {ratio:.2f}x" for name, ratio in pairs)
+def _range(pairs: Sequence[tuple[str, float]]) -> str:
+    ratios = sorted(ratio for _, ratio in pairs)
+    least, most = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
+    return least if least == most else f"{least} to {most}"
 
 
-def _ratio(ratio: float | None) -> str:
-    return f"{ratio:.2f}" if ratio else "-"
+def _count(some: Sequence[str], results: Sequence[QueryResult]) -> str:
+    return f"all {len(results)} queries" if len(some) == len(results) else f"the queries {', '.join(some)}"
 
 
 def _size(count: float) -> str:

@@ -6,6 +6,7 @@ Started by the demonstration as `python -m farpool.demo.run JSON`; answers with 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -16,31 +17,30 @@ from typing import Any, Literal
 import duckdb
 
 from farpool.demo.digest import ResultDigest
+from farpool.demo.pod import VOLUME_IOPS, VOLUME_MB_PER_SECOND, Pod
 
 ROWS_PER_BATCH = 100_000
+QUERY_SECONDS = 1800
 
 
 @dataclass(frozen=True)
 class Mode:
     name: str
     title: str
+    spills_to: Literal["nothing", "folder", "far"]
     transport: Literal["auto", "tcp", "shm"] = "auto"  # of far memory
-
-    @property
-    def is_limited(self) -> bool:
-        return self is not ENOUGH
-
-    @property
-    def spills(self) -> bool:
-        return self not in (NO_SPILL, ENOUGH)
+    is_limited: bool = True  # to little memory
+    must_fail: bool = False  # for want of memory, or of room in the volume
 
 
-NO_SPILL = Mode("no-spill", "no spill")
-DISK = Mode("disk", "local disk")
-FAR_TCP = Mode("far-tcp", "far tcp", "tcp")
-FAR_SHM = Mode("far-shm", "far shm", "shm")
-ENOUGH = Mode("enough", "enough memory")
-MODES = {mode.name: mode for mode in (NO_SPILL, DISK, FAR_TCP, FAR_SHM, ENOUGH)}
+NO_SPILL = Mode("no-spill", "no spill", "nothing", must_fail=True)
+SMALL_VOLUME = Mode("small-volume", "small volume, a tenth of the spill", "folder", must_fail=True)
+CLOUD_VOLUME = Mode("cloud-volume", f"cloud volume, {VOLUME_IOPS:,} IOPS, {VOLUME_MB_PER_SECOND} MB/s", "folder")
+DISK = Mode("disk", "this machine's disk", "folder")
+FAR_TCP = Mode("far-tcp", "far memory, tcp", "far", "tcp")
+FAR_SHM = Mode("far-shm", "far memory, shm", "far", "shm")
+ENOUGH = Mode("enough", "enough memory", "nothing", is_limited=False)
+MODES = {mode.name: mode for mode in (NO_SPILL, SMALL_VOLUME, CLOUD_VOLUME, DISK, FAR_TCP, FAR_SHM, ENOUGH)}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Task:
     database: str
     threads: int
     limit_bytes: int
-    spill_directory: str  # of mode `disk`
+    spill_directory: str  # of modes that spill to a folder
+    spill_limit_bytes: int  # of the small volume
     pool_url: str  # of the far modes
 
 
@@ -61,7 +62,7 @@ class Outcome:
     """What it answers. Either an `error`, or everything else."""
 
     error: str = ""
-    is_out_of_memory: bool = False
+    failed_for: Literal["", "memory", "volume", "other"] = ""
     seconds: float = 0.0  # from the start of the query to its last row, without the digest
     rows: int = 0
     columns: tuple[tuple[str, str], ...] = ()  # name and digest
@@ -77,21 +78,32 @@ class Runner:
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, task: Task, pod: Pod | None) -> Outcome:
         command = [sys.executable, "-m", "farpool.demo.run", json.dumps(asdict(task))]
         # A session of its own: Ctrl-C reaches the demonstration only, which then ends the child.
         self._child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            pod.command(command) if pod else command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
-        stdout, stderr = self._child.communicate()
+        try:
+            stdout, stderr = self._child.communicate(timeout=QUERY_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return Outcome(error=f"the query took longer than {QUERY_SECONDS} s", failed_for="other")
+        if self._child.returncode == -signal.SIGKILL and pod and pod.oom_kills():
+            return Outcome(error="the kernel killed it: its pod has no memory left", failed_for="memory")
         if self._child.returncode != 0:
-            return Outcome(error=f"the query process ended with {self._child.returncode}: {stderr.strip()[-2000:]}")
+            said = f"the query process ended with {self._child.returncode}: {stderr.strip()[-2000:]}"
+            return Outcome(error=said, failed_for="other")
         return Outcome(**json.loads(stdout.splitlines()[-1]))
 
     def stop(self) -> None:
         if self._child and self._child.poll() is None:
             self._child.kill()
-            self._child.wait()
+            self._child.communicate()
 
 
 def execute(task: Task) -> Outcome:
@@ -101,12 +113,14 @@ def execute(task: Task) -> Outcome:
         con.execute(f"SET memory_limit = '{task.limit_bytes}B'")
     # The coverage setting adds the peak of the temporary directory to what DuckDB reports.
     con.execute("SET enable_profiling = 'no_output'; SET profiling_coverage = 'ALL'")
-    if not mode.spills:
+    if mode.spills_to == "nothing":
         con.execute("SET temp_directory = ''")
         return _measure(con, task, lambda: (0, 0))
-    if mode is DISK:
+    if mode.spills_to == "folder":
         directory = Path(task.spill_directory)
         con.execute(f"SET temp_directory = '{directory}'")
+        if mode is SMALL_VOLUME:
+            con.execute(f"SET max_temp_directory_size = '{task.spill_limit_bytes}B'")
         outcome = _measure(con, task, _process_io_bytes)
         con.close()
         files_left = sum(1 for path in directory.rglob("*") if path.is_file()) if directory.exists() else 0
@@ -135,8 +149,7 @@ def _measure(con: duckdb.DuckDBPyConnection, task: Task, spill_io: Any) -> Outco
             digest_seconds += time.perf_counter() - digest_start
     except (duckdb.Error, OSError) as error:  # pyarrow turns errors of a later batch into OSError
         text = str(error).strip()
-        is_out_of_memory = isinstance(error, duckdb.OutOfMemoryException) or text.startswith("Out of Memory Error")
-        return Outcome(error=text, is_out_of_memory=is_out_of_memory)
+        return Outcome(error=text, failed_for=_reason(error, text))
     seconds = time.perf_counter() - start - digest_seconds
     written, read = spill_io()
     profile = json.loads(con.get_profiling_information(format="json"))
@@ -150,8 +163,15 @@ def _measure(con: duckdb.DuckDBPyConnection, task: Task, spill_io: Any) -> Outco
     )
 
 
+def _reason(error: Exception, text: str) -> Literal["memory", "volume", "other"]:
+    if not isinstance(error, duckdb.OutOfMemoryException) and not text.startswith("Out of Memory Error"):
+        return "other"
+    # DuckDB gives both the same type; this setting is named when the folder for spill is full.
+    return "volume" if "max_temp_directory_size" in text else "memory"
+
+
 def _process_io_bytes() -> tuple[int, int]:
-    """Bytes this process has given to write calls and got from read calls.
+    """Returns the bytes that this process has given to write calls, and 0.
 
     The database is open for reading only, so what DuckDB writes here is spill. What it reads is
     spill and table data together, hence no figure.

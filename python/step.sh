@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs a command as one step of `make demo`: a line that says what it does, how long it takes, and how long it took the
+# last time. The command's own output goes to a file; its end is shown if the command fails.
+#
+#   python/step.sh FOLDER NAME TITLE COMMAND ..     FOLDER keeps the times and the output, in files called NAME
+set -uo pipefail
+folder=$1 name=$2 title=$3
+shift 3
+mkdir -p "$folder"
+
+duration() { if [ "$1" -ge 60 ]; then echo "$(($1 / 60)) min $(($1 % 60)) s"; else echo "$1 s"; fi; }
+
+last=
+if [[ $(cat "$folder/$name" 2> /dev/null) =~ ^[0-9]+ ]]; then last=" (the last time $(duration "${BASH_REMATCH[0]}"))"; fi
+[ -t 2 ] && printf '%s ..%s' "$title" "$last" >&2
+begun=$SECONDS
+"$@" > "$folder/$name.log" 2>&1
+status=$?
+[ -t 2 ] && printf '\r\033[2K' >&2
+if [ "$status" != 0 ]; then
+  echo "$title: failed with exit code $status; the end of $folder/$name.log:" >&2
+  tail -n 30 "$folder/$name.log" >&2
+  exit "$status"
+fi
+echo "$((SECONDS - begun))" > "$folder/$name"
+echo "$title: $(duration $((SECONDS - begun)))$last" >&2
