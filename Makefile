@@ -34,7 +34,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite rules
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,11 @@ test: ## All checks and tests: what CI runs
 	  begun=$$(date +%s); \
 	  RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/xtask/linted-rustc.sh $(MAKE) COMMAND=everything OPERATIONS=20000 $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
+
+test-busy: everything wheel reference modules functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
+	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
+	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest \
+	  $(foreach suite,integrations/tests/test_stores.py examples/functions/native_test.py python/tests,"$(PYTEST) $(suite)")
 
 everything: $(LIBCLANG)/clang/native/libclang.so # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -213,4 +218,4 @@ tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
-	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/demo-venv-* $(CACHE)/steps $(CACHE)/tpch-* $(CACHE)/sql-reference
+	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/demo-venv-* $(CACHE)/busy $(CACHE)/steps $(CACHE)/tpch-* $(CACHE)/sql-reference

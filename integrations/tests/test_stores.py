@@ -14,7 +14,7 @@ from pyarrow import fs
 from farpool.demo.cluster import Cluster
 
 ROWS = 300_000
-TIMES = 30
+TIMES = (30, 120, 480)
 QUERY = "SELECT count(*) AS rows, sum(n) AS sum, count(DISTINCT word) AS words FROM t"
 
 
@@ -93,12 +93,18 @@ def test_a_bucket_is_read_once_and_from_far_memory_from_then_on(cluster, environ
     wanted = put(bucket, 3)
     table = ("--parquet", "t=s3://bucket/t.parquet")
     assert ask(cluster, environment, *table, "-c", QUERY)[0] == [wanted]
-    rows, told = ask(cluster, environment, *table, "--cache", "64MiB", "--cache-near", "0B", *["-c", QUERY] * TIMES)
-    assert rows == [wanted] * TIMES
-    # What is read goes to far memory behind the query's back: the next one may still read some of it from the bucket.
-    first, last = told[0]["cache"], told[-1]["cache"]
-    assert first["misses"] > 0
-    assert last["far_hits"] > 0 and last["misses"] <= 0.05 * (last["misses"] + last["far_hits"]), (first, last)
+    # Far memory counts as slow after a minute: on a busy machine the usual 200 ms are over soon, and it is not asked.
+    cache = ("--cache", "64MiB", "--cache-near", "0B", "--cache-patience", "60s")
+    # Blocks are written to far memory while queries go on, so that the next query may still read some from the bucket.
+    # A busy machine gets more queries to do it in.
+    for times in TIMES:
+        rows, told = ask(cluster, environment, *table, *cache, *["-c", QUERY] * times)
+        assert rows == [wanted] * times
+        first, last = told[0]["cache"], told[-1]["cache"]
+        assert first["misses"] > 0
+        if last["far_hits"] > 0 and last["misses"] <= 0.05 * (last["misses"] + last["far_hits"]):
+            return
+    pytest.fail(f"far memory had few blocks after {times} queries: {first} at first, {last} at last")
 
 
 def test_an_external_table_in_a_bucket_is_what_the_bucket_has_when_it_is_asked(cluster, environment, bucket):

@@ -83,6 +83,9 @@ struct Args {
     /// With --cache: and before that in this process's memory, up to this
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "cache", default_value = "64MiB")]
     cache_near: u64,
+    /// With --cache: far memory is not asked for a while after a block took longer than this
+    #[arg(long, value_name = "TIME", value_parser = units::millis, requires = "cache", default_value = "200ms")]
+    cache_patience: u32,
     /// How rows are written
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -186,7 +189,9 @@ fn run(args: Args) -> Result<(), Failure> {
         _ => None,
     };
     let cache = args.cache.map(|far_bytes| {
-        let options = CacheOptions { near_bytes: args.cache_near, far_bytes, ..CacheOptions::default() };
+        let patience = Duration::from_millis(args.cache_patience.into());
+        let options =
+            CacheOptions { near_bytes: args.cache_near, far_bytes, patience, ..CacheOptions::default() };
         BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)
     });
     let cache = cache.transpose()?;

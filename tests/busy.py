@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Runs all tests again and again on a machine that is busy, and says which failed or hung, and how long each took.
+
+    make test-busy                                    # every test binary and pytest suite, ten times beside four hogs
+    make test-busy BUSY="--runs 3 --only lease"       # some of them
+
+Runs what `make test` has built. A hog is a process that does nothing but count. The environment is that of `make test`;
+`--pytest` names the suites of Python. Exit code: 1 if a test failed or took longer than it may.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HOG = "while True: pass"
+HUNG = 124  # The exit code of tests/run.py for what did not end in time.
+
+
+@dataclass
+class Suite:
+    """One test binary, or one suite of pytest."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    seconds: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, log: Path) -> None:
+        """Runs it once, so that it ends; its output is kept in `log` if it fails."""
+        begun = time.monotonic()
+        with log.open("wb") as out:
+            done = subprocess.run(
+                [sys.executable, ROOT / "tests" / "run.py", *self.command],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self.seconds.append(time.monotonic() - begun)
+        if done.returncode == 0:
+            log.unlink()
+        else:
+            how = "hung" if done.returncode == HUNG else f"exit code {done.returncode}"
+            self.failures.append(f"{how}: {log}")
+
+
+def binaries(cargo_flags: list[str]) -> list[Suite]:
+    """Returns the test binaries that cargo has built, and builds those that changed since."""
+    command = ["cargo", "test", *cargo_flags, "--no-run", "--message-format=json"]
+    said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    suites = []
+    for message in map(json.loads, said.stdout.splitlines()):
+        if message.get("executable") and message["profile"]["test"]:
+            folder = Path(message["manifest_path"]).parent
+            target = message["target"]
+            name = f"{folder.relative_to(ROOT)}: {'/'.join(target['kind'])} {target['name']}"
+            suites.append(Suite(name, [message["executable"]], folder))
+    return sorted(suites, key=lambda suite: suite.name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="of each [default: 10]")
+    parser.add_argument("--hogs", type=int, default=4, help="processes that count, beside the tests [default: 4]")
+    parser.add_argument("--only", default="", help="of whose name this is a part")
+    parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
+    parser.add_argument("--cargo", default="", help="flags of cargo test that choose the packages")
+    parser.add_argument("--pytest", nargs="*", default=[], help="a command of pytest each, in one argument")
+    args = parser.parse_args()
+    args.logs.mkdir(parents=True, exist_ok=True)
+
+    suites = binaries(args.cargo.split())
+    suites += [Suite(f"pytest {command.split()[-1]}", command.split(), ROOT) for command in args.pytest]
+    suites = [suite for suite in suites if args.only in suite.name]
+    if not suites:
+        parser.error(f"--only {args.only}: no suite has this in its name")
+    hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(args.hogs)]
+    try:
+        for run in range(1, args.runs + 1):
+            begun = time.monotonic()
+            for suite in suites:
+                failed = len(suite.failures)
+                suite.run(args.logs / f"{suite.name.replace('/', '-').replace(' ', '_')}-{run}.log")
+                for failure in suite.failures[failed:]:
+                    print(f"run {run}: {suite.name}: {failure}", flush=True)
+            print(f"run {run} of {args.runs}: {time.monotonic() - begun:.0f} s", flush=True)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+    width = max(len(suite.name) for suite in suites)
+    print(f"\n{'suite':{width}}  failed  median s   worst s")
+    for suite in sorted(suites, key=lambda suite: -statistics.median(suite.seconds)):
+        median, worst = statistics.median(suite.seconds), max(suite.seconds)
+        print(f"{suite.name:{width}}  {len(suite.failures):6}  {median:8.1f}  {worst:8.1f}")
+    failed = sum(len(suite.failures) for suite in suites)
+    print(f"{len(suites) * args.runs} runs beside {args.hogs} hogs, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
