@@ -210,9 +210,11 @@ $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
-guest-test: ## Where memory of two NUMA nodes lands, and joins over them, in a QEMU guest whose second node has no CPUs
+guest-test: $(READY) ## What this machine may lack, in a QEMU guest: memory of two NUMA nodes and joins over it, cgroups of version 2
 	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
 	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(CARGO_TARGET_DIR)/release/deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
+	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
+	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider python/tests/test_pods.py
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
