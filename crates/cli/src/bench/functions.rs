@@ -6,11 +6,13 @@
 //! this program computes over the same list.
 
 mod beside;
+mod memory;
 mod places;
 
 use super::figures::{median, quantiles};
 use super::machine::machine;
 use super::processes::{Server, start};
+use super::wide_table::Way;
 use crate::exit::Failure;
 use crate::{Outcome, function, input, table, units};
 use farpool::function::{CallOptions, Caller, Function, Place};
@@ -57,6 +59,8 @@ const SCANS: [&str; 2] = ["filter_sum", "sum"];
 const SCANNED_BYTES: u64 = 256 << 10;
 /// Scans of each kind in a round.
 const SCANS_EACH: usize = 30;
+/// Name of the list in the pool.
+const LIST: &str = "bench-functions-list";
 
 /// Calls of shipped functions: resident, Wasm, native, beside empty round trips, page reads and thread migration.
 #[derive(clap::Args)]
@@ -77,9 +81,22 @@ pub(crate) struct FunctionArgs {
     /// Steps of the long walk that compares Wasm with native code; 0: none
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     steps: u64,
+    /// Steps for each value of a table by the function that runs at the node, here, and at both
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = places::WORK, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    work: Vec<u64>,
+    /// How the client reaches the node
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Tcp, Way::Shm])]
+    transports: Vec<Way>,
+    /// A pool that is there, by the address of its broker; by default one is started. Its nodes cannot be started again, so no
+    /// first use of what a node compiled in an earlier life is measured
+    #[arg(long, value_name = "ADDRESS")]
+    pool: Option<String>,
+    /// Reach it without TLS, also beyond this machine
+    #[arg(long, requires = "pool")]
+    plaintext: bool,
     /// A folder of what examples/functions/build.sh makes, with --native and without: for native calls, and for scans by
-    /// modules with and without vectors beside native ones
-    #[arg(long, value_name = "DIR")]
+    /// modules with and without vectors beside native ones. Nodes of a pool that is there do not know the key of this run
+    #[arg(long, value_name = "DIR", conflicts_with = "pool")]
     examples: Option<PathBuf>,
     /// For machines: one JSON object
     #[arg(long)]
@@ -135,6 +152,11 @@ impl List {
         bytes
     }
 
+    /// Its nodes in memory of this process, of which the first word is the index of the next.
+    fn nodes(&self) -> Vec<[u64; NODE_BYTES / 8]> {
+        self.next.iter().map(|next| [u64::from(*next), 0, 0, 0, 0, 0, 0, 0]).collect()
+    }
+
     fn walked(&self, first: u64, steps: u64) -> Vec<u8> {
         let (mut at, mut sum) = (first as usize / NODE_BYTES, 0u64);
         for _ in 0..steps {
@@ -149,11 +171,12 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A broker, a node and a session.
+/// A session with a pool, and the broker and the node of it that were started for it.
 struct Stage {
     pool: Pool,
     transport: TransportChoice,
     address: String,
+    plaintext: bool,
     _servers: Vec<Server>,
 }
 
@@ -165,6 +188,16 @@ impl Stage {
         more: &[String],
     ) -> Result<Stage, Failure> {
         waiting::choose(way);
+        let (address, servers) = match &args.pool {
+            Some(address) => (address.clone(), Vec::new()),
+            None => Stage::servers(args, way, more)?,
+        };
+        let pool = Stage::session(&address, transport, args.plaintext)?;
+        Ok(Stage { pool, transport, address, plaintext: args.plaintext, _servers: servers })
+    }
+
+    /// Starts a broker and a node. Returns the address of the pool, and the processes in the order in which they end.
+    fn servers(args: &FunctionArgs, way: Waiting, more: &[String]) -> Result<(String, Vec<Server>), Failure> {
         let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let address = address.rsplit(' ').next().unwrap_or_default().to_owned();
         let memory = (2 * args.size + (256 << 20)).to_string();
@@ -172,24 +205,23 @@ impl Stage {
             vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
         node.extend(more.iter().map(String::as_str));
         let (node, _) = start(&node)?;
-        let pool = Stage::session(&address, transport)?;
-        Ok(Stage { pool, transport, address, _servers: vec![node, broker] })
+        Ok((address, vec![node, broker]))
     }
 
-    fn session(address: &str, transport: TransportChoice) -> Result<Pool, Failure> {
-        Ok(Pool::connect_with(address, PoolOptions { transport, ..PoolOptions::default() })?)
+    fn session(address: &str, transport: TransportChoice, plaintext: bool) -> Result<Pool, Failure> {
+        Ok(Pool::connect_with(address, PoolOptions { transport, plaintext, ..PoolOptions::default() })?)
     }
 
     /// Another client.
     fn connect(&self) -> Result<Pool, Failure> {
-        Stage::session(&self.address, self.transport)
+        Stage::session(&self.address, self.transport, self.plaintext)
     }
 
     fn publish(&self, list: &List) -> Result<FarFile, Failure> {
-        let file = self.pool.create("list", FileClass::Pinned, CreateOptions::default())?;
+        let file = self.pool.create(LIST, FileClass::Pinned, CreateOptions::default())?;
         file.write_at(0, &list.bytes())?;
-        self.pool.publish("list", true)?;
-        Ok(self.pool.open("list")?)
+        self.pool.publish(LIST, true)?;
+        Ok(self.pool.open(LIST)?)
     }
 }
 
@@ -245,16 +277,21 @@ pub(crate) fn run(args: &FunctionArgs) -> Outcome {
     let examples = args.examples.as_ref().map(|folder| examples(folder)).transpose()?;
     let mut found = Vec::new();
     for way in &args.waiting {
-        for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
-            found.push(measure(args, &list, *way, transport, examples.as_ref())?);
+        for transport in &args.transports {
+            found.push(measure(args, &list, *way, transport.choice(), examples.as_ref())?);
         }
     }
+    let memory = memory::measure(args.rounds);
     let migration = migration(args.calls)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         let points: Vec<Value> = found.iter().map(Point::json).collect();
         let migration = json!({ "one_way_us": migration[0], "there_and_back_us": migration[1] });
-        writeln!(out, "{}", json!({ "machine": machine(), "points": points, "migration": migration }))?;
+        let levels =
+            memory.iter().map(|(level, ns)| json!({ "level": level.name, "bytes": level.bytes, "ns": ns }));
+        let levels: Vec<Value> = levels.collect();
+        let all = json!({ "machine": machine(), "points": points, "migration": migration, "memory": levels });
+        writeln!(out, "{all}")?;
         return Ok(());
     }
     writeln!(out, "Shipped functions: one call each, medians of {} calls. {}", args.calls, machine())?;
@@ -262,11 +299,12 @@ pub(crate) fn run(args: &FunctionArgs) -> Outcome {
         writeln!(out)?;
         point.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
-    writeln!(
-        out,
-        "\nthread migration: {:.1} us one way, {:.1} us there and back",
-        migration[0], migration[1]
-    )?;
+    writeln!(out)?;
+    for (level, ns) in &memory {
+        let bytes = units::show_bytes(level.bytes);
+        writeln!(out, "{}: {ns:.1} ns for each dependent access to {bytes} of this process", level.name)?;
+    }
+    writeln!(out, "thread migration: {:.1} us one way, {:.1} us there and back", migration[0], migration[1])?;
     Ok(())
 }
 
@@ -436,14 +474,16 @@ fn measure(
         more.extend(["--function-keys".to_owned(), examples.keys.path().display().to_string()]);
     }
     let firsts = (args.calls / 10).max(10) as usize;
+    // Nodes of a pool that is there may have compiled what an earlier run was the first to use.
+    let unique = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos() as u64 >> 1);
     let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
-        (0..firsts)
-            .map(|number| Ok(Function::wasm(module(functions, (from + number) as u64)?, "walk")?))
-            .collect()
+        let number = |at: usize| unique.wrapping_add((from + at) as u64);
+        (0..firsts).map(|at| Ok(Function::wasm(module(functions, number(at))?, "walk")?)).collect()
     };
-    let (ones, eights, cached) = (made(1, 0)?, made(8, firsts)?, made(1, 2 * firsts)?);
+    let (ones, eights) = (made(1, 0)?, made(8, firsts)?);
     // What a life of the node before this one has compiled.
-    {
+    let cached = if args.pool.is_none() { made(1, 2 * firsts)? } else { Vec::new() };
+    if !cached.is_empty() {
         let stage = Stage::new(args, way, transport, &more)?;
         let caller = stage.publish(list)?.caller(Default::default())?;
         for function in &cached {
@@ -453,6 +493,22 @@ fn measure(
     }
     let stage = Stage::new(args, way, transport, &more)?;
     let file = stage.publish(list)?;
+    let found = measure_at(args, list, way, &stage, &file, [&ones, &eights, &cached], examples);
+    stage.pool.delete(LIST)?;
+    found
+}
+
+/// Measures at one pool, over the published list. `firsts` are functions that nobody has used: modules of one function, of
+/// eight, and those that an earlier life of the node has compiled.
+fn measure_at(
+    args: &FunctionArgs,
+    list: &List,
+    way: Waiting,
+    stage: &Stage,
+    file: &FarFile,
+    firsts: [&[Function]; 3],
+    examples: Option<&Examples>,
+) -> Result<Point, Failure> {
     let caller = file.caller(Default::default())?;
     let mut kinds: Vec<Kind> = [
         EMPTY_RESIDENT,
@@ -473,7 +529,7 @@ fn measure(
     let one = list.walked(0, 1);
     let step = words(&[0, 1, 0]);
     let each = args.calls.div_ceil(args.rounds) as usize;
-    let first_each = firsts.div_ceil(args.rounds as usize);
+    let first_each = firsts[0].len().div_ceil(args.rounds as usize);
     let mut page = vec![0; PAGE_BYTES];
     let pages = list.next.len() * NODE_BYTES / PAGE_BYTES;
     for round in 0..args.rounds as usize {
@@ -496,7 +552,7 @@ fn measure(
         }
         calls(&mut kinds[3], &walk, false)?;
         calls(&mut kinds[4], &walk, true)?;
-        for (kind, functions) in [(5, &ones), (6, &eights), (7, &cached)] {
+        for (kind, functions) in (5..).zip(firsts) {
             for function in functions.iter().skip(round * first_each).take(first_each) {
                 let called = timed(&mut kinds[kind], || Ok(caller.call(function, &step, shipped(false))?))?;
                 check(&called.output, &one, kinds[kind].name)?;
@@ -520,9 +576,9 @@ fn measure(
     kinds.retain(|kind| !kind.times.is_empty());
     let access_ns = accesses(args, list, &caller, &resident, &walk, examples)?;
     let scans = examples.map_or(Ok(Vec::new()), |examples| scans(args, list, &caller, examples))?;
-    let beside = beside::measure(&stage.connect()?, list, &file, args.rounds as usize)?;
-    let placed = places::measure(&stage.connect()?)?;
-    Ok(Point { transport, way, kinds, access_ns, scans, beside, placed })
+    let beside = beside::measure(&stage.connect()?, list, file, args.rounds as usize)?;
+    let placed = places::measure(&stage.connect()?, &args.work, args.rounds as usize)?;
+    Ok(Point { transport: stage.transport, way, kinds, access_ns, scans, beside, placed })
 }
 
 fn shipped(fresh: bool) -> CallOptions {

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 /// Row groups of the table, and the values of each.
 const GROUPS: u64 = 32;
 const GROUP_VALUES: u64 = 64 << 10;
-/// Turns that each way has for each amount of work.
-const TURNS: usize = 9;
-/// Steps of the generator that the function takes for each value.
-const WORK: [u64; 4] = [1, 8, 64, 512];
+/// Name of the table in the pool.
+const TABLE: &str = "bench-functions-values";
+/// Steps of the generator that the function takes for each value, if nothing else is said.
+pub(super) const WORK: [u64; 4] = [1, 8, 64, 512];
 /// Ways to place it; the first two and the third are what the last one chooses from.
 pub(super) const PLACES: [(&str, Place); 4] =
     [("ship", Place::Ship), ("fetch", Place::Fetch), ("split", Place::Split), ("auto", Place::Auto)];
@@ -79,8 +79,8 @@ fn table(pool: &Pool) -> Result<FarTable, Failure> {
     };
     let batches = (0..GROUPS).map(batch).collect::<Result<Vec<_>, _>>();
     let batches = batches.map_err(|error| Failure::Failed(error.to_string()))?;
-    pool.put_table("values", schema, batches)?;
-    Ok(pool.table("values")?)
+    pool.put_table(TABLE, schema, batches)?;
+    Ok(pool.table(TABLE)?)
 }
 
 fn called(caller: &Caller, mix: &Function, work: u64, place: Place) -> Result<(Duration, u64), Failure> {
@@ -92,11 +92,17 @@ fn called(caller: &Caller, mix: &Function, work: u64, place: Place) -> Result<(D
     Ok((took, sums.fold(0, |sum, part| sum.wrapping_add(u64::from_le_bytes(*part)))))
 }
 
-/// Each way for each amount of work, over a window that nobody has fetched yet.
-pub(super) fn measure(pool: &Pool) -> Result<Vec<Placed>, Failure> {
+/// Measures each way for each amount of work, over a window that nobody has fetched yet.
+pub(super) fn measure(pool: &Pool, works: &[u64], rounds: usize) -> Result<Vec<Placed>, Failure> {
     let table = table(pool)?;
+    let found = measure_over(&table, works, rounds);
+    pool.drop_table(TABLE)?;
+    found
+}
+
+fn measure_over(table: &FarTable, works: &[u64], rounds: usize) -> Result<Vec<Placed>, Failure> {
     let mut found = Vec::new();
-    for work in WORK {
+    for &work in works {
         let wanted = (0..GROUPS * GROUP_VALUES).fold(0u64, |sum, value| sum.wrapping_add(mixed(value, work)));
         // What is learnt is learnt of a function: each amount of work is one of its own.
         let text = format!("{MIX} (func (export \"work {work}\")))");
@@ -104,7 +110,8 @@ pub(super) fn measure(pool: &Pool) -> Result<Vec<Placed>, Failure> {
         let mix = Function::wasm(module, "mix")?;
         let mut times = vec![Vec::new(); PLACES.len()];
         let mut chosen = "ship";
-        for turn in 0..=TURNS {
+        // Behind the first an odd number of them, so that the median is one.
+        for turn in 0..2 * rounds {
             for ((name, place), times) in PLACES.iter().zip(&mut times) {
                 let caller = table.caller(&["value"], Default::default())?;
                 if *place == Place::Auto {
@@ -123,6 +130,5 @@ pub(super) fn measure(pool: &Pool) -> Result<Vec<Placed>, Failure> {
         let ms: Vec<f64> = times.into_iter().map(|times| median(times.into_iter())).collect();
         found.push(Placed { work, ms: [ms[0], ms[1], ms[2], ms[3]], chosen });
     }
-    pool.drop_table("values")?;
     Ok(found)
 }
