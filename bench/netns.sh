@@ -13,6 +13,8 @@
 #   MEASURE=joins bench/netns.sh FARPOOL [FLAGS OF bench/sql/joins.py]       joins that spill into the pool
 #   MEASURE=tpc bench/netns.sh FARPOOL ENGINE [FLAGS OF bench/engines/tpc.py]          TPC-H, TPC-DS in little memory
 #   MEASURE=remote-memory bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/remote-memory/run.py]
+#   MEASURE=farview bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/farview/run.py]       RCPU serves beside the node
+#   MEASURE=functions bench/netns.sh FARPOOL [FLAGS OF farpool bench functions]
 #
 # Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
@@ -54,8 +56,8 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 case $measure in
-io | scan | place | sql | joins | tpc | remote-memory) ;;
-*) fail "MEASURE: there are io, scan, place, sql, joins, tpc and remote-memory, not $measure" ;;
+io | scan | place | sql | joins | tpc | remote-memory | farview | functions) ;;
+*) fail "MEASURE: there are io, scan, place, sql, joins, tpc, remote-memory, farview and functions, not $measure" ;;
 esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
 [ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
@@ -117,6 +119,19 @@ for rate in $rates; do
 	if [ "$measure" = scan ]; then
 		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
 		ip netns exec "$client" "$farpool" bench scan --pool "$url" --plaintext --transports tcp "$@"
+		echo
+		continue
+	fi
+	if [ "$measure" = functions ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "$farpool" bench functions --pool "$url" --plaintext --transports tcp "$@"
+		echo
+		continue
+	fi
+	if [ "$measure" = farview ]; then
+		echo "== veth held to $rate by $how; node: ${NODE_FLAGS:-without limits}"
+		ip netns exec "$client" "${PYTHON:-python3}" "$(dirname "$0")/papers/farview/run.py" "$@" --pool "$url" --plaintext \
+			--transports tcp --rcpu-netns "$server" --rcpu-ip $server_ip
 		echo
 		continue
 	fi

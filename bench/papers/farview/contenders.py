@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import datafusion
@@ -126,17 +127,42 @@ def sealed_rows(rows: np.ndarray) -> np.ndarray:
     return np.frombuffer(cipher.update(np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data), np.uint8)
 
 
-class Far:
-    """Far tables of a broker and one node, which are processes, and a session over each transport."""
+@dataclass(frozen=True)
+class Place:
+    """Where far tables and RCPU are, and by which transports the pool is used."""
 
-    def __init__(self, memory_bytes: int, transports: tuple[str, ...]):
-        self._cluster = Cluster(program("farpool"), memory_bytes, node_count=1)
-        self._cluster.__enter__()
-        self.url = self._cluster.url
-        self.pools = {name: farpool.connect(self.url, transport=name) for name in transports}
+    transports: tuple[str, ...]
+    # Address of a pool that is there; a broker and a node of this machine are started if there is none.
+    url: str | None
+    is_plaintext: bool
+    # Network namespace that RCPU serves in, unless it is this one, and its address there.
+    rcpu_netns: str | None
+    rcpu_ip: str
+
+
+class Far:
+    """Far tables of a pool, and a session over each transport."""
+
+    def __init__(self, memory_bytes: int, place: Place):
+        self.place = place
+        self._cluster = None
+        self._names: list[str] = []
+        if place.url is None:
+            self._cluster = Cluster(program("farpool"), memory_bytes, node_count=1)
+            self._cluster.__enter__()
+        self.url = place.url or self._cluster.url
+        self.pools = {
+            name: farpool.connect(self.url, transport=name, plaintext=place.is_plaintext) for name in place.transports
+        }
+
+    @staticmethod
+    def name(table: str) -> str:
+        """Returns the name of a table in the pool, which may have others."""
+        return f"bench-farview-{table}"
 
     def put(self, name: str, table: pa.Table, layout: str = "columns", key: bytes | None = None) -> None:
-        next(iter(self.pools.values())).put_table(name, table, layout=layout, key=key)
+        next(iter(self.pools.values())).put_table(self.name(name), table, layout=layout, key=key)
+        self._names.append(self.name(name))
 
     def contenders(
         self,
@@ -150,26 +176,28 @@ class Far:
         found = {}
         for mode in ways:
             for transport, pool in self.pools.items():
-                scan = query.far(pool.scan(name, **options))
+                scan = query.far(pool.scan(self.name(name), **options))
                 found[f"{label} {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
         return found
 
     def close(self) -> None:
+        for name in self._names:
+            next(iter(self.pools.values())).drop_table(name)
         for pool in self.pools.values():
             pool.close()
-        left = self._cluster.stop()
+        left = self._cluster.stop() if self._cluster else []
         assert not left, left
 
 
 class RemoteCpu:
     """RCPU: a server with rows, and clients of it, each a process."""
 
-    def __init__(self, rows: np.ndarray):
+    def __init__(self, rows: np.ndarray, place: Place):
         self._folder = tempfile.TemporaryDirectory(prefix="farview-rcpu-", dir="/dev/shm")
         self._bytes = rows.nbytes
         file = Path(self._folder.name) / "rows"
         rows.tofile(file)
-        self._server = self._start("serve", str(file))
+        self._server = self._start("serve", str(file), place.rcpu_ip, netns=place.rcpu_netns)
         self.address = read_line(self._server, READY_SECONDS).split()[1]
         file.unlink()  # the server has read it
         self.client = self.another_client()
@@ -186,8 +214,9 @@ class RemoteCpu:
         self._folder.cleanup()
 
     @staticmethod
-    def _start(*arguments: str) -> subprocess.Popen[bytes]:
-        command = [program("farpool-farview-rcpu"), *arguments]
+    def _start(*arguments: str, netns: str | None = None) -> subprocess.Popen[bytes]:
+        inside = ["nsenter", f"--net=/run/netns/{netns}"] if netns else []
+        command = [*inside, program("farpool-farview-rcpu"), *arguments]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 

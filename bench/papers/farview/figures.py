@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import tables
-from contenders import Engines, Far, RemoteCpu, SealedEngine, sealed_rows
+from contenders import Engines, Far, Place, RemoteCpu, SealedEngine, sealed_rows
 from environment import program
 from measuring import Figure, Panel, Quiet, best_engine, in_turns, size_text
 from queries import Distinct, Group, Opened, Project, Query, Regex, Select, canonical, check
@@ -31,7 +31,7 @@ RATIOS = tuple((SHIPPED, name) for name in ("LCPU DuckDB", "LCPU best", "RCPU", 
 class Settings:
     size: int
     rounds: int
-    transports: tuple[str, ...]
+    place: Place
     quiet: Quiet
     progress: Callable[[str], None]
 
@@ -58,13 +58,13 @@ class Queried:
         self._whole = tables.table(max(sizes) // tables.ROW_BYTES)
         self._has_rows = has_rows
         # Each table takes whole regions, however small it is.
-        self._far = Far((2 * sum(sizes) + NODE_SPARE_BYTES) * (2 if has_rows else 1), settings.transports)
+        self._far = Far((2 * sum(sizes) + NODE_SPARE_BYTES) * (2 if has_rows else 1), settings.place)
         for size in sizes:
             table = self._whole.slice(0, size // tables.ROW_BYTES).combine_chunks()
             self._far.put(f"t{size}", table)
             if has_rows:
                 self._far.put(f"rows{size}", table, "rows")
-        self._rcpu = RemoteCpu(tables.rows_of(self._whole))
+        self._rcpu = RemoteCpu(tables.rows_of(self._whole), settings.place)
 
     def measure(self, size: int, queries: list[tuple[Panel, float, Query]]) -> None:
         """Each query over the table of one size; its times go to its panel at its place."""
@@ -107,13 +107,13 @@ def fig6(settings: Settings) -> Figure:
     figure.panels += [many, one]
     total = 64 * MIB
     content = np.random.default_rng(1).integers(0, 256, total, np.uint8)
-    far = Far(2 * total + NODE_SPARE_BYTES, settings.transports)
+    far = Far(2 * total + NODE_SPARE_BYTES, settings.place)
     files = {}
     for name, pool in far.pools.items():
         files[f"FV, {name}"] = file = pool.create(f"scratch/{name}")
         for at in range(0, total, MIB):
             file.write_at(at, content[at : at + MIB])
-    rcpu = RemoteCpu(content)
+    rcpu = RemoteCpu(content, settings.place)
     buffers = [np.zeros(4 * MIB, np.uint8) for _ in range(depth)]
     for size in steps(64, 4 * MIB):
         settings.progress(f"reads of {size_text(size)}")
@@ -219,7 +219,7 @@ def fig7(settings: Settings) -> Figure:
         settings.progress(f"columns of rows of {width} bytes")
         rows = size // width
         table = tables.wide(width, rows)
-        far = Far(3 * size + NODE_SPARE_BYTES, settings.transports)
+        far = Far(3 * size + NODE_SPARE_BYTES, settings.place)
         far.put("wide", table)
         far.put("rows", table, "rows")
         engines = Engines(table, ("DuckDB",))
@@ -331,9 +331,9 @@ def fig10(settings: Settings) -> Figure:
             settings.progress(f"{pattern}, texts of {width} bytes")
             matrix = tables.texts(width, rows, pattern)
             table = tables.text_table(matrix)
-            far = Far(3 * size + NODE_SPARE_BYTES, settings.transports)
+            far = Far(3 * size + NODE_SPARE_BYTES, settings.place)
             far.put("texts", table)
-            engines, rcpu = Engines(table), RemoteCpu(matrix)
+            engines, rcpu = Engines(table), RemoteCpu(matrix, settings.place)
             contenders = far.contenders("texts", query) | engines.contenders(query)
             measure(panel, width, query, contenders, rcpu, rows, settings)
             rcpu.close()
@@ -359,8 +359,8 @@ def fig11(settings: Settings) -> Figure:
                      for at, (_, title) in enumerate(queries)]  # fmt: skip
     sizes = sizes_of(settings)
     whole = tables.table(max(sizes) // tables.ROW_BYTES)
-    far = Far(4 * sum(sizes) + 2 * NODE_SPARE_BYTES, settings.transports)
-    rcpu = RemoteCpu(sealed_rows(tables.rows_of(whole)))
+    far = Far(4 * sum(sizes) + 2 * NODE_SPARE_BYTES, settings.place)
+    rcpu = RemoteCpu(sealed_rows(tables.rows_of(whole)), settings.place)
     for size in sizes:
         rows = size // tables.ROW_BYTES
         table = whole.slice(0, rows).combine_chunks()
@@ -405,15 +405,15 @@ def fig12(settings: Settings) -> Figure:
     query = Distinct("k1000")
     sizes = steps(min(MIB, settings.size), settings.size)
     table = tables.table(max(sizes) // tables.ROW_BYTES)
-    far = Far(2 * sum(sizes) + NODE_SPARE_BYTES, settings.transports)
+    far = Far(2 * sum(sizes) + NODE_SPARE_BYTES, settings.place)
     for size in sizes:
         far.put(f"t{size}", table.slice(0, size // tables.ROW_BYTES).combine_chunks())
-    rcpu = RemoteCpu(tables.rows_of(table))
+    rcpu = RemoteCpu(tables.rows_of(table), settings.place)
     for size in sizes:
         settings.progress(f"six clients, {size_text(size)}")
         rows = size // tables.ROW_BYTES
         expected = canonical(query, table.slice(0, rows).group_by(query.key, use_threads=False).aggregate([]))
-        with Together(clients, far.url, settings.transports, rcpu, f"t{size}", rows, query.key) as together:
+        with Together(clients, far, rcpu, f"t{size}", rows, query.key) as together:
             together.check(query, expected)
             times, ratios = together.measure(settings.rounds, settings.quiet)
         whole.add(size, times)

@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import environment
 
 NAMES = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
@@ -43,6 +45,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="in which all take turns; medians are shown [default: 5]")
     parser.add_argument("--transports", default="shm,tcp", help="of farpool [default: shm,tcp]")
     parser.add_argument("--quick", action="store_true", help="1MiB and one round, unless others are given")
+    parser.add_argument("--pool", metavar="farpool://HOST:PORT", help="a pool that is there [default: one is started]")
+    parser.add_argument("--plaintext", action="store_true", help="of connections to --pool")
+    parser.add_argument(
+        "--rcpu-netns", metavar="NAME", help="network namespace in which RCPU serves [default: this one]"
+    )
+    parser.add_argument("--rcpu-ip", default="127.0.0.1", help="its address there [default: 127.0.0.1]")
     parser.add_argument(
         "--patience", type=float, default=0, metavar="SECONDS",
         help="wait so long in all for a quiet machine: rounds begin when its CPUs are idle [default: 0]",
@@ -86,7 +94,11 @@ def versions() -> str:
 
 def main() -> None:
     args = arguments()
-    environment.prepare(build=not args.no_build)
+    if not args.no_build:
+        environment.build("farpool-cli", "farpool-farview-rcpu")
+        sys.argv.append("--no-build")
+    environment.enter()
+    from contenders import Place
     from drawing import draw
     from figures import FIGURES, Settings
     from measuring import Quiet
@@ -95,12 +107,13 @@ def main() -> None:
     head = {"machine": machine(), "versions": versions(), "size": args.size, "rounds": args.rounds}
     head["load_before"] = os.getloadavg()[0]
     quiet = Quiet(args.patience)
+    place = Place(args.transports, args.pool, args.plaintext, args.rcpu_netns, args.rcpu_ip)
     for name in args.figures:
 
         def progress(text: str, name: str = name) -> None:
             print(f"[{time.monotonic() - begun:6.1f} s] {name}: {text}", file=sys.stderr, flush=True)
 
-        found.append(FIGURES[name](Settings(args.size, args.rounds, args.transports, quiet, progress)))
+        found.append(FIGURES[name](Settings(args.size, args.rounds, place, quiet, progress)))
         if args.plots:
             Path(args.plots).mkdir(parents=True, exist_ok=True)
             (Path(args.plots) / f"farview-{name}.svg").write_text(draw(found[-1]))

@@ -18,8 +18,9 @@ QUERIES_BEFORE = 2
 class Together:
     """Clients that are ready; a context manager that ends them."""
 
-    def __init__(self, count: int, url: str, transports: tuple[str, ...], rcpu, name: str, rows: int, key: str):
-        wanted = {"url": url, "transports": transports, "rcpu": rcpu.address, "name": name, "rows": rows, "key": key}
+    def __init__(self, count: int, far, rcpu, name: str, rows: int, key: str):
+        wanted = {"url": far.url, "transports": far.place.transports, "plaintext": far.place.is_plaintext}
+        wanted |= {"rcpu": rcpu.address, "name": far.name(name), "rows": rows, "key": key}
         command = [sys.executable, str(Path(__file__)), json.dumps(wanted)]
         self._clients = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
@@ -81,6 +82,7 @@ class Together:
 
 
 def main() -> None:
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
     import numpy as np
     from contenders import Engines, RemoteClient, timed
     from queries import Distinct, canonical
@@ -93,7 +95,8 @@ def main() -> None:
     with ExitStack() as stack:
         contenders = {}
         for transport in wanted["transports"]:
-            pool = stack.enter_context(farpool.connect(wanted["url"], transport=transport))
+            pool = farpool.connect(wanted["url"], transport=transport, plaintext=wanted["plaintext"])
+            stack.enter_context(pool)
             scan = query.far(pool.scan(wanted["name"]))
             for mode in ("ship", "fetch"):
                 contenders[f"FV {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))

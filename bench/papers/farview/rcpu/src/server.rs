@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// Serves the rows of a file until the standard input ends.
-pub(crate) fn run(file: &Path) -> io::Result<()> {
+/// Serves the rows of a file at an address of this machine until the standard input ends.
+pub(crate) fn run(file: &Path, ip: Ipv4Addr) -> io::Result<()> {
     let table: Arc<[u8]> = std::fs::read(file)?.into();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listener = TcpListener::bind((ip, 0))?;
     println!("ready {}", listener.local_addr()?);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
