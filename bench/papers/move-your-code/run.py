@@ -5,23 +5,37 @@
     bench/papers/move-your-code/run.py table2 --calls 20000 --json FILE --plots DIR
     bench/papers/move-your-code/run.py --quick             # does it run: under a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file. Needs Python from 3.11 on, Rust and cc.
+What is measured, on what, and what we found: README.md beside this file. Needs Python from 3.11 on, Rust and cc; table
+3 runs DuckDB in the project's environment (`make wheel`), which is made if it is not there.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import environment
+from environment import CACHE, ROOT, TARGET
+
 TABLES = ("table1", "table2", "table3")
 # Table 1: what a core does at once, and the nanoseconds that the paper names.
 WIDTH, CLOCKS = 6, (2.0, 3.4, 4.0)
-PAPER_NS = {"DDR5": 100, "cross socket": 200, "CXL": 300, "intra rack CXL": 400, "context switch": 1_000}
+PAPER_NS = {
+    "L1/L2": 10,
+    "L3": 30,
+    "DDR5": 100,
+    "cross socket": 200,
+    "CXL": 300,
+    "Optane": 350,
+    "intra rack CXL": 400,
+    "context switch": 1_000,
+    "inter rack CXL": 10_000,
+}
 # Table 2: microseconds, and accesses from which on it pays.
 PAPER_TABLE_2 = {
     "thread migration": (62, 419),
@@ -41,11 +55,18 @@ PAPER_TABLE_3 = {
 }
 
 
+def size_bytes(text: str) -> int:
+    number, unit = text[:-3], text[-3:]
+    if unit not in ("MiB", "GiB") or not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of MiB or GiB is permitted")
+    return int(number) << {"MiB": 20, "GiB": 30}[unit]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--calls", type=int, default=5_000, help="of each kind, for table 2 [default: 5000]")
-    parser.add_argument("--size", default="256MiB", help="of the table, for table 3 [default: 256MiB]")
+    parser.add_argument("--size", type=size_bytes, default="256MiB", help="of the table, for table 3 [default: 256MiB]")
     parser.add_argument("--rounds", type=int, default=5, help="in which all take turns; medians are shown")
     parser.add_argument("--quick", action="store_true", help="few calls, a small table and one round")
     parser.add_argument("--no-build", action="store_true", help="take the programs that are there")
@@ -58,7 +79,7 @@ def arguments() -> argparse.Namespace:
     if not 100 <= args.calls <= 1_000_000 or not 1 <= args.rounds <= 100:
         parser.error(f"--calls {args.calls} --rounds {args.rounds}: 100 to 1000000, and 1 to 100, are permitted")
     if args.quick:
-        args.calls, args.size, args.rounds = 200, "32MiB", 1
+        args.calls, args.size, args.rounds = 100, 64 << 20, 1
     args.tables = args.tables or list(TABLES)
     return args
 
@@ -72,15 +93,10 @@ def call(*command: object) -> str:
 
 
 def build() -> None:
-    print("building the farpool command, the sandbox and the examples of functions ...", file=sys.stderr)
-    packages = ["--package", "farpool-cli", "--package", "farpool-sandbox"]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET), "CACHE": str(CACHE)}
-    for command in (
-        ["cargo", "build", "--quiet", "--release", "--locked", *packages],
-        ["examples/functions/build.sh"],
-        ["examples/functions/build.sh", "--native"],
-    ):
-        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    environment.build("farpool-cli", "farpool-sandbox")
+    places = os.environ | {"CARGO_TARGET_DIR": str(TARGET), "CACHE": str(CACHE)}
+    for command in (["examples/functions/build.sh"], ["examples/functions/build.sh", "--native"]):
+        subprocess.run(command, check=True, cwd=ROOT, env=places)
 
 
 def table(header: list[str], rows: list[list]) -> list[str]:
@@ -97,7 +113,7 @@ def functions(args: argparse.Namespace) -> dict:
     farpool = TARGET / "release" / "farpool"
     command = [farpool, "bench", "functions", "--calls", args.calls, "--rounds", args.rounds, "--json"]
     if args.quick:
-        command += ["--size", "8MiB", "--steps", 10_000]
+        command += ["--size", "8MiB", "--steps", 10_000, "--work", "1,64", "--waiting", "adaptive"]
     return json.loads(call(*command, "--examples", CACHE / "functions"))
 
 
@@ -107,11 +123,10 @@ def first_table(found: dict) -> list[str]:
         [name, f"{ns:,} ns, paper", *(f"{ns * WIDTH * clock:,.0f}" for clock in CLOCKS)]
         for name, ns in PAPER_NS.items()
     ]
-    seen = {}
+    seen = {f"{level['level']} of this machine": level["ns"] for level in found["memory"]}
     for point in found["points"]:
         way = f"{point['transport']}, {point['waiting']}"
         kinds = {kind["kind"]: kind["median_us"] * 1e3 for kind in point["kinds"]}
-        seen["an access of this machine's memory"] = point["access_ns"].get("native", 0.0)
         seen[f"empty round trip, {way}"] = kinds["empty round trip"]
         seen[f"page of 8 KiB, {way}"] = kinds["page of 8 KiB read"]
     rows += [[name, f"{ns:,.0f} ns", *(f"{ns * WIDTH * clock:,.0f}" for clock in CLOCKS)] for name, ns in seen.items()]
@@ -150,12 +165,47 @@ def second_table(found: dict) -> list[str]:
 
 def groups(args: argparse.Namespace) -> list:
     print("groupings ...", file=sys.stderr, flush=True)
-    command = [TARGET / "release" / "farpool", "bench", "place", "--cells", "paper", "--size", args.size]
+    command = [TARGET / "release" / "farpool", "bench", "place", "--cells", "paper", "--size", f"{args.size}B"]
     command += ["--rounds", args.rounds, "--json"]
     if args.plots:
         Path(args.plots).mkdir(parents=True, exist_ok=True)
         command += ["--plot", Path(args.plots) / "move-your-code.svg"]
     return json.loads(call(*command))["runs"]
+
+
+def groups_in_duckdb(args: argparse.Namespace) -> list:
+    print("groupings in DuckDB ...", file=sys.stderr, flush=True)
+    groupings = [[int(number) for number in re.findall("[0-9]+", name)] for name in PAPER_TABLE_3]
+    told = {"groupings": groupings, "size": args.size, "rounds": args.rounds}
+    told |= {"farpool": str(TARGET / "release" / "farpool")}
+    script = Path(__file__).with_name("groupings.py")
+    return json.loads(call(environment.python(), script, json.dumps(told)))
+
+
+def third_table_in_duckdb(cells: list) -> list[str]:
+    """A line for each grouping and transport; a local table and a statement that was shipped are the same over both."""
+    seconds = {(one["kept"], one["groups"], one["way"], one["transport"]): one["seconds"] for one in cells}
+    rows = []
+    for name, (remote, local, shipped) in PAPER_TABLE_3.items():
+        kept, groups = map(int, re.findall("[0-9]+", name))
+        at_home, sent = seconds[kept, groups, "local", ""], seconds[kept, groups, "ship", "tcp"]
+        for transport in ("shm", "tcp"):
+            fetched, pushed = (seconds[kept, groups, way, transport] for way in ("relation", "pushdown"))
+            times = [f"{one * 1e3:.1f}" for one in (fetched, at_home, sent, pushed)]
+            ratios = [fetched / at_home, fetched / sent, fetched / pushed, remote / local, remote / shipped]
+            rows.append([name.removeprefix("paper-"), transport, *times, *ratios])
+    header = [
+        "kept-groups",
+        "over",
+        "relation ms",
+        "local table",
+        "ship",
+        "sql_pushdown",
+        "relation/local",
+        "relation/ship",
+    ]
+    header += ["relation/pushdown", "paper: remote/local", "paper: remote/ship"]
+    return ["## Table 3 in DuckDB, one thread each: groupings of a selection", "", *table(header, rows)]
 
 
 def third_table(runs: list) -> list[str]:
@@ -196,6 +246,8 @@ def main() -> None:
     if "table3" in args.tables:
         found["groups"] = groups(args)
         lines += third_table(found["groups"])
+        found["duckdb"] = groups_in_duckdb(args)
+        lines += third_table_in_duckdb(found["duckdb"])
     print("\n".join(lines))
     print(
         "Both sides on one machine: loopback is not a network. The paper's times are of two sockets and message queues."
