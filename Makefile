@@ -54,8 +54,8 @@ sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a wh
 sqlite: $(LIBCLANG)/clang/native/libclang.so ## Build libfarpool_sqlite.so, the extension that SQLite loads
 	cargo build $(CARGO_FLAGS) --package farpool-sqlite
 
-rivals: ## Build what farpool bench io drives to compare with
-	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio
+rivals: ## Build what Farpool is compared with
+	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio --package farpool-farview-rcpu
 
 $(READY):
 	$(PYTHON) -m venv --clear $(VENV)
@@ -205,7 +205,7 @@ reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/suite/make.py --check
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
-test-papers: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Figures of bench/papers in their quick form; needs root
+test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
 test-stores: everything wheel # SQL over a bucket, behind a cache.

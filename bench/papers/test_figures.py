@@ -7,6 +7,7 @@ Run by `make test-papers`, as root: memory cgroups, mounts and network namespace
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -23,10 +24,12 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BENCH = HERE.parent
+TARGET = Path(os.environ["CARGO_TARGET_DIR"]) / "release"
 # Until a figure must have ended: alone on two CPUs the longest takes a twentieth of it, in an emulated guest more.
 FIGURE_SECONDS = int(os.environ.get("FARPOOL_FIGURE_SECONDS", "600"))
 # Of databases, where the machine is slow.
 DATABASE_SIZE = os.environ.get("FARPOOL_DATABASE_SIZE")
+FARVIEW = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 BACKENDS = ("virtual", "emulated")
 ON_SQLITE = ("far", "local", "many")
 ON_POSTGRES = ("rangescan", "hashsort", "tpcc")
@@ -61,6 +64,25 @@ def check_plot(path: Path) -> None:
     assert len(list(root.iter())) > 20, f"{path.name} is empty"
 
 
+def rates_of(points: list[dict]) -> list[float]:
+    return [point["median"] for point in points]
+
+
+@pytest.mark.parametrize("figure", FARVIEW)
+def test_figure_of_farview_has_all_who_take_part(figure: str, tmp_path: Path) -> None:
+    flags = ["--quick", "--no-build", "--json", tmp_path / "json", "--plots", tmp_path]
+    run(sys.executable, HERE / "farview" / "run.py", figure, *flags)
+    (found,) = figures_of(tmp_path / "json")["figures"]
+    assert found["name"] == figure and found["panels"]
+    for panel in found["panels"]:
+        assert panel["series"], panel["title"]
+        for name, points in panel["series"].items():
+            assert points and all(math.isfinite(rate) and rate > 0 for rate in rates_of(points)), (panel["title"], name)
+        if figure in ("fig8", "fig9", "fig10", "fig11", "fig12"):
+            assert {"FV ship, shm", "FV ship, tcp", "FV fetch, shm", "RCPU"} <= panel["series"].keys()
+    check_plot(tmp_path / f"farview-{figure}.svg")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_figures_of_hash_joins_have_every_strategy(backend: str, tmp_path: Path) -> None:
     flags = ["--quick", "--no-build", "--json", tmp_path / "json", "--plots", tmp_path]
@@ -70,6 +92,24 @@ def test_figures_of_hash_joins_have_every_strategy(backend: str, tmp_path: Path)
     strategies = {(bar["join"], bar["strategy"]) for bar in found["figure_4"]}
     assert len(strategies) >= 10 and all(bar["gain"] > 0 for bar in found["figure_4"])
     check_plot(tmp_path / f"hash-joins-cxl-{backend}.svg")
+
+
+def test_tables_of_move_your_code_have_every_call_memory_and_grouping(tmp_path: Path) -> None:
+    flags = ["--quick", "--no-build", "--json", tmp_path / "json", "--plots", tmp_path]
+    told = run(sys.executable, HERE / "move-your-code" / "run.py", *flags)
+    found = figures_of(tmp_path / "json")
+    memory = [level["level"] for level in found["functions"]["memory"]]
+    assert memory[-1] == "DRAM" and all(f"{level} of this machine" in told for level in memory)
+    assert {point["transport"] for point in found["functions"]["points"]} == {"tcp", "shm"}
+    for point in found["functions"]["points"]:
+        kinds = {kind["kind"] for kind in point["kinds"]}
+        assert {"resident", "native", "wasm, warm", "wasm, first use, compiled before"} <= kinds
+    assert [len(link["cells"]) for link in found["groups"]] == [7, 7]
+    ways = {(cell["way"], cell["transport"]) for cell in found["duckdb"]}
+    reached = {(way, transport) for way in ("relation", "pushdown") for transport in ("shm", "tcp")}
+    assert ways == {("local", ""), ("ship", "tcp"), *reached}
+    assert len(found["duckdb"]) == 7 * len(ways)
+    check_plot(tmp_path / "move-your-code.svg")
 
 
 def remote_memory(figure: str, tmp_path: Path, *flags: str, **variables: str) -> list[dict]:
@@ -129,6 +169,24 @@ def test_figure_of_remote_memory_on_postgres_has_all_ways(
     assert {one["key"][way] for one in found} == set(WAYS)
 
 
+def test_figure_of_farview_behind_a_shaped_link_has_all_who_take_part(tmp_path: Path) -> None:
+    flags = ["fig8", "--quick", "--no-build", "--json", str(tmp_path / "json")]
+    python = {"PYTHON": sys.executable, "RATES": "10gbit", "MEASURE": "farview"}
+    run(BENCH / "netns.sh", TARGET / "farpool", *flags, **python)
+    (found,) = figures_of(tmp_path / "json")["figures"]
+    assert all({"FV ship, tcp", "FV fetch, tcp", "RCPU"} <= panel["series"].keys() for panel in found["panels"])
+
+
+def test_calls_of_functions_behind_a_shaped_link_are_measured() -> None:
+    flags = ["--calls", "100", "--rounds", "1", "--size", "8MiB", "--steps", "10000", "--work", "1"]
+    told = run(
+        BENCH / "netns.sh", TARGET / "farpool", *flags, "--waiting", "adaptive", "--json",
+        RATES="10gbit", MEASURE="functions",
+    )  # fmt: skip
+    (point,) = json.loads(next(line for line in told.splitlines() if line.startswith("{")))["points"]
+    assert {"resident", "wasm, warm", "page of 8 KiB read"} <= {kind["kind"] for kind in point["kinds"]}
+
+
 def test_rangescan_ends_where_a_row_is_wrong(tmp_path: Path) -> None:
     database = tmp_path / "customer.db"
     with sqlite3.connect(database) as con:
@@ -141,3 +199,24 @@ def test_rangescan_ends_where_a_row_is_wrong(tmp_path: Path) -> None:
         [str(word) for word in worker], input="go\n", capture_output=True, text=True, timeout=FIGURE_SECONDS
     )
     assert done.returncode != 0 and "WRONG ROWS" in done.stderr
+
+
+def test_answer_of_farview_that_differs_in_one_value_is_refused() -> None:
+    script = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import pyarrow as pa
+from queries import Select, canonical, check
+from tables import table
+query, rows = Select(50), table(1000)
+right = query.pyarrow(rows)
+expected = canonical(query, right)
+check("the same", query, right, expected)
+column = right.column("v").to_pylist()
+wrong = right.set_column(right.schema.get_field_index("v"), "v", pa.array([column[0] + 1, *column[1:]]))
+try:
+    check("another", query, wrong, expected)
+except AssertionError:
+    print("refused")
+"""
+    assert run(sys.executable, "-c", script, HERE / "farview", HERE, POLARS_MAX_THREADS="1") == "refused\n"
