@@ -8,12 +8,13 @@ shift
 lint() { # Runs Clippy with the same arguments, but for what it writes, which nobody needs.
   out=$(mktemp -d)
   trap 'rm -rf "$out"' EXIT
-  skip=
+  previous=
   for argument; do
     shift
-    case $skip$argument in
-      skip*) skip= && continue ;;
-      --out-dir) skip=skip && continue ;;
+    [ "$previous" != --out-dir ] || { previous= && continue; }
+    previous=$argument
+    case $argument in
+      --out-dir) continue ;;
       --out-dir=* | --emit=*) continue ;;
       # Cargo must not take what Clippy writes for the crate.
       --json=*) argument=$(echo "$argument" | sed 's/artifacts,\|,artifacts//') ;;

@@ -315,7 +315,7 @@ fn damaged_file_is_rebuilt_with_the_names_that_are_whole_and_kept_under_another_
     assert_eq!(found.key, subject.holds.key, "sessions can go on");
     assert!(found.term >= subject.holds.term && found.next_file >= subject.holds.next_file);
     assert_eq!(std::fs::read(&rebuilt.aside).expect("kept"), bytes);
-    assert_eq!(aside(folder.path()), [rebuilt.aside.clone()]);
+    assert_eq!(aside(folder.path()), std::slice::from_ref(&rebuilt.aside));
     drop(rebuilt);
     RedbStore::open(&path).expect("whole again");
 }

@@ -512,12 +512,16 @@ impl Process {
         let mut state = locked(&self.state);
         let signal = self.wait(&mut state);
         state.is_gone = true;
-        let killed_for = state.killed_for;
+        let (killed_for, is_ending) = (state.killed_for, state.is_ending);
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
             let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
             let Doing::Running { request_id, opcode, until_ns, .. } = self.status.doing(slot) else {
                 continue;
             };
+            if is_ending && killed_for.is_none() {
+                // It was called at the last moment. The caller calls again when its connection ends.
+                continue;
+            }
             let (outcome, detail) = match killed_for {
                 Some((of, _)) if of == slot && until_ns == REVOKED_NS => (Outcome::Revoked, 0),
                 Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),

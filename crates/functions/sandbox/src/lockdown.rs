@@ -67,7 +67,7 @@ pub fn lock_down(
 }
 
 /// Restricts files to those of these folders. Returns whether the kernel does so.
-fn restrict_files<'f>(folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool, Box<dyn Error>> {
+fn restrict_files<'f>(mut folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool, Box<dyn Error>> {
     let abi = ABI::V6;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -76,9 +76,8 @@ fn restrict_files<'f>(folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool
         .scope(Scope::from_all(abi))?
         .create()?;
     let rights = AccessFs::from_all(ABI::V1) & !AccessFs::Execute;
-    let ruleset = folders
-        .into_iter()
-        .try_fold(ruleset, |ruleset, folder| ruleset.add_rule(PathBeneath::new(folder, rights)))?;
+    let ruleset =
+        folders.try_fold(ruleset, |ruleset, folder| ruleset.add_rule(PathBeneath::new(folder, rights)))?;
     let status = ruleset.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }

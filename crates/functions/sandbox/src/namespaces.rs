@@ -8,6 +8,7 @@
 
 use farpool_functions::confinement::{Confinement, INSIDE_ID, Rights, hear, own_id, tell};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Gid, Uid};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, geteuid, kill_process, pidfd_open, pivot_root,
     set_dumpable_behavior, waitpid,
@@ -16,7 +17,6 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, UnshareFlags, set_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid, unshare_unsafe,
 };
-use rustix::{fs::Gid, fs::Uid};
 use std::ffi::CStr;
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -160,7 +160,8 @@ impl Victim {
         fs::set_permissions(path("socket"), Permissions::from_mode(0o777)).unwrap();
         sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
         let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        (tcp.set_nonblocking(true).unwrap(), udp.set_nonblocking(true).unwrap());
+        tcp.set_nonblocking(true).unwrap();
+        udp.set_nonblocking(true).unwrap();
         let ports = [tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port()];
         let mut target = Vec::new();
         for number in [pid as u32, shared_memory as u32, ports[0].into(), ports[1].into()] {
@@ -186,7 +187,7 @@ impl Victim {
         }
         let file = self.folder.path().join("file");
         let mode = fs::metadata(&file).ok().map(|data| (data.permissions().mode(), data.modified().unwrap()));
-        let list = |path: &Path| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).count();
+        let list = |path: &Path| fs::read_dir(path).unwrap().count();
         let names = [list(self.folder.path()), list(&self.folder.path().join("folder"))];
         let reached = (
             self.tcp.accept().is_ok(),
