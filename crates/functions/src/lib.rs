@@ -12,12 +12,14 @@
 pub mod abi;
 pub mod confinement;
 pub mod names;
+mod options;
 pub mod resident;
 pub mod sandboxes;
 pub mod setup;
 mod standard;
 pub mod status;
 
+pub use options::SandboxOptions;
 pub use resident::{Resident, ResidentCall, Stopped};
-pub use sandboxes::{Owner, Running, SandboxOptions, Sandboxes};
+pub use sandboxes::{Owner, Running, Sandboxes};
 pub use standard::standard;
