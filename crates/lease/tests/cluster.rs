@@ -517,7 +517,9 @@ impl World<'_> {
                     epoch == extent.epoch && is_sealed
                 });
                 assert!(is_kept, "I5: {name} lost {extent:?}; it is {owner:?}");
-                let content = node.arbiter.read(extent.region, extent.epoch, extent.handle);
+                let mut freed = extent.clone();
+                freed.bind(name);
+                let content = node.arbiter.read(extent.region, extent.epoch, freed.handle);
                 let writer = writers[&place_of(extent)];
                 assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {extent:?}");
             }

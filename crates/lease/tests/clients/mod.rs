@@ -9,6 +9,15 @@ pub(super) struct Sealed {
     extent: NamedExtent,
 }
 
+impl Sealed {
+    /// Returns its extent as the catalog has it under a name.
+    fn bound_to(&self, name: &Name) -> NamedExtent {
+        let mut extent = self.extent.clone();
+        extent.bind(name);
+        extent
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Client {
     session: Option<SessionProof>,
@@ -103,7 +112,7 @@ impl World<'_> {
                 client.opened = Some((by.name, opened));
             }
             (Request::Publish(publish), _, Ok(_)) => {
-                client.sealed.retain(|sealed| !publish.extents.contains(&sealed.extent));
+                client.sealed.retain(|sealed| !publish.extents.contains(&sealed.bound_to(&publish.name)));
             }
             _ => {}
         }
@@ -190,7 +199,7 @@ impl World<'_> {
                 if sealed.is_empty() {
                     return;
                 }
-                let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.extent.clone()).collect();
+                let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.bound_to(&name)).collect();
                 let (class, replace) = (FileClass::Pinned, self.random.percent(60));
                 let extents = List::new(extents).expect("two");
                 let publish = Publish { session, secret, name, class, replace, moved: FileId(0), extents };
@@ -237,7 +246,7 @@ impl World<'_> {
         let mut extents = opened.extents.into_vec();
         for sealed in fresh {
             let at = self.random.below(extents.len() as u64) as usize;
-            extents[at] = sealed.extent;
+            extents[at] = sealed.bound_to(&name);
         }
         let extents = List::new(extents).expect("as many as before");
         let (class, replace) = (opened.class, false);
