@@ -27,10 +27,6 @@ FIO := /usr/bin/fio
 OPERATIONS ?= 1000000
 # PostgreSQL's own tests, from Debian's source package.
 POSTGRES_SUITE := $(CACHE)/postgres-suite
-# With which the bindings to SQLite's header are made: `farpool-sqlite` alone needs it.
-LIBCLANG := $(CACHE)/libclang-18.1.1
-export LIBCLANG_PATH ?= $(LIBCLANG)/clang/native
-export BINDGEN_EXTRA_CLANG_ARGS ?= -I$(shell cc -print-file-name=include)
 # Built for wasm32 by a compiler of their own, so no members of the workspace.
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
@@ -51,7 +47,7 @@ sandbox: build ## Build farpool-sandbox, in which nodes run the functions that c
 sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a whole SQL engine along
 	cargo build $(CARGO_FLAGS) --package farpool-sql
 
-sqlite: $(LIBCLANG)/clang/native/libclang.so ## Build libfarpool_sqlite.so, the extension that SQLite loads
+sqlite: ## Build libfarpool_sqlite.so, the extension that SQLite loads
 	cargo build $(CARGO_FLAGS) --package farpool-sqlite
 
 rivals: ## Build what Farpool is compared with
@@ -69,10 +65,6 @@ wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Pytho
 	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS=--locked FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
-
-$(LIBCLANG)/clang/native/libclang.so:
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --target $(LIBCLANG) libclang==18.1.1
-	touch $@
 
 # Debian's; no cluster of its own is made or started.
 $(POSTGRES):
@@ -137,10 +129,10 @@ test-busy: everything wheel reference modules functions $(ETCD) $(POSTGRES) ## A
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest \
 	  $(foreach suite,integrations/tests/test_stores.py examples/functions/native_test.py python/tests,"$(PYTEST) $(suite)")
 
-everything: $(LIBCLANG)/clang/native/libclang.so # All programs and tests, with the features that they have together.
+everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
 
-lint: rules $(LIBCLANG)/clang/native/libclang.so ## Formatting, lints, dependency and licence rules
+lint: rules ## Formatting, lints, dependency and licence rules
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 
 rules: $(READY) # The lints but for those of crates in the workspace.

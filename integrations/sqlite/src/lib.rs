@@ -13,15 +13,15 @@
 //!
 //! Never in this crate: a lock, or a rule about journals. They are SQLite's.
 
+mod abi;
 mod beneath;
 mod buffered;
 mod settings;
+mod shim;
 mod vfs;
 
-use beneath::Beneath;
+use beneath::{Api, Beneath};
 use settings::Settings;
-use sqlite_plugin::vfs::{RegisterOpts, SqliteApi, register_dynamic};
-use sqlite_plugin::{sqlite3_api_routines, vars};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
@@ -39,49 +39,38 @@ static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_extension_init(
     _database: *mut c_void,
-    message: *mut *const c_char,
-    api: *mut sqlite3_api_routines,
+    message: *mut *mut c_char,
+    api: *const c_void,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let begun = catch_unwind(|| unsafe { begin(api) });
+    let api = unsafe { Api::new(api.cast()) };
+    let Some(api) = api else { return abi::ERROR };
+    let begun = catch_unwind(|| begin(api));
     let Err(why) = begun.unwrap_or_else(|_| Err("farpool: a defect; nothing was registered".to_owned()))
     else {
-        return vars::SQLITE_OK_LOAD_PERMANENTLY;
+        return abi::OK_LOAD_PERMANENTLY;
     };
-    // SAFETY: as the caller promises.
-    let api = unsafe { api.as_ref() };
-    // SAFETY: it was looked at.
-    let api = api.and_then(|api| unsafe { SqliteApi::new_dynamic(api) }.ok());
-    if let Some(api) = api
-        && !message.is_null()
-    {
-        // It is taken for a format.
-        let why = why.replace('%', "%%");
-        // SAFETY: `message` was looked at, and SQLite frees what is put there.
-        let _ = unsafe { api.mprintf(&why, message) };
+    // SAFETY: as the caller promises. SQLite frees what is put there.
+    if let Some(message) = unsafe { message.as_mut() } {
+        *message = api.text(&why);
     }
-    vars::SQLITE_ERROR
+    abi::ERROR
 }
 
-/// # Safety
-///
-/// `api` is SQLite's table of functions.
-unsafe fn begin(api: *mut sqlite3_api_routines) -> Result<(), String> {
+fn begin(api: Api) -> Result<(), String> {
     // Programs load it for each of their connections.
     let mut has_begun = HAS_BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
     if *has_begun {
         return Ok(());
     }
+    api.check_version()?;
     let settings = Settings::of_environment()?;
-    // SAFETY: as the caller promises.
-    let beneath = unsafe { Beneath::find(api) }.ok_or("farpool: this SQLite is older than 3.37")?;
-    let vfs = FarVfs::new(&settings, beneath)?;
-    let log = vfs.log();
-    let options = RegisterOpts { make_default: true };
-    // SAFETY: as the caller promises.
-    let logger = unsafe { register_dynamic(api, c"farpool".to_owned(), vfs, options) }
+    let beneath = api.default_vfs().ok_or("farpool: this SQLite has no file system of its own")?;
+    // SAFETY: SQLite never takes its default one away.
+    let beneath = unsafe { Beneath::new(beneath) };
+    let vfs = FarVfs::new(&settings, api, beneath)?;
+    shim::register(api, vfs)
         .map_err(|code| format!("farpool: SQLite refused the file system: error {code}"))?;
-    log.begin(logger);
     *has_begun = true;
     Ok(())
 }
