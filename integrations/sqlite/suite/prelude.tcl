@@ -1,0 +1,40 @@
+# What each test runs under: the extension is loaded first and is SQLite's default file system from then on.
+#   testfixture prelude.tcl EXTENSION TEST ..
+set extension [lindex $::argv 0]
+set ::argv0 [lindex $::argv 1]
+set ::argv [lrange $::argv 2 end]
+
+sqlite3 loading :memory:
+sqlite3_enable_load_extension loading 1
+loading eval {SELECT load_extension($extension)}
+loading close
+unset extension
+
+# Tests shut SQLite down and begin anew, which makes its own file system the default again. These two commands of the suite note
+# the order of file systems, and set it up again.
+vfs_unregister_all
+vfs_reregister_all
+set ::is_shut_down 0
+rename sqlite3_shutdown sqlite3_shutdown_alone
+proc sqlite3_shutdown {} {
+  set ::is_shut_down 1
+  sqlite3_shutdown_alone
+}
+rename sqlite3_initialize sqlite3_initialize_alone
+proc sqlite3_initialize {} {
+  set code [sqlite3_initialize_alone]
+  # Not where nothing was shut down: a test counts the mutexes that are taken then.
+  if {$code eq "SQLITE_OK" && $::is_shut_down} {
+    set ::is_shut_down 0
+    vfs_reregister_all
+  }
+  return $code
+}
+
+# Tests of system calls that fail are left out where the default file system is not called so. The extension passes them on.
+rename test_syscall test_syscall_alone
+proc test_syscall {args} {
+  if {$args eq "defaultvfs"} {return unix}
+  uplevel test_syscall_alone $args
+}
+source $::argv0
