@@ -11,6 +11,7 @@ what they had mounted is detached.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -106,6 +107,14 @@ class Run:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
         self.line = b""
 
+    def reap(self) -> None:
+        """Reaps processes whose parents have ended: a server that was killed must not look alive to the next one."""
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid == self.process.pid:
+                    return
+                os.waitpid(ended.si_pid, 0)
+
     def hear(self, said: bytes) -> None:
         self.heard = time.monotonic()
         *lines, self.line = (self.line + said).split(b"\n")
@@ -127,6 +136,7 @@ class Run:
 
     def follow(self) -> int:
         """Passes on what is said until the program ends; its exit code."""
+        signal.signal(signal.SIGCHLD, lambda *_: self.reap())
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while True:
@@ -166,6 +176,7 @@ def main(words: list[str]) -> int:
     try:
         return Run(words, seconds).follow()
     finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         end_all()
         detach_dead(mounted)
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,12 +90,18 @@ class Postgres:
         self._run("pg_ctl", "stop", "-w", "-t", START_SECONDS, "-m", mode, "-D", str(self.data), check=False)
 
     def kill(self) -> None:
-        """As `kill -9` does, the postmaster and all behind it."""
+        """Kills the postmaster and all behind it, and waits until the next one would not see them any more."""
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
-        for one in (pid, *map(int, children.split())):
+        killed = [pid, *map(int, children.split())]
+        for one in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
+        deadline = time.monotonic() + float(START_SECONDS)
+        while left := [one for one in killed if Path("/proc", str(one)).exists()]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"processes {left} of the server outlive SIGKILL for {START_SECONDS} s")
+            time.sleep(0.01)
 
     def sql(self, text: str, database: str = "postgres") -> str:
         return self._run(
