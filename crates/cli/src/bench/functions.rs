@@ -585,12 +585,12 @@ fn shipped(fresh: bool) -> CallOptions {
     CallOptions { place: Place::Ship, fresh, deadline: Duration::from_secs(600) }
 }
 
-/// Waits until so many files are in a folder or those in it: a node writes compiled code when nobody waits for it.
+/// Waits until so many files are in the folders of tenants: a node writes compiled code when nobody waits for it.
 fn await_files(folder: &std::path::Path, count: usize) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let files = || -> std::io::Result<usize> {
         let mut files = 0;
-        for tenant in std::fs::read_dir(folder)? {
+        for tenant in std::fs::read_dir(folder.join("tenants"))? {
             let names = std::fs::read_dir(tenant?.path())?;
             files += names.flatten().filter(|file| file.path().extension().is_none()).count();
         }
