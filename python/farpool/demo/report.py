@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from farpool.demo.pod import VOLUME_IOPS, VOLUME_MB_PER_SECOND
 from farpool.demo.queries import Query
 from farpool.demo.run import (
     CLOUD_VOLUME,
@@ -108,17 +109,17 @@ def print_report(console: Console, results: Sequence[QueryResult], setting: Sett
 def sentences(results: Sequence[QueryResult], setting: Setting) -> list[str]:
     """Returns where far memory won, where it lost, and what was simulated: a sentence each."""
     won, lost = [], []
-    for mode in (FAR_TCP, FAR_SHM):
-        for base in (CLOUD_VOLUME, DISK, ENOUGH):
-            ratios = [(result.query.name, ratio) for result in results if (ratio := result.ratio(mode, base))]
-            title = base.title.split(",")[0]
-            for sentence, some in (
-                (won, [(name, ratio) for name, ratio in ratios if ratio < 1]),
-                (lost, [(name, ratio) for name, ratio in ratios if ratio >= 1]),
-            ):
+    for base in (CLOUD_VOLUME, DISK, ENOUGH):
+        for kind, is_it in ((won, lambda ratio: ratio < 1), (lost, lambda ratio: ratio >= 1)):
+            said = []
+            for mode in (FAR_TCP, FAR_SHM):
+                ratios = [(result.query.name, ratio) for result in results if (ratio := result.ratio(mode, base))]
+                some = [(name, ratio) for name, ratio in ratios if is_it(ratio)]
                 if some:
                     which = "" if len(some) == len(ratios) else f" ({', '.join(name for name, _ in some)})"
-                    sentence.append(f"over {mode.transport} it took {_range(some)} of the time of {title}{which}")
+                    said.append(f"{_range(some)} over {mode.transport}{which}")
+            if said:
+                kind.append(f"of the time of {base.title} it took {' and '.join(said)}")
     died = [
         result.query.name
         for result in results
@@ -201,7 +202,8 @@ def _table(results: Sequence[QueryResult]) -> Table:
 def _legend(setting: Setting) -> str:
     lines = [
         "Times run from the start of a query to its last row. Memory full: DuckDB gave up at its limit. Volume full: "
-        "the spill did not fit in the volume. Far memory: two nodes on this machine, nothing on disk. "
+        "the spill did not fit in the volume, which has room for a tenth of it. Cloud volume: "
+        f"{VOLUME_IOPS:,} IOPS, {VOLUME_MB_PER_SECOND} MB/s. Far memory: two nodes on this machine, nothing on disk. "
         f"This machine's disk: {setting.spill_folder}.",
         f"Each query ran in a pod of its memory limit and {setting.pod_margin_bytes >> 20} MiB, which count the page "
         "cache too; with enough memory, without a limit."

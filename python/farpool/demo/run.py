@@ -17,7 +17,7 @@ from typing import Any, Literal
 import duckdb
 
 from farpool.demo.digest import ResultDigest
-from farpool.demo.pod import VOLUME_IOPS, VOLUME_MB_PER_SECOND, Pod
+from farpool.demo.pod import Pod
 
 ROWS_PER_BATCH = 100_000
 QUERY_SECONDS = 1800
@@ -34,8 +34,8 @@ class Mode:
 
 
 NO_SPILL = Mode("no-spill", "no spill", "nothing", must_fail=True)
-SMALL_VOLUME = Mode("small-volume", "small volume, a tenth of the spill", "folder", must_fail=True)
-CLOUD_VOLUME = Mode("cloud-volume", f"cloud volume, {VOLUME_IOPS:,} IOPS, {VOLUME_MB_PER_SECOND} MB/s", "folder")
+SMALL_VOLUME = Mode("small-volume", "small volume", "folder", must_fail=True)
+CLOUD_VOLUME = Mode("cloud-volume", "cloud volume", "folder")
 DISK = Mode("disk", "this machine's disk", "folder")
 FAR_TCP = Mode("far-tcp", "far memory, tcp", "far", "tcp")
 FAR_SHM = Mode("far-shm", "far memory, shm", "far", "shm")
