@@ -126,7 +126,7 @@ def sentences(results: Sequence[QueryResult], setting: Setting) -> list[str]:
         if result.seconds(SMALL_VOLUME) is None and result.seconds(FAR_TCP) is not None
     ]
     if died:
-        won.insert(0, f"{_count(died, results)} that a small volume ends came to their end")
+        won.insert(0, f"it completed {_count(died, results)} that died on a small volume")
     simulated = ["the small volume is DuckDB's max_temp_directory_size"]
     if not setting.why_no_cloud_volume:
         simulated.append(f"the cloud volume is {setting.cloud_volume}")
@@ -247,7 +247,9 @@ def _range(pairs: Sequence[tuple[str, float]]) -> str:
 
 
 def _count(some: Sequence[str], results: Sequence[QueryResult]) -> str:
-    return f"all {len(results)} queries" if len(some) == len(results) else f"the queries {', '.join(some)}"
+    if len(some) == len(results) > 1:
+        return f"all {len(results)} queries"
+    return f"the {'query' if len(some) == 1 else 'queries'} {', '.join(some)}"
 
 
 def _size(count: float) -> str:
