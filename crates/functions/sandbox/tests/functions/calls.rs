@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 const SHIP: CallOptions =
-    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(10) };
+    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(60) };
 
 fn walk() -> Function {
     Function::wasm(module(WALK), "walk").unwrap()

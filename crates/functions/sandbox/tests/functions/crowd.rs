@@ -7,7 +7,7 @@ use crate::hostile::{Ends, options};
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{Caller, CallerOptions, Function, SandboxOptions};
-use farpool::{Error, ErrorKind, Pool, PoolOptions, Retry, TransportChoice};
+use farpool::{Error, ErrorKind, Pool, Retry, TransportChoice};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,12 +20,6 @@ struct Client {
 }
 
 impl Client {
-    /// Connects one that waits for as long as a busy machine may take.
-    fn patient(running: &Running, transport: TransportChoice) -> Client {
-        let options = PoolOptions { transport, request_timeout_ms: 120_000, ..PoolOptions::default() };
-        Client::of(Pool::connect_with(&running.url(), options).unwrap())
-    }
-
     fn of(pool: Pool) -> Client {
         let narrow = CallerOptions { output_bytes: 4_096, ..CallerOptions::default() };
         Client { caller: pool.open("words").unwrap().caller(narrow).unwrap(), _pool: pool }
@@ -65,14 +59,14 @@ fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
     let function = first_word();
     let mut clients = Vec::new();
     for index in 0..200 {
-        let client = Client::patient(&running, if index % 2 == 0 { Tcp } else { Shm });
-        assert_eq!(client.call(&function, 10_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0], "client {index}");
+        let client = Client::of(running.connect(if index % 2 == 0 { Tcp } else { Shm }));
+        assert_eq!(client.call(&function, 60_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0], "client {index}");
         clients.push(client);
     }
     // The first ones have lost their processes to the last ones, and get new ones.
     for (index, client) in clients.iter().enumerate().take(20) {
         assert_eq!(
-            client.call(&function, 10_000).unwrap(),
+            client.call(&function, 60_000).unwrap(),
             [7, 0, 0, 0, 0, 0, 0, 0],
             "client {index}, again"
         );
@@ -83,14 +77,14 @@ fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
 fn clients_that_call_at_once_wait_for_each_other() {
     let (running, _pool) = running(2, 60_000);
     let function = first_word();
-    let clients: Vec<Client> = (0..16).map(|_| Client::patient(&running, Tcp)).collect();
+    let clients: Vec<Client> = (0..16).map(|_| Client::of(running.connect(Tcp))).collect();
     let all_there = Barrier::new(clients.len());
     thread::scope(|threads| {
         for client in &clients {
             threads.spawn(|| {
                 all_there.wait();
                 for _ in 0..3 {
-                    assert_eq!(client.call(&function, 10_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0]);
+                    assert_eq!(client.call(&function, 60_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0]);
                 }
             });
         }
@@ -116,7 +110,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
             // A client that is served goes, and makes room for the others.
-            match Client::of(running.connect(Tcp)).call(&function, 10_000) {
+            match Client::of(running.connect(Tcp)).call(&function, 60_000) {
                 Err(error) => break error,
                 Ok(_) => assert!(Instant::now() < give_up, "functions that never end do not fill the node"),
             }
@@ -129,7 +123,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
     // Nothing runs any more, and there is room once the node has seen that.
     let client = Client::of(pool);
     let give_up = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = client.call(&function, 10_000) {
+    while let Err(error) = client.call(&function, 60_000) {
         assert!(Instant::now() < give_up && error.retry() == Retry::Later, "{error}");
     }
 }

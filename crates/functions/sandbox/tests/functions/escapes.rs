@@ -251,7 +251,7 @@ fn escapes() -> Vec<&'static str> {
     let mut worked = Vec::new();
     for way in &built.shown {
         // Whatever it is ended by, it is refused: by an error number, or by the end of its process.
-        match calls.call(&signer.sign(&object, way), &victim.target, options(10_000)) {
+        match calls.call(&signer.sign(&object, way), &victim.target, options(60_000)) {
             Ok(called) if called.output[..4] == [0; 4] => {}
             Ok(_) => worked.push(*way),
             Err(error) => assert!(error.how_it_ended().is_some(), "{way}: {error}"),
@@ -337,7 +337,7 @@ fn every_thread_of_a_sandbox_has_its_filter_also_those_that_compile() {
     let pool = running.connect(Shm);
     let calls = publish(&pool, "list", &list(64, 64)).caller(CallerOptions::default()).unwrap();
     let walk = Function::wasm(module(WALK), "walk").unwrap();
-    calls.call(&walk, &bytes_of(&[0, 1, 0]), options(10_000)).unwrap();
+    calls.call(&walk, &bytes_of(&[0, 1, 0]), options(60_000)).unwrap();
     let filters = filters();
     // Those in reserve have none yet, and those that wait for others see nothing of a caller's.
     let locked: Vec<_> = filters.iter().filter(|modes| modes.contains(&2)).collect();
@@ -383,11 +383,11 @@ fn native_function_is_refused_where_nothing_keeps_it_from_files() {
         let pool = running.connect(Shm);
         let file = publish(&pool, "words", &bytes_of(&[7; 512]));
         let calls = file.caller(CallerOptions::default()).unwrap();
-        let error = calls.call(&signer.sign(&object, "read_session"), &[], options(10_000)).unwrap_err();
+        let error = calls.call(&signer.sign(&object, "read_session"), &[], options(60_000)).unwrap_err();
         assert!(error.to_string().contains("cannot be loaded"), "{error}");
         let module = module(WALK);
         let walk = Function::wasm(module, "walk").unwrap();
-        let called = calls.call(&walk, &bytes_of(&[0, 0, 0]), options(10_000)).unwrap();
+        let called = calls.call(&walk, &bytes_of(&[0, 0, 0]), options(60_000)).unwrap();
         assert_eq!(words_of(&called.output), [0, 0]);
     });
 }

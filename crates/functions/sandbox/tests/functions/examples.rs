@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SHIP: CallOptions =
-    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(30) };
+    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(60) };
 
 /// A module of the folder that `FARPOOL_FUNCTIONS` names.
 fn example(name: &str, entry: &str) -> Function {

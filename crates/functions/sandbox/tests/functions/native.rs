@@ -125,7 +125,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
     let object = built();
     let total = words.iter().sum::<u64>();
     let sums = |caller: &farpool::function::Caller| {
-        let called = caller.call(&signer.sign(&object, "sum"), &[], options(10_000)).unwrap();
+        let called = caller.call(&signer.sign(&object, "sum"), &[], options(60_000)).unwrap();
         assert_eq!(words_of(&called.output), [total]);
     };
     // What ends it, and the signal, if one does.
@@ -144,7 +144,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
     ];
     for round in 0..5 {
         for (entry, wanted, detail) in cases {
-            let ms = if wanted == Deadline { 50 } else { 10_000 };
+            let ms = if wanted == Deadline { 50 } else { 60_000 };
             let error = calls.call(&signer.sign(&object, entry), &[], options(ms)).unwrap_err();
             let ended = error.how_it_ended().unwrap_or_else(|| panic!("{entry}, round {round}: {error}"));
             assert_eq!((ended.outcome, ended.detail), (wanted, detail), "{entry}, round {round}");
@@ -153,7 +153,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
         }
         sums(&calls);
     }
-    let spoiled = calls.call(&signer.sign(&object, "spoil"), &[], options(10_000)).unwrap();
+    let spoiled = calls.call(&signer.sign(&object, "spoil"), &[], options(60_000)).unwrap();
     let [spoiled, looked_at] = words_of(&spoiled.output)[..] else { panic!("{spoiled:?}") };
     assert!(spoiled == 0 && looked_at > 0, "{spoiled} of the attempts on {looked_at} descriptors worked");
     let mut read = vec![0; bytes.len()];
@@ -170,7 +170,7 @@ fn file_dropped_under_a_running_native_function_ends_it_by_name() {
     let endless = signer.sign(&built(), "loop");
     let error = std::thread::scope(|threads| {
         let call = threads.spawn(|| caller.call(&endless, &[], options(60_000)).unwrap_err());
-        let give_up = Instant::now() + Duration::from_secs(30);
+        let give_up = Instant::now() + Duration::from_secs(60);
         let calls = || pool.running_calls("n0").unwrap().calls.to_vec();
         while !calls().iter().any(|call| *call.function == *"loop") {
             assert!(Instant::now() < give_up, "it begins: {:?}", calls());
@@ -271,6 +271,6 @@ fn native_function_is_refused_where_no_key_is_trusted() {
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
-    let error = caller.call(&Signer::new().sign(&built(), "sum"), &[], options(1_000)).unwrap_err();
+    let error = caller.call(&Signer::new().sign(&built(), "sum"), &[], options(60_000)).unwrap_err();
     assert!(error.to_string().contains("native functions are not run there"), "{error}");
 }

@@ -51,10 +51,11 @@ impl Running {
         format!("farpool://{}", self.broker.address())
     }
 
-    /// A session over a transport.
+    /// A session over a transport, which waits for as long as sandboxes, of low priority, may take on a busy machine.
     pub fn connect(&self, transport: TransportChoice) -> Pool {
         let sandbox = Some(sandbox().program);
-        let options = PoolOptions { transport, sandbox, ..PoolOptions::default() };
+        let options =
+            PoolOptions { transport, sandbox, request_timeout_ms: 120_000, ..PoolOptions::default() };
         Pool::connect_with(&self.url(), options).unwrap()
     }
 }
@@ -64,7 +65,7 @@ fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Nod
     options.region_bytes = 1 << 20;
     options.functions.sandboxes = Some(sandbox);
     let node = Node::start(options).unwrap();
-    assert!(node.wait_joined(Duration::from_secs(10)));
+    assert!(node.wait_joined(Duration::from_secs(60)));
     node
 }
 
