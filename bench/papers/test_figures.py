@@ -150,6 +150,8 @@ def postgres_folders() -> Iterator[dict[str, str]]:
             version = wheel.name.split("-")[1]
             (programs,) = folder.glob(f"postgresql-{version}-*/bin")
             folders[version.split(".")[0]] = str(programs)
+        # Another user runs them, whatever the umask is.
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         yield folders
     finally:
         shutil.rmtree(folder)

@@ -94,6 +94,10 @@ def pgbench(server: Server, scripts: dict[Path, int], seconds: float, clients: i
     """Runs scripts by their weights: all transactions a second, how many of each there were, and what each took."""
     with tempfile.TemporaryDirectory(dir=server.folder, ignore_cleanup_errors=True) as logs:
         Path(logs).chmod(0o777)
+        # The server's user reads them, whatever the umask is.
+        for path in scripts:
+            path.parent.chmod(0o755)
+            path.chmod(0o644)
         files = [word for path, weight in scripts.items() for word in ("-f", f"{path}@{weight}")]
         length = ["-T", str(round(seconds))] if seconds >= 1 else ["-t", str(FEW_TRANSACTIONS)]
         flags = ["-n", "-c", str(clients), "-j", "1", *length, "-M", "prepared"]

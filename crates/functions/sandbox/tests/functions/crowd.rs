@@ -7,7 +7,7 @@ use crate::hostile::{Ends, options};
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{Caller, CallerOptions, Function, SandboxOptions};
-use farpool::{Error, ErrorKind, Pool, Retry, TransportChoice};
+use farpool::{Error, ErrorKind, Pool, Retry};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
