@@ -122,17 +122,24 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 # Crates of the workspace are linted as they are compiled: cargo clippy would check all their dependencies once more.
-PHASES := rules everything test-rust test-stores test-sim test-fuzz test-python test-functions test-papers suites
+# Most tests wait more than they compute, so two suites run at a time, and each is shown when it has ended.
+BUILT := rules everything wheel functions reference
+TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-sim
+test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
 test: ## All checks and tests: what CI runs
-	@for phase in $(PHASES); do \
+	@for phase in $(BUILT); do \
 	  begun=$$(date +%s); \
-	  RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/xtask/linted-rustc.sh $(MAKE) COMMAND=everything OPERATIONS=20000 $$phase || exit 1; \
+	  $(MAKE) COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
+	@$(MAKE) --jobs 2 --output-sync=target COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
+
+timed-%: %
+	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
 test-busy: everything wheel reference modules functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest \
-	  $(foreach suite,integrations/tests/test_stores.py examples/functions/native_test.py python/tests,"$(PYTEST) $(suite)")
+	  $(foreach suite,integrations/tests/test_stores.py examples/functions/native_test.py $(wildcard python/tests/test_*.py),"$(PYTEST) $(suite)")
 
 everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -181,7 +188,7 @@ chaos: build wheel $(ETCD) ## Real processes in network namespaces under faults 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
-test-python: $(COMMAND) wheel modules $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
+test-python: $(COMMAND) wheel $(if $(filter everything,$(COMMAND)),functions,modules) $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
 	  $(PYTEST) python/tests
 

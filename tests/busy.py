@@ -4,8 +4,8 @@
     make test-busy                                    # every test binary and pytest suite, ten times beside four hogs
     make test-busy BUSY="--runs 3 --only lease"       # some of them
 
-Runs what `make test` has built. A hog is a process that does nothing but count. The environment is that of `make test`;
-`--pytest` names the suites of Python. Exit code: 1 if a test failed or took longer than it may.
+Runs what `make test` has built, two suites at a time. A hog is a process that does nothing but count. The environment
+is that of `make test`; `--pytest` names the suites of Python. Exit code: 1 if a test failed or took longer than it may.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10, help="of each [default: 10]")
     parser.add_argument("--hogs", type=int, default=4, help="processes that count, beside the tests [default: 4]")
+    parser.add_argument("--jobs", type=int, default=2, help="suites that run at once [default: 2]")
     parser.add_argument("--only", default="", help="of whose name this is a part")
     parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
     parser.add_argument("--cargo", default="", help="flags of cargo test that choose the packages")
@@ -85,11 +87,17 @@ def main() -> int:
     try:
         for run in range(1, args.runs + 1):
             begun = time.monotonic()
-            for suite in suites:
+            # The longest first, so that no CPU is left to the hogs at the end.
+            suites.sort(key=lambda suite: -suite.seconds[-1] if suite.seconds else 0)
+
+            def one(suite: Suite, run: int = run) -> None:
                 failed = len(suite.failures)
                 suite.run(args.logs / f"{suite.name.replace('/', '-').replace(' ', '_')}-{run}.log")
                 for failure in suite.failures[failed:]:
                     print(f"run {run}: {suite.name}: {failure}", flush=True)
+
+            with ThreadPoolExecutor(args.jobs) as executor:
+                list(executor.map(one, suites))
             print(f"run {run} of {args.runs}: {time.monotonic() - begun:.0f} s", flush=True)
     finally:
         for hog in hogs:

@@ -6,7 +6,7 @@
 Made to be cargo's `runner`, and to be put before other commands. What Rust's test harness says is passed on and read:
 from "has been running for over 60 seconds" on, a test has N seconds more (FARPOOL_TEST_SECONDS, or 900). Other programs
 are to say something at least so often. Processes that outlive the program are ended with it, wherever they went, and
-what they had mounted is detached.
+what they had mounted is detached. What root's programs mount they alone see, so that no test meets another's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 
 SECONDS = 900.0
 PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 LATE = re.compile(rb"test (\S+) has been running for over \d+ seconds")
 DONE = re.compile(rb"test (\S+) \.\.\. (?:ok|FAILED|ignored)")
 
@@ -80,6 +81,13 @@ def end_all() -> None:
         except ChildProcessError:
             pass
         time.sleep(0.01)
+
+
+def keep_mounts_apart() -> None:
+    """Gives this process and its children a namespace for what they mount, if it may."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
 def mounts() -> set[str]:
@@ -172,6 +180,7 @@ def main(words: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+    keep_mounts_apart()
     mounted = mounts()
     try:
         return Run(words, seconds).follow()
