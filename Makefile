@@ -123,7 +123,7 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 
 # Crates of the workspace are linted as they are compiled: cargo clippy would check all their dependencies once more.
 # Most tests wait more than they compute, so two suites run at a time, and each is shown when it has ended.
-BUILT := rules everything wheel functions reference
+BUILT := rules everything functions reference
 TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-sim
 test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
 test: ## All checks and tests: what CI runs
