@@ -141,7 +141,7 @@ def test_the_report_says_where_far_memory_won_and_lost_by_what_was_measured():
     times = {"enough": 1.0, "disk": 2.0, "cloud_volume": 8.0}
     results = [result("sort", far_tcp=4.0, far_shm=1.5, **times), result("q18", far_tcp=1.0, far_shm=1.0, **times)]
     won, lost, simulated = sentences(results, setting)
-    assert "all 2 queries that a small volume ends" in won
+    assert "completed all 2 queries that died on a small volume" in won
     assert "of the time of cloud volume it took 0.12 to 0.50 over tcp and 0.12 to 0.19 over shm;" in won
     assert "of the time of this machine's disk it took 0.50 over tcp (q18) and 0.50 to 0.75 over shm." in won
     assert "of the time of this machine's disk it took 2.00 over tcp (sort);" in lost
