@@ -141,8 +141,8 @@ timed-%: %
 
 test-busy: everything wheel reference modules functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
-	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest \
-	  $(foreach suite,integrations/tests/test_stores.py examples/functions/native_test.py $(wildcard python/tests/test_*.py),"$(PYTEST) $(suite)")
+	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest "$(PYTEST)" \
+	  integrations/tests/test_stores.py examples/functions/native_test.py python/tests/test_*.py
 
 everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets

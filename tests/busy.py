@@ -5,7 +5,7 @@
     make test-busy BUSY="--runs 3 --only lease"       # some of them
 
 Runs what `make test` has built, two suites at a time. A hog is a process that does nothing but count. The environment
-is that of `make test`; `--pytest` names the suites of Python. Exit code: 1 if a test failed or took longer than it may.
+is that of `make test`. Exit code: 1 if a test failed or took longer than it may.
 """
 
 import argparse
@@ -74,12 +74,13 @@ def main() -> int:
     parser.add_argument("--only", default="", help="of whose name this is a part")
     parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
     parser.add_argument("--cargo", default="", help="flags of cargo test that choose the packages")
-    parser.add_argument("--pytest", nargs="*", default=[], help="a command of pytest each, in one argument")
+    parser.add_argument("--pytest", default="pytest", help="how pytest is run [default: pytest]")
+    parser.add_argument("python", nargs="*", help="suites of Python")
     args = parser.parse_args()
     args.logs.mkdir(parents=True, exist_ok=True)
 
     suites = binaries(args.cargo.split())
-    suites += [Suite(f"pytest {command.split()[-1]}", command.split(), ROOT) for command in args.pytest]
+    suites += [Suite(f"pytest {path}", [*args.pytest.split(), path], ROOT) for path in args.python]
     suites = [suite for suite in suites if args.only in suite.name]
     if not suites:
         parser.error(f"--only {args.only}: no suite has this in its name")
