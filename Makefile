@@ -108,7 +108,7 @@ $(DEMO_VENV)/.ready:
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of their pod, seven ways (DEMO="--help": its flags)
-	@$(STEP) demo-build "Building farpool and its Python module, cold some 6 minutes on 2 cores" \
+	@$(STEP) demo-build "Building farpool and its Python module, cold some 7 minutes on 2 cores" \
 	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
 	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r python/farpool $(DEMO_PLACE)/ && \
 	  cp $(CARGO_TARGET_DIR)/release/lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
