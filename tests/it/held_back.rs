@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Everything that is waited for here takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What can be held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ fn limited_node(limits: Limits) -> OneNode {
     options.region_bytes = MIB;
     options.limits = limits;
     let node = Node::start(options).expect("a node");
-    assert!(node.wait_joined(Duration::from_secs(10)), "the node joins");
+    assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
     OneNode { node, broker, reach }
 }
 

@@ -16,6 +16,7 @@ mod held_back;
 mod limited_nodes;
 mod mount;
 mod nodes_in_errors;
+mod on_time;
 mod paused_client;
 mod pressure;
 mod processes;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A pool of one node, and a folder that is mounted over.
 struct Stage {

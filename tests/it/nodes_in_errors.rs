@@ -5,7 +5,7 @@ use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn node(url: &str) -> Process {
     let args =

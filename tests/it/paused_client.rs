@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const TTL_MS: u32 = 300;
 const GRACE_MS: u32 = 100;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a thread can be caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

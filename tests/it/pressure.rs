@@ -18,7 +18,7 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const REGIONS: u64 = 32;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A host of 64 GiB of which half are to stay available: what the next looks find; the last is found from then on.
 struct Told(Mutex<VecDeque<u64>>);
@@ -65,7 +65,7 @@ impl Hosts {
             options.pressure.evacuate_ms = 20_000;
             options.pressure.firm_percent = firm_percent;
             let node = Node::start(options).expect("a node");
-            assert!(node.wait_joined(Duration::from_secs(5)), "the node joins");
+            assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
             hosts.nodes.push(node);
             hosts.told.push(told);
         }

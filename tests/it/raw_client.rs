@@ -45,7 +45,7 @@ pub fn one_node_within(regions: u64, settings: LeaseSettings, [broker, node, rea
     options.region_bytes = MIB;
     options.reach = node;
     let node = Node::start(options).expect("a node");
-    assert!(node.wait_joined(Duration::from_secs(10)), "the node joins");
+    assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
     OneNode { node, broker, reach }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Names may hold this: it turns the text behind it around.
 const NAME: &str = "invoice\u{202e}fdp";
 const HOST: &str = "host\u{2066}b\u{200b}";

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 /// Nobody leads for no longer than this.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn etcd(cluster: &Cluster) -> Etcd {
     let address = EtcdAddress::parse(&cluster.url()).expect("of etcd").expect("an address");

@@ -12,9 +12,8 @@ use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As short as it may be.
-pub const TTL: Duration = Duration::from_millis(300);
-pub const GRACE: Duration = Duration::from_millis(100);
+/// Whatever this pool or its node is waited for comes within this.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A broker and one node with regions of 1 MiB.
 pub struct RealPool {
@@ -23,14 +22,17 @@ pub struct RealPool {
     /// Of the broker.
     pub address: String,
     pub regions: u64,
+    /// How long a lease lasts that is not renewed.
+    pub ttl: Duration,
     _node: Process,
     _broker: Process,
 }
 
 impl RealPool {
-    pub fn start(regions: u64) -> RealPool {
-        let (ttl, grace) = (format!("{}ms", TTL.as_millis()), format!("{}ms", GRACE.as_millis()));
-        let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", &ttl, "--grace", &grace]);
+    pub fn start(regions: u64, ttl: Duration) -> RealPool {
+        let (lasts, grace) = (format!("{}ms", ttl.as_millis()), format!("{}ms", ttl.as_millis() / 3));
+        let broker =
+            Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", &lasts, "--grace", &grace]);
         let memory = format!("{regions}MiB");
         let url = broker.ready.clone();
         let node =
@@ -40,7 +42,7 @@ impl RealPool {
         let observer = Pool::connect_with(&url, options).expect("a session");
         let info = observer.status().expect("a status").nodes[0].info.clone();
         let address = url.trim_start_matches("farpool://").to_owned();
-        RealPool { observer, info, address, regions, _node: node, _broker: broker }
+        RealPool { observer, info, address, regions, ttl, _node: node, _broker: broker }
     }
 
     pub fn link(&self, transport: Transport) -> Box<dyn Link> {
@@ -65,20 +67,18 @@ impl RealPool {
             Grant { region: Default::default(), epoch: Default::default(), handle: Default::default() };
         let refusal = refused(read(&mut *self.link(Transport::Tcp), &nobody, 0, 1));
         assert_eq!(refusal, Code::StaleEpoch, "no region is at epoch 0");
-        until(&self.observer, Duration::from_secs(5), "the node reports", |status| {
+        until(&self.observer, PATIENCE, "the node reports", |status| {
             status.nodes[0].traffic.refused_ops > before
         });
         self.node().traffic
     }
 
     pub fn wait_until_some_is_leased(&self) {
-        until(&self.observer, Duration::from_secs(5), "something is leased", |status| {
-            status.nodes[0].counts.leased > 0
-        });
+        until(&self.observer, PATIENCE, "something is leased", |status| status.nodes[0].counts.leased > 0);
     }
 
     pub fn wait_until_all_is_free(&self) {
-        until(&self.observer, Duration::from_secs(5), "everything is free", |status| {
+        until(&self.observer, PATIENCE, "everything is free", |status| {
             u64::from(status.nodes[0].counts.free) == self.regions
         });
     }
@@ -96,6 +96,7 @@ pub struct Tenant {
     link: Box<dyn Link>,
     pub held: Vec<(Grant, Canary)>,
     renewed: Instant,
+    ttl: Duration,
     random: Random,
 }
 
@@ -135,7 +136,7 @@ impl Tenant {
         let mut link = pool.link(transport);
         let grants = lease(&session, &mut *link);
         let (renewed, random) = (Instant::now(), Random(seed));
-        let mut tenant = Tenant { session, link, held: Vec::new(), renewed, random };
+        let mut tenant = Tenant { session, link, held: Vec::new(), renewed, ttl: pool.ttl, random };
         tenant.renew();
         for grant in grants {
             let fresh = tenant.read(&grant, 0, MIB as usize);
@@ -154,7 +155,7 @@ impl Tenant {
     }
 
     fn read(&mut self, grant: &Grant, offset: u64, bytes: usize) -> Vec<u8> {
-        if self.renewed.elapsed() > TTL / 6 {
+        if self.renewed.elapsed() > self.ttl / 6 {
             self.renew();
         }
         match read(&mut *self.link, grant, offset, bytes) {

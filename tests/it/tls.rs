@@ -1,6 +1,7 @@
 //! Handshakes that must fail, and what each side is told; hostile bytes; bytes changed on the way.
 
 use crate::certificates::{Ca, Issued, Wish};
+use crate::on_time::Watch;
 use crate::random::Random;
 use crate::raw_client::*;
 use farpool_broker::{Broker, LeaseSettings};
@@ -309,6 +310,7 @@ fn peers_that_stall_a_handshake_are_cut_off_in_time_and_keep_nobody_waiting() {
         (nothing, false),
         (nothing, true),
     ];
+    let watch = Watch::start();
     let started = Instant::now();
     let stalling: Vec<_> = stalls
         .into_iter()
@@ -316,7 +318,7 @@ fn peers_that_stall_a_handshake_are_cut_off_in_time_and_keep_nobody_waiting() {
             let mut stream = TcpStream::connect(&address).expect("connected");
             let bytes = bytes.to_vec();
             std::thread::spawn(move || {
-                let pace = if drips { Duration::from_millis(20) } else { HANDSHAKE_OVER * 2 };
+                let pace = if drips { Duration::from_millis(20) } else { HANDSHAKE_OVER * 10 };
                 stream.set_read_timeout(Some(pace)).expect("set");
                 let mut sent = stream.write_all(&bytes);
                 // Until it hangs up; waiting for that is what paces the drips.
@@ -340,11 +342,10 @@ fn peers_that_stall_a_handshake_are_cut_off_in_time_and_keep_nobody_waiting() {
         drop(pool.link(Transport::Tcp));
     }
     let served = begun.elapsed();
-    for stalling in stalling {
-        let lasted = stalling.join().expect("it ends");
-        assert!(lasted < HANDSHAKE_OVER, "cut off only after {lasted:?}");
-    }
-    assert!(served < Duration::from_secs(3), "the others waited {served:?}");
+    let lasted: Vec<_> = stalling.into_iter().map(|stalling| stalling.join().expect("it ends")).collect();
+    let late = 10 * watch.worst();
+    assert!(lasted.iter().all(|lasted| *lasted < HANDSHAKE_OVER + late), "cut off only after {lasted:?}");
+    assert!(served < Duration::from_secs(3) + late, "the others waited {served:?}");
     drop(pool.link(Transport::Tcp));
 }
 

@@ -5,9 +5,10 @@
 //! and no client may be killed by what the node does with its memory. `FARPOOL_SEED=n` chooses the moments of
 //! an earlier run again, as far as processes can be steered.
 
+use crate::on_time::on_time;
 use crate::programs::ended;
 use crate::random::Random;
-use crate::tenant::{RealPool, TTL, Tenant};
+use crate::tenant::{RealPool, Tenant};
 use farpool_transport::Transport;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::collections::BTreeMap;
@@ -25,8 +26,10 @@ const TRIES: u64 = 64_000;
 const LIBRARY_TRIES: u64 = 400;
 /// A client is stopped within so many operations of one of its threads.
 const OPS_BEFORE_STOP: u64 = 100;
+/// As short as a lease may be.
+const TTL: Duration = Duration::from_millis(300);
 /// Anything a client says comes within this.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What happened, and how often.
 type Tally = BTreeMap<String, u64>;
@@ -166,7 +169,12 @@ fn rounds(name: &str, transport: Transport, round: impl Fn(&mut Random) -> Tally
 }
 
 /// Stops a working client at some moment, for twice the TTL, and puts a tenant in its place.
-fn replaced(zombie: &Zombie, random: &mut Random, tenant: impl FnOnce(Transport, u64) -> Tenant) -> Tenant {
+fn replaced(
+    zombie: &Zombie,
+    ttl: Duration,
+    random: &mut Random,
+    tenant: impl FnOnce(Transport, u64) -> Tenant,
+) -> Tenant {
     let ops = 1 + random.below(OPS_BEFORE_STOP);
     for _ in 0..ops {
         zombie.line_with("op", || std::thread::park_timeout(Duration::from_micros(100)));
@@ -175,7 +183,7 @@ fn replaced(zombie: &Zombie, random: &mut Random, tenant: impl FnOnce(Transport,
     let stopped = Instant::now();
     let transport = if random.below(2) == 0 { Transport::Tcp } else { Transport::Shm };
     let mut tenant = tenant(transport, random.number());
-    while stopped.elapsed() < 2 * TTL {
+    while stopped.elapsed() < 2 * ttl {
         tenant.look();
     }
     tenant.look_at_all();
@@ -191,7 +199,8 @@ fn stop_messages(pool: &RealPool, transport: Transport, random: &mut Random) -> 
         let numbers: Vec<u64> = line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
         old.insert(numbers[0], numbers[1]);
     }
-    let mut tenant = replaced(&zombie, random, |transport, seed| Tenant::of_all(pool, transport, seed));
+    let mut tenant =
+        replaced(&zombie, pool.ttl, random, |transport, seed| Tenant::of_all(pool, transport, seed));
     for (grant, _) in &tenant.held {
         let before = old.get(&grant.region.0.into()).expect("a region of the zombie's");
         assert!(grant.epoch.0 > *before, "region {} at {} was at {before}", grant.region, grant.epoch);
@@ -215,8 +224,8 @@ fn stop_messages(pool: &RealPool, transport: Transport, random: &mut Random) -> 
     tally
 }
 
-fn messages_over(transport: Transport) {
-    let pool = RealPool::start(8);
+fn messages_over(transport: Transport, ttl: Duration) {
+    let pool = RealPool::start(8, ttl);
     let total = rounds("messages", transport, |random| stop_messages(&pool, transport, random));
     let refused = times(&total, "stale");
     assert!(refused + times(&total, "cut") >= TRIES && refused > TRIES * 9 / 10, "{total:?}");
@@ -229,22 +238,22 @@ fn messages_over(transport: Transport) {
 
 #[test]
 fn client_stopped_for_twice_its_lease_is_refused_whatever_it_tries_over_tcp() {
-    messages_over(Transport::Tcp);
+    on_time(TTL, |ttl| messages_over(Transport::Tcp, ttl));
 }
 
 #[test]
 fn client_stopped_for_twice_its_lease_is_refused_whatever_it_tries_over_shm() {
-    messages_over(Transport::Shm);
+    on_time(TTL, |ttl| messages_over(Transport::Shm, ttl));
 }
 
-fn stop_library(transport: Transport, random: &mut Random) -> Tally {
+fn stop_library(transport: Transport, ttl: Duration, random: &mut Random) -> Tally {
     // A client may be stopped between a ticket and its redemption. What it was promised nobody else gets until
     // the ticket ends, which is longer than a round: so each has a pool of its own.
-    let pool = RealPool::start(16);
+    let pool = RealPool::start(16, ttl);
     let zombie = Zombie::start("library", &pool, transport, random.number(), LIBRARY_TRIES);
     pool.wait_until_some_is_leased();
     let mut tenant =
-        replaced(&zombie, random, |transport, seed| Tenant::of_all_unpromised(&pool, transport, seed));
+        replaced(&zombie, ttl, random, |transport, seed| Tenant::of_all_unpromised(&pool, transport, seed));
     tenant.give_back(8);
     zombie.go_on();
     let tally = zombie.end(|| tenant.look());
@@ -255,17 +264,17 @@ fn stop_library(transport: Transport, random: &mut Random) -> Tally {
     tally
 }
 
-fn library_over(transport: Transport) {
-    let total = rounds("library", transport, |random| stop_library(transport, random));
+fn library_over(transport: Transport, ttl: Duration) {
+    let total = rounds("library", transport, |random| stop_library(transport, ttl, random));
     assert!(times(&total, "new file, done") > 0, "{total:?}");
 }
 
 #[test]
 fn library_client_stopped_for_twice_its_lease_says_lost_and_starts_anew_over_tcp() {
-    library_over(Transport::Tcp);
+    on_time(TTL, |ttl| library_over(Transport::Tcp, ttl));
 }
 
 #[test]
 fn library_client_stopped_for_twice_its_lease_says_lost_and_starts_anew_over_shm() {
-    library_over(Transport::Shm);
+    on_time(TTL, |ttl| library_over(Transport::Shm, ttl));
 }

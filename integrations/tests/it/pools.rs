@@ -26,7 +26,7 @@ const FARPOOL: &str = "FARPOOL_BIN";
 pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
 /// No query here takes so long: what does hangs.
 const PATIENCE_WITH_QUERIES: Duration = Duration::from_secs(120);
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A part of the folder that `reference.py` made.
 pub fn reference(part: &str) -> PathBuf {

@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 3 * MIB / 2;
 /// Length of a file written after the stop.
 const NEW_FILE_BYTES: u64 = MIB / 2;
 /// New files must come to something within this.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Worker<'a> {
     order: &'a Order,
