@@ -125,21 +125,22 @@ farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots 
 # Most tests wait more than they compute, so two suites run at a time, and each is shown when it has ended.
 BUILT := rules everything functions reference
 TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-sim
+ifdef BEGUN
 # Compilers would look for make's jobserver in these, which only other makes can reach.
 unexport MAKEFLAGS MFLAGS
+endif
 test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
 test: ## All checks and tests: what CI runs
 	@for phase in $(BUILT); do \
 	  begun=$$(date +%s); \
-	  $(MAKE) COMMAND=everything CARGO_FLAGS="$(CARGO_FLAGS)" $$phase || exit 1; \
+	  $(MAKE) COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
-	@$(MAKE) --jobs 2 --output-sync=target COMMAND=everything CARGO_FLAGS="$(CARGO_FLAGS)" OPERATIONS=20000 BEGUN=$$(date +%s) \
-	  $(addprefix timed-,$(TESTS))
+	@$(MAKE) --jobs 2 --output-sync=target COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
 
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
-test-busy: everything wheel reference modules functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
+test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest "$(PYTEST)" \
 	  integrations/tests/test_stores.py examples/functions/native_test.py python/tests/test_*.py
