@@ -1,5 +1,6 @@
 //! Files that survive the loss of a node: whatever fails, a read answers with what was written.
 
+use crate::on_time::Watch;
 use crate::processes::{Process, until};
 use crate::random::Random;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
@@ -7,9 +8,13 @@ use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
+use farpool_wire::control::{NodeStatus, StatusReport};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often an operation may be late by as much as this machine is late at most.
+const WAKE_UPS: u32 = 50;
 
 /// A pool of nodes in this process that can be lost one by one.
 pub(crate) struct Cluster {
@@ -38,12 +43,18 @@ impl Cluster {
         options.region_bytes = MIB;
         options.host_label = Some(Name::new(format!("rack-{}", self.started)).expect("a label"));
         let node = Node::start(options).expect("a node");
-        assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
+        assert!(node.wait_joined(PATIENCE), "the node joins");
         self.nodes.push(node);
     }
 
     pub(crate) fn lose_node(&mut self, index: usize) {
         drop(self.nodes.remove(index));
+    }
+
+    /// Returns how many regions sessions have leased of the nodes that are not lost, as the broker has heard.
+    fn leased_regions(&self, status: &StatusReport) -> u64 {
+        let is_here = |node: &&NodeStatus| self.nodes.iter().any(|here| here.info().node == node.info.node);
+        status.nodes.iter().filter(is_here).map(|node| u64::from(node.counts.leased)).sum()
     }
 
     pub(crate) fn url(&self) -> String {
@@ -122,10 +133,9 @@ impl Modelled {
     }
 }
 
-/// Mapped memory outlives its node until the session notices; and then mending begins.
-fn wait_until_protected(pool: &Pool, nodes_lost: u64) {
-    let give_up = Instant::now() + Duration::from_secs(120);
-    while pool.stats().nodes_lost < nodes_lost || pool.stats().unprotected_bytes > 0 {
+fn wait_until_protected(pool: &Pool) {
+    let give_up = Instant::now() + PATIENCE;
+    while pool.stats().unprotected_bytes > 0 {
         assert!(Instant::now() < give_up, "protected again: {:?}", pool.stats());
         std::thread::park_timeout(Duration::from_millis(5));
     }
@@ -143,7 +153,7 @@ fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
             .collect();
         assert!(files.iter().all(|file| file.file.protection() == Protection::Mirror), "the default here");
         assert!(files.iter().all(|file| file.file.is_sealed() == sealed));
-        for losses in 1..=4 {
+        for _loss in 1..=4 {
             for _ in 0..150 {
                 let at = random.below(3) as usize;
                 files[at].step(&mut random);
@@ -156,8 +166,12 @@ fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
             }
             files.iter().for_each(Modelled::check);
             cluster.start_node();
-            // Before the next loss, what lay on this one must be kept twice again.
-            wait_until_protected(&pool, losses);
+            // Before the next loss, what lay on this one must be kept twice again. Mapped memory outlives its node until
+            // the session notices; and then repair begins.
+            until(&pool, PATIENCE, "nothing is held on lost nodes", |status| {
+                pool.stats().leased_bytes == MIB * cluster.leased_regions(status)
+            });
+            wait_until_protected(&pool);
         }
         files.iter().for_each(Modelled::check);
         let stats = pool.stats();
@@ -174,7 +188,7 @@ fn mirror_without_its_second_host_is_kept_once_and_twice_as_soon_as_there_is_one
     file.write_at(0, &vec![7; 3 * MIB as usize]).expect("a write");
     assert_eq!(pool.stats().unprotected_bytes, 3 * MIB, "one host holds it all");
     cluster.start_node();
-    wait_until_protected(&pool, 0);
+    wait_until_protected(&pool);
     cluster.lose_node(0);
     let mut back = vec![0; 3 * MIB as usize];
     file.read_at(0, &mut back).expect("the second host has it");
@@ -217,7 +231,7 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
         assert!(pool.stats().disk_bytes_read > 0, "{transport:?}: the disk answered");
         // With a node again, the bytes come back to far memory.
         cluster.start_node();
-        let give_up = Instant::now() + Duration::from_secs(120);
+        let give_up = Instant::now() + PATIENCE;
         while pool.stats().repaired_bytes < file.model.len() as u64 / 2 {
             assert!(Instant::now() < give_up, "back in far memory: {:?}", pool.stats());
             file.step(&mut random);
@@ -244,7 +258,7 @@ fn local_copy_comes_back_to_far_memory_with_every_run_of_a_sealed_page() {
     }
     cluster.lose_node(0);
     cluster.start_node();
-    let give_up = Instant::now() + Duration::from_secs(120);
+    let give_up = Instant::now() + PATIENCE;
     while pool.stats().repaired_bytes == 0 {
         assert!(Instant::now() < give_up, "back in far memory: {:?}", pool.stats());
         std::thread::park_timeout(Duration::from_millis(5));
@@ -290,7 +304,7 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
     let options =
         PoolOptions { transport: TransportChoice::Tcp, request_timeout_ms: 400, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
-    until(&pool, Duration::from_secs(120), "two nodes", |status| status.nodes.len() == 2);
+    until(&pool, PATIENCE, "two nodes", |status| status.nodes.len() == 2);
     for stalled in &nodes {
         let mut random = Random(31);
         let mut file = Modelled { file: create(&pool, "f"), model: Vec::new() };
@@ -298,19 +312,26 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
             file.step(&mut random);
         }
         stalled.signal(rustix::process::Signal::STOP);
-        for step in 0..100 {
-            let begun = Instant::now();
-            file.step(&mut random);
-            let limit = Duration::from_millis(if step == 0 { 2_500 } else { 1_500 });
-            assert!(begun.elapsed() < limit, "step {step} took {:?}", begun.elapsed());
-        }
+        let watch = Watch::start();
+        let took: Vec<Duration> = (0..100)
+            .map(|_| {
+                let begun = Instant::now();
+                file.step(&mut random);
+                begun.elapsed()
+            })
+            .collect();
         stalled.signal(rustix::process::Signal::CONT);
+        let allowance = watch.worst() * WAKE_UPS;
+        for (step, took) in took.into_iter().enumerate() {
+            let limit = Duration::from_millis(if step == 0 { 2_500 } else { 1_500 }) + allowance;
+            assert!(took < limit, "step {step} took {took:?}, not less than {limit:?}");
+        }
         // Whatever it does now with what was on its way, no read may show it.
         for _ in 0..200 {
             file.step(&mut random);
         }
         file.check();
-        wait_until_protected(&pool, 0);
+        wait_until_protected(&pool);
         file.check();
         pool.delete("f").expect("deleted");
     }
@@ -324,7 +345,7 @@ fn local_copy_answers_at_once_while_its_node_stalls() {
     let options =
         PoolOptions { transport: TransportChoice::Tcp, request_timeout_ms: 1_500, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
-    until(&pool, Duration::from_secs(120), "a node", |status| status.nodes.len() == 1);
+    until(&pool, PATIENCE, "a node", |status| status.nodes.len() == 1);
     let file = create(&pool, "f");
     assert_eq!(file.protection(), Protection::Local);
     let model = Random(41).bytes(8 * MIB as usize);
@@ -333,9 +354,11 @@ fn local_copy_answers_at_once_while_its_node_stalls() {
     while pool.stats().dropped_copy_bytes == 0 {
         file.write_at(0, &model[..100]).expect("the disk takes it");
     }
-    let begun = Instant::now();
+    let (watch, begun) = (Watch::start(), Instant::now());
     Modelled { file, model }.check();
+    let took = begun.elapsed();
+    let limit = Duration::from_millis(1_500) + watch.worst() * WAKE_UPS;
     // Its other extents are thought to be on the node as before.
-    assert!(begun.elapsed() < Duration::from_millis(1_500), "it took {:?}", begun.elapsed());
+    assert!(took < limit, "it took {took:?}, not less than {limit:?}");
     node.signal(rustix::process::Signal::CONT);
 }

@@ -221,7 +221,8 @@ WAY(read_robust_list) {
     size_t bytes;
     return syscall(SYS_get_robust_list, of->pid, &head, &bytes) == 0;
 }
-WAY(read_session) { return getsid(of->pid) > 0; }
+/* It is 0 for a session whose leader is in no PID namespace of this process, as in a container that someone else began. */
+WAY(read_session) { return getsid(of->pid) >= 0; }
 WAY(enter_namespace) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/net", of->pid);
