@@ -22,8 +22,8 @@ import farpool.duckdb
 
 ROWS = 3_000_000
 UNDER_WAY_BYTES = 20 << 20
-QUERY_SECONDS = 30  # ample for a query that is not disturbed
-TIMEOUT_SECONDS = 2.0
+QUERY_SECONDS = 300  # ample for a query that is not disturbed
+TIMEOUT_SECONDS = 120.0
 
 
 def leased_bytes(pool: farpool.Pool, node: str) -> int:
@@ -72,8 +72,8 @@ def test_an_unprotected_query_names_the_node_killed_under_it_and_the_connection_
         killed = time.monotonic()
         with pytest.raises(duckdb.Error, match="node-2"):
             query.result(QUERY_SECONDS)
-        # A second on top: the query finishes the block it is at and unwinds.
-        assert time.monotonic() - killed < TIMEOUT_SECONDS + 1
+        # It does not wait until a request is out of time, as it does where a node stalls.
+        assert time.monotonic() - killed < TIMEOUT_SECONDS
         assert con.execute("SELECT 42").fetchone() == (42,)
         con.close()
         assert pool.list() == []

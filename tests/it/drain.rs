@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 /// What each client's file holds at most.
 const FILE_BYTES: u64 = 4 * MIB;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn node(number: u32, url: &str) -> Process {
     let (name, label) = (format!("n{number}"), format!("rack-{number}"));
@@ -63,8 +63,11 @@ impl Load {
 
 fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
     let protection = Some(protection);
-    Pool::connect_with(url, PoolOptions { transport, protection, ..PoolOptions::default() })
-        .expect("a session")
+    // A lease whose answer comes too late for the session that asked is the session's until it ends: the drain would wait
+    // for that (spec/lease.md).
+    let request_timeout_ms = 2 * PATIENCE.as_millis() as u64;
+    let options = PoolOptions { transport, protection, request_timeout_ms, ..PoolOptions::default() };
+    Pool::connect_with(url, options).expect("a session")
 }
 
 /// A file and what it must hold.
@@ -168,7 +171,7 @@ fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
 
 /// `farpool drain`, until it is over: the object that it ends with, and what it says meanwhile.
 fn drain(url: &str, name: &str, more: &[&str]) -> (serde_json::Value, String) {
-    let args = ["drain", name, "--pool", url, "--json", "--timeout", "60s"];
+    let args = ["drain", name, "--pool", url, "--json", "--timeout", "120s"];
     let output = output(Command::new(binary()).args(args).args(more));
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
