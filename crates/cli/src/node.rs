@@ -82,6 +82,9 @@ pub(crate) struct Args {
     /// Processes that run functions at a time, one for each client; further clients wait their turn: 1 to 1024
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(PROCESSES), default_value = "16", conflicts_with = "no_functions")]
     function_processes: u32,
+    /// How far they stand back where CPUs are short: 0, as the node itself, to 19
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(NICENESS), default_value_t = SandboxOptions::NICENESS, conflicts_with = "no_functions")]
+    function_niceness: u8,
     /// Public keys, one on a line, whose native functions are run. Whoever has such a key can do on this machine what
     /// the sandbox process can: treat it as root's
     #[arg(long, value_name = "FILE", conflicts_with = "no_functions")]
@@ -100,6 +103,10 @@ pub(crate) struct Args {
 /// The permitted range of `--function-processes`.
 const PROCESSES: std::ops::RangeInclusive<i64> =
     *SandboxOptions::PROCESSES_RANGE.start() as i64..=*SandboxOptions::PROCESSES_RANGE.end() as i64;
+
+/// The permitted range of `--function-niceness`.
+const NICENESS: std::ops::RangeInclusive<i64> =
+    *SandboxOptions::NICENESS_RANGE.start() as i64..=*SandboxOptions::NICENESS_RANGE.end() as i64;
 
 /// How shipped functions run: by the program beside this one, if it is there.
 fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
@@ -125,6 +132,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
         cache,
         groups,
         processes_max,
+        niceness: args.function_niceness,
         ..SandboxOptions::new(program)
     }))
 }

@@ -282,6 +282,7 @@ impl Process {
     fn spawn(options: &SandboxOptions) -> io::Result<(Process, Confinement)> {
         let (control, theirs) = UnixStream::pair()?;
         let child = Command::new(&options.program)
+            .arg(options.niceness.to_string())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))

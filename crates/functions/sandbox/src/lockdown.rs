@@ -22,13 +22,10 @@ const DESCRIPTORS_MAX: u64 = 1 << 18;
 /// What the process takes besides heaps: its own memory, call areas, outputs, stacks.
 const OWN_BYTES: u64 = 8 << 30;
 
-/// How far it stands back: where CPUs are short, those who wait for the node itself come first.
-const NICENESS: i32 = 10;
-
 /// Gives up its share of busy CPUs, privileges by programs that it would start, core dumps, and a mask of file modes.
-pub fn stand_back() -> Result<(), Box<dyn Error>> {
+pub fn stand_back(niceness: u8) -> Result<(), Box<dyn Error>> {
     set_no_new_privs(true)?;
-    rustix::process::nice(NICENESS)?;
+    rustix::process::nice(niceness.into())?;
     // Files say themselves who may read them.
     rustix::process::umask(Mode::empty());
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;

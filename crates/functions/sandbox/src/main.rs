@@ -62,7 +62,8 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
             "this program is started by a farpool node, which talks to it; it does nothing by itself".into(),
         );
     }
-    lockdown::stand_back()?;
+    let niceness = std::env::args().nth(1).ok_or("its niceness is missing")?;
+    lockdown::stand_back(niceness.parse()?)?;
     // Looks at control groups by their files, which are not there later.
     waiting::cpus();
     let confinement = match namespaces::enter(&control) {

@@ -8,8 +8,9 @@ use crate::native::{Signer, compile, trusting};
 use crate::pool::*;
 use farpool::TransportChoice::Shm;
 use farpool::function::{CallerOptions, Function};
-use farpool_functions::Sandboxes;
 use farpool_functions::confinement::Confinement;
+use farpool_functions::{SandboxOptions, Sandboxes};
+use rustix::process::{Pid, getpriority_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -310,8 +311,8 @@ fn of_status(file: &Path, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the filter modes of all threads of each sandbox process that this process has started.
-fn filters() -> Vec<Vec<u64>> {
+/// Returns the folders in `/proc` of the sandbox processes that this process has started.
+fn sandboxes() -> Vec<PathBuf> {
     let parent = |process: &Path| of_status(&process.join("status"), "PPid:");
     let ours = u64::from(std::process::id());
     let is_ours = |process: &PathBuf| {
@@ -320,6 +321,11 @@ fn filters() -> Vec<Vec<u64>> {
                 first == ours || parent(&PathBuf::from(format!("/proc/{first}"))) == Some(ours)
             })
     };
+    fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())).filter(is_ours).collect()
+}
+
+/// Returns the filter modes of all threads of each of them.
+fn filters() -> Vec<Vec<u64>> {
     let modes = |process: PathBuf| {
         let threads = fs::read_dir(process.join("task")).ok()?;
         let mode = |thread: std::io::Result<fs::DirEntry>| {
@@ -327,8 +333,23 @@ fn filters() -> Vec<Vec<u64>> {
         };
         Some(threads.filter_map(mode).collect())
     };
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    processes.filter(is_ours).filter_map(modes).collect()
+    sandboxes().into_iter().filter_map(modes).collect()
+}
+
+#[test]
+fn sandboxes_stand_back_as_far_as_their_node_says() {
+    let running = Running::start(1, SandboxOptions { niceness: 7, ..sandbox() });
+    let pool = running.connect(Shm);
+    let calls = publish(&pool, "list", &list(64, 64)).caller(CallerOptions::default()).unwrap();
+    let walk = Function::wasm(module(WALK), "walk").unwrap();
+    calls.call(&walk, &bytes_of(&[0, 1, 0]), options(60_000)).unwrap();
+    let niceness = |process: &PathBuf| {
+        let number: i32 = process.file_name()?.to_str()?.parse().ok()?;
+        getpriority_process(Pid::from_raw(number)).ok()
+    };
+    let found: Vec<i32> = sandboxes().iter().filter_map(niceness).collect();
+    let wanted = 19.min(getpriority_process(None).unwrap() + 7);
+    assert!(found.contains(&wanted), "{wanted} is not among {found:?}");
 }
 
 #[test]
