@@ -1,5 +1,6 @@
 //! Nodes that were told what they may spend, and clients that want more.
 
+use crate::on_time::on_time;
 use crate::raw_client::*;
 use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
@@ -82,9 +83,16 @@ fn node_with_limits_serves_over_tcp_and_offers_no_shared_memory() {
 /// have been.
 #[test]
 fn node_with_a_limit_serves_seven_clients_at_depth_1_as_well_as_one_at_depth_128() {
+    // So often each client's turn comes: with 10 MB/s at first, and with less where this machine is late for that.
+    on_time(Duration::from_micros(6_500), serve_eight_clients);
+}
+
+/// Has a node serve a page to each of eight clients in that time, if it is fair.
+fn serve_eight_clients(turn: Duration) {
     const PAGES: u64 = 2_400;
     const PAGE: usize = 8 << 10;
-    let pool = limited_node(Limits { bytes_per_second: Some(10_000_000), cpu_milli: None });
+    let bytes_per_second = (8.0 * PAGE as f64 / turn.as_secs_f64()) as u64;
+    let pool = limited_node(Limits { bytes_per_second: Some(bytes_per_second), cpu_milli: None });
     let info = pool.node.info().clone();
     let link = |client: u64| {
         let expected = Identity::Node(info.node);

@@ -1,5 +1,5 @@
-//! Tests of leases that last a fraction of a second. Whoever holds one on a busy machine may lose it because nothing ran
-//! for so long, and a test that sees this has learnt nothing.
+//! Tests of what lasts a fraction of a second: of leases, of turns. Whoever holds a lease on a busy machine may lose it
+//! because nothing ran for so long, and a test that sees this has learnt nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -7,24 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
-/// Leases that last so long are not lost by being late.
+/// Leases that last so long are not lost by being late, and turns that take so long are not missed.
 const LONGEST: Duration = Duration::from_secs(15);
 /// A thread that sleeps for this wakes up so much later as this machine is late.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Runs a test with leases of `shortest`; if it fails while this machine was late for them, again with longer ones.
+/// Runs a test with leases or turns of `shortest`; if it fails while this machine was late for them, again with longer
+/// ones.
 pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
-    let mut ttl = shortest;
+    let mut lasts = shortest;
     loop {
         let watch = Watch::start();
-        let result = catch_unwind(AssertUnwindSafe(|| test(ttl)));
+        let result = catch_unwind(AssertUnwindSafe(|| test(lasts)));
         let late = watch.worst();
         match result {
             Ok(()) => return,
-            Err(why) if late < ttl / 10 || ttl >= LONGEST => resume_unwind(why),
-            Err(_) => println!("this machine was late by {late:?}: again, with leases of {:?}", 4 * ttl),
+            Err(why) if late < lasts / 10 || lasts >= LONGEST => resume_unwind(why),
+            Err(_) => println!("this machine was late by {late:?}: again, with {:?}", 4 * lasts),
         }
-        ttl *= 4;
+        lasts *= 4;
     }
 }
 
