@@ -5,9 +5,11 @@ PYTHON ?= python3
 # Keyed by what it must hold, so that clones with other needs do not disturb each other.
 VENV := $(CACHE)/venv-$(shell sha256sum python/pyproject.toml | cut -c1-12)
 READY := $(VENV)/.ready
-BIN := $(CARGO_TARGET_DIR)/release/farpool
+# What is built, of cargo's profiles: see CHECKS for who takes another.
+PROFILE := release
+BIN = $(CARGO_TARGET_DIR)/$(PROFILE:dev=debug)/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
-CARGO_FLAGS := --release --locked
+CARGO_FLAGS = --profile $(PROFILE) --locked $(TIMINGS)
 # Debian's, unpacked and not installed, where there is none yet.
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
 # Under which a test that hangs ends, by name: of cargo's tests each program.
@@ -36,6 +38,11 @@ SQLITE_QUICK := attach2 capi3 chunksize e_blobclose external_reader filectrl jrn
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
 # Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
 COMMAND ?= sandbox sqlite
+
+# Tests and lints take a build of less optimization and more assertions. What measures takes the release's, and so does
+# what computes for long.
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-papers suites damage rules lint guest-test guest-figures
+$(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
 .PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
@@ -67,7 +74,7 @@ $(READY):
 	touch $@
 
 wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Python wheel and install it into the project's environment
-	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS=--locked FARPOOL_PROGRAMS=$(dir $(BIN)) \
+	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS="--locked --profile $(PROFILE)" FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
@@ -111,7 +118,7 @@ demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of the
 	@$(STEP) demo-build "Building farpool and its Python module, cold some 7 minutes on 2 cores" \
 	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
 	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r python/farpool $(DEMO_PLACE)/ && \
-	  cp $(CARGO_TARGET_DIR)/release/lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
+	  cp $(dir $(BIN))lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
 	@PYTHONPATH=$(DEMO_PLACE) FARPOOL_CAPPED_DISK=$(CURDIR)/bench/capped-disk.sh \
 	  $(BIN) demo --python $(DEMO_VENV)/bin/python -- $(DEMO)
 
@@ -133,9 +140,9 @@ test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
 test: ## All checks and tests: what CI runs
 	@for phase in $(BUILT); do \
 	  begun=$$(date +%s); \
-	  $(MAKE) COMMAND=everything $$phase || exit 1; \
+	  $(MAKE) PROFILE=dev COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
-	@$(MAKE) --jobs 2 --output-sync=target COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
+	@$(MAKE) --jobs 2 --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
 
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
@@ -170,7 +177,7 @@ test-rust: everything reference functions $(ETCD) ## Unit, property, conformance
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
 test-sim: everything ## A hundred simulated worlds
-	$(BOUNDED) $(CARGO_TARGET_DIR)/release/farpool-sim --worlds 100 --from 1
+	$(BOUNDED) $(dir $(BIN))farpool-sim --worlds 100 --from 1
 
 damage: ## Damage a broker's store in many ways (DAMAGES=10000)
 	FARPOOL_DAMAGES=$(or $(DAMAGES),10000) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test damaged_store -- --nocapture
@@ -180,7 +187,7 @@ test-fuzz: ## Some seconds of what `make fuzz` does
 
 sim: ## Simulate whole pools under faults (MINUTES=10)
 	cargo build $(CARGO_FLAGS) --package farpool-sim
-	$(CARGO_TARGET_DIR)/release/farpool-sim --minutes $(or $(MINUTES),10)
+	$(dir $(BIN))farpool-sim --minutes $(or $(MINUTES),10)
 
 loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each protection)
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/python python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
@@ -214,7 +221,7 @@ reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
-	CACHE=$(CACHE) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
+	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
 test-stores: everything wheel # SQL over a bucket, behind a cache.
 	$(TESTED) $(PYTEST) integrations/tests/test_stores.py
@@ -240,13 +247,13 @@ fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTI
 
 guest-test: $(READY) ## What this machine may lack, in a QEMU guest: memory of two NUMA nodes and joins over it, cgroups of version 2
 	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
-	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(CARGO_TARGET_DIR)/release/deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
+	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(dir $(BIN))deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
 	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider python/tests/test_pods.py
 
 # Databases of 8 MiB: the guest is emulated. What it says of times means nothing.
 guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Paper 000's figures under cgroups of version 2, in a QEMU guest: some tens of minutes
-	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) \
+	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) FARPOOL_DATABASE_SIZE=8MiB FARPOOL_FIGURE_SECONDS=1800 \
 	  $(VENV)/bin/pytest -q -c python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
 

@@ -13,13 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
+# The programs of a release, unless others are to be looked at.
+PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
 # Engines run on one thread each; Polars reads this when it is loaded, and pyarrow knows OMP's variable.
 ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def program(name: str) -> str:
     """Returns the path of a program of this checkout."""
-    return str(TARGET / "release" / name)
+    return str(PROGRAMS / name)
 
 
 def folder() -> Path:

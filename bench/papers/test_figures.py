@@ -24,7 +24,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BENCH = HERE.parent
-TARGET = Path(os.environ["CARGO_TARGET_DIR"]) / "release"
+PROGRAMS = Path(os.environ["FARPOOL_PROGRAMS"])
 # Until a figure must have ended: alone on two CPUs the longest takes a twentieth of it, in an emulated guest more.
 FIGURE_SECONDS = int(os.environ.get("FARPOOL_FIGURE_SECONDS", "600"))
 # Of databases, where the machine is slow.
@@ -174,7 +174,7 @@ def test_figure_of_remote_memory_on_postgres_has_all_ways(
 def test_figure_of_farview_behind_a_shaped_link_has_all_who_take_part(tmp_path: Path) -> None:
     flags = ["fig8", "--quick", "--no-build", "--json", str(tmp_path / "json")]
     python = {"PYTHON": sys.executable, "RATES": "10gbit", "MEASURE": "farview"}
-    run(BENCH / "netns.sh", TARGET / "farpool", *flags, **python)
+    run(BENCH / "netns.sh", PROGRAMS / "farpool", *flags, **python)
     (found,) = figures_of(tmp_path / "json")["figures"]
     assert all({"FV ship, tcp", "FV fetch, tcp", "RCPU"} <= panel["series"].keys() for panel in found["panels"])
 
@@ -182,7 +182,7 @@ def test_figure_of_farview_behind_a_shaped_link_has_all_who_take_part(tmp_path: 
 def test_calls_of_functions_behind_a_shaped_link_are_measured() -> None:
     flags = ["--calls", "100", "--rounds", "1", "--size", "8MiB", "--steps", "10000", "--work", "1"]
     told = run(
-        BENCH / "netns.sh", TARGET / "farpool", *flags, "--waiting", "adaptive", "--json",
+        BENCH / "netns.sh", PROGRAMS / "farpool", *flags, "--waiting", "adaptive", "--json",
         RATES="10gbit", MEASURE="functions",
     )  # fmt: skip
     (point,) = json.loads(next(line for line in told.splitlines() if line.startswith("{")))["points"]

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
+PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
 BACKENDS = ("virtual", "emulated", "numa")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # The paper's probe side: 256 Mi rows of 16 bytes.
@@ -88,7 +89,7 @@ def arguments() -> argparse.Namespace:
 def measure(backend: str, args: argparse.Namespace) -> dict:
     size = args.size or (8 << 20 if args.quick else default_size(backend))
     rounds = 1 if args.quick else args.rounds
-    command = [TARGET / "release" / "farpool", "bench", "tiers", "--backend", backend, "--size", size_text(size)]
+    command = [PROGRAMS / "farpool", "bench", "tiers", "--backend", backend, "--size", size_text(size)]
     command += ["--rounds", rounds, "--slower", args.slower, "--json"]
     if args.plots:
         Path(args.plots).mkdir(parents=True, exist_ok=True)

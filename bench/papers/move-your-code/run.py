@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import environment
-from environment import CACHE, ROOT, TARGET
+from environment import CACHE, PROGRAMS, ROOT, TARGET
 
 TABLES = ("table1", "table2", "table3")
 # Table 1: what a core does at once, and the nanoseconds that the paper names.
@@ -110,7 +110,7 @@ def table(header: list[str], rows: list[list]) -> list[str]:
 def functions(args: argparse.Namespace) -> dict:
     """What calls, page reads and accesses take, over both transports."""
     print("calls of functions ...", file=sys.stderr, flush=True)
-    farpool = TARGET / "release" / "farpool"
+    farpool = PROGRAMS / "farpool"
     command = [farpool, "bench", "functions", "--calls", args.calls, "--rounds", args.rounds, "--json"]
     if args.quick:
         command += ["--size", "8MiB", "--steps", 10_000, "--work", "1,64", "--waiting", "adaptive"]
@@ -165,7 +165,7 @@ def second_table(found: dict) -> list[str]:
 
 def groups(args: argparse.Namespace) -> list:
     print("groupings ...", file=sys.stderr, flush=True)
-    command = [TARGET / "release" / "farpool", "bench", "place", "--cells", "paper", "--size", f"{args.size}B"]
+    command = [PROGRAMS / "farpool", "bench", "place", "--cells", "paper", "--size", f"{args.size}B"]
     command += ["--rounds", args.rounds, "--json"]
     if args.plots:
         Path(args.plots).mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def groups_in_duckdb(args: argparse.Namespace) -> list:
     print("groupings in DuckDB ...", file=sys.stderr, flush=True)
     groupings = [[int(number) for number in re.findall("[0-9]+", name)] for name in PAPER_TABLE_3]
     told = {"groupings": groupings, "size": args.size, "rounds": args.rounds}
-    told |= {"farpool": str(TARGET / "release" / "farpool")}
+    told |= {"farpool": str(PROGRAMS / "farpool")}
     script = Path(__file__).with_name("groupings.py")
     return json.loads(call(environment.python(), script, json.dumps(told)))
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target")) / "release"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
+PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
 # What an engine takes besides what it keeps of the database.
 PROCESS_BYTES = 48 << 20
 DISK, ENOUGH = "disk", "enough memory"
@@ -58,7 +59,7 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> str:
-        process = subprocess.Popen([TARGET / "farpool", *arguments], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([PROGRAMS / "farpool", *arguments], stdout=subprocess.PIPE, text=True)
         processes.append(process)
         line = process.stdout.readline()
         if not line.startswith("ready "):

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from machine import ENOUGH, PROCESS_BYTES, TARGET, Setting, forget, quantiles
+from machine import ENOUGH, PROCESS_BYTES, PROGRAMS, Setting, forget, quantiles
 from memory_group import Group
 from servers import Server, behind, pgbench
 
@@ -56,7 +56,7 @@ class Sqlite:
         # Nearly all of local memory is the extension's: what it keeps the system need not.
         sizes = f"--protection none --near {setting.local_bytes * 7 // 8}B --cache {setting.far_bytes}B"
         flags = f"{' '.join(setting.far.flags())} {sizes}" if setting.far else ""
-        extension = str(TARGET / "libfarpool_sqlite.so") if setting.far else "stock"
+        extension = str(PROGRAMS / "libfarpool_sqlite.so") if setting.far else "stock"
         with contextlib.ExitStack() as stack:
             workers = []
             for number in range(setting.databases):

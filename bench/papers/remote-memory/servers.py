@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from machine import ENOUGH, PROCESS_BYTES, TARGET, Setting, forget
+from machine import ENOUGH, PROCESS_BYTES, PROGRAMS, Setting, forget
 from memory_group import Group
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "python" / "tests"))
@@ -36,7 +36,7 @@ FEW_TRANSACTIONS = 20
 
 class Mount(postgres.Mount):
     def __init__(self, kind: str, *arguments: str | Path):
-        super().__init__(str(TARGET / "farpool"), kind, *map(str, arguments))
+        super().__init__(str(PROGRAMS / "farpool"), kind, *map(str, arguments))
 
     @property
     def pid(self) -> int:
