@@ -142,7 +142,7 @@ test: ## All checks and tests: what CI runs
 	  begun=$$(date +%s); \
 	  $(MAKE) PROFILE=dev COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
-	@$(MAKE) --jobs 2 --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
+	@$(MAKE) --jobs 2 --keep-going --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
 
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
