@@ -79,7 +79,7 @@ def demonstrate(farpool_binary: str, tmp_path: Path, command: list[str]) -> tupl
         "TMPDIR": str(temporary),
     }
     done = subprocess.run(
-        [*command, "--json", str(report)], env=environment, capture_output=True, text=True, timeout=300
+        [*command, "--json", str(report)], env=environment, capture_output=True, text=True, timeout=1_500
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(temporary.iterdir()) == []

@@ -353,6 +353,26 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
     }
 }
 
+#[test]
+fn file_dropped_while_a_function_is_compiled_is_lost_and_the_function_is_not_blamed() {
+    let running = Running::start(1, sandbox());
+    let pool = running.connect(Tcp);
+    let calls = caller(&pool);
+    // What comes below is compiling alone.
+    let seven = Function::wasm(module(&body("(i64.const 7)")), "f").unwrap();
+    calls.call(&seven, &[], options(60_000)).unwrap();
+    let (.., slow, _) = costly_modules().pop().unwrap();
+    let slow = Function::wasm(slow, "f").unwrap();
+    let error = std::thread::scope(|threads| {
+        let call = threads.spawn(|| calls.call(&slow, &[], options(60_000)).unwrap_err());
+        // It takes far longer than this. If it has not begun, the error is the same.
+        std::thread::sleep(Duration::from_millis(500));
+        pool.delete("bytes").unwrap();
+        call.join().unwrap()
+    });
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+}
+
 /// Waits until a call runs at a node, does something then, and returns how the call ended.
 fn during_an_endless_call(calls: &Caller, pool: &farpool::Pool, ms: u64, then: impl FnOnce()) -> Error {
     // It does not look at its window, and so does not see that it is gone.
