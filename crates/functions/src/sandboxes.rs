@@ -47,8 +47,11 @@ const NEW_LANE_MS: u64 = 2_000;
 const QUEUE_LOOK_MS: u64 = 20;
 /// The number of callers that may wait at a time. Each keeps a connection and its thread.
 const QUEUE_MAX: usize = 512;
-/// The time within which a process that was started says so, and within which one that is to end has ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time within which a process that was started says so. It has namespaces made for it, which takes the kernel long where
+/// CPUs are busy.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// The time within which one that is to end has ended.
+const END_PATIENCE_SECONDS: i64 = 10;
 /// A caller that does not take the news of a death within this time does not get it.
 const NEWS_MS: u64 = 1_000;
 
@@ -71,6 +74,8 @@ struct Shared {
 struct Processes {
     assigned: Vec<Assigned>,
     spare: Option<Process>,
+    /// One has been started and has not said so yet.
+    is_starting: bool,
     /// Somebody waits for one.
     is_wanted: bool,
     /// Why none could be started when it was tried last.
@@ -196,7 +201,7 @@ impl Sandboxes {
 
     /// Starts a process, and ends it again. Returns what namespaces it had.
     pub fn confinement(&self) -> io::Result<Confinement> {
-        Process::spawn(&self.shared.options).map(|(_, confinement)| confinement)
+        Process::spawn(&self.shared.options)?.confine()
     }
 
     /// The most bytes of a function's heap.
@@ -278,8 +283,8 @@ impl Drop for Reserved {
 }
 
 impl Process {
-    /// Starts one that is nobody's yet. Returns it with what namespaces it has.
-    fn spawn(options: &SandboxOptions) -> io::Result<(Process, Confinement)> {
+    /// Starts one that is nobody's yet. It ends with the thread that starts it.
+    fn spawn(options: &SandboxOptions) -> io::Result<Process> {
         let (control, theirs) = UnixStream::pair()?;
         let child = Command::new(&options.program)
             .arg(options.niceness.to_string())
@@ -306,15 +311,20 @@ impl Process {
         let id = locked(&process.state).child.id();
         // Before there is anything in it that is not ours.
         options.groups.iter().try_for_each(|group| members(group)?.write_all(id.to_string().as_bytes()))?;
-        process.control.set_read_timeout(Some(PATIENCE))?;
-        let confinement = confine(&process.control, id).map_err(|error| match error.kind() {
+        Ok(process)
+    }
+
+    /// Waits until it has started. Returns what namespaces it has.
+    fn confine(&self) -> io::Result<Confinement> {
+        let id = locked(&self.state).child.id();
+        self.control.set_read_timeout(Some(START_PATIENCE))?;
+        confine(&self.control, id).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
-                io::Error::other(format!("it has not started within {} s", PATIENCE.as_secs()))
+                io::Error::other(format!("it has not started within {} s", START_PATIENCE.as_secs()))
             }
             io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started"),
             _ => error,
-        })?;
-        Ok((process, confinement))
+        })
     }
 
     fn reserve(&self) -> Result<usize, Refusal> {
@@ -333,7 +343,7 @@ impl Process {
 
     /// Waits until nothing of it runs any more. Returns the signal that ended it, or 0.
     fn wait(&self, state: &mut State) -> u64 {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let patience = Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 };
         let has_ended = loop {
             match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&patience)) {
                 Err(Errno::INTR) => {}
@@ -568,20 +578,32 @@ impl Shared {
         Err(Refusal::new(Code::NoSandbox, 0))
     }
 
-    /// Starts one to be kept in reserve.
-    fn make(&self) {
-        let made = Process::spawn(&self.options);
+    /// Starts one to be kept in reserve. Another thread waits for it, so that this one goes on watching.
+    fn make(self: &Arc<Self>) {
+        let begun = Process::spawn(&self.options).and_then(|process| {
+            locked(&self.processes).is_starting = true;
+            let shared = Arc::clone(self);
+            let started = move || shared.made(process.confine().map(|_| process));
+            std::thread::Builder::new().name("farpool-start".into()).spawn(started)
+        });
+        if let Err(error) = begun {
+            self.made(Err(error));
+        }
+    }
+
+    /// Keeps one in reserve that has started, or why there is none.
+    fn made(&self, made: io::Result<Process>) {
         let mut processes = locked(&self.processes);
-        processes.is_wanted = false;
+        (processes.is_wanted, processes.is_starting) = (false, false);
         match made {
-            Ok((process, _)) => processes.spare = Some(process),
+            Ok(process) => processes.spare = Some(process),
             Err(error) => processes.failed = Some(error.to_string()),
         }
         self.changed.notify_all();
     }
 
     /// Watches until it is over.
-    fn watch(&self, woken: &UnixStream) {
+    fn watch(self: &Arc<Self>, woken: &UnixStream) {
         let _ = woken.set_nonblocking(true);
         loop {
             let (assigned, needs_one, is_over): (Vec<Arc<Process>>, _, _) = {
@@ -589,7 +611,8 @@ impl Shared {
                 let assigned: Vec<_> =
                     processes.assigned.iter().map(|one| Arc::clone(&one.process)).collect();
                 let is_used = processes.is_wanted || !assigned.is_empty();
-                (assigned, processes.spare.is_none() && is_used, processes.is_over)
+                let needs_one = processes.spare.is_none() && !processes.is_starting && is_used;
+                (assigned, needs_one, processes.is_over)
             };
             if is_over {
                 break;
