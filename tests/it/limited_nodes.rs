@@ -16,7 +16,9 @@ fn limited_node(limits: Limits) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
     let reach = Reach::default();
-    let broker = Broker::start(loopback, &reach, LeaseSettings::default(), store).expect("a broker");
+    // Nobody renews.
+    let settings = LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() };
+    let broker = Broker::start(loopback, &reach, settings, store).expect("a broker");
     let mut options =
         NodeOptions::new(Name::new(NODE).expect("a name"), 4 * MIB, broker.address().to_string());
     options.region_bytes = MIB;
