@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// Processes that run functions at a time, one for each client; further clients wait their turn: 1 to 1024
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(PROCESSES), default_value = "16", conflicts_with = "no_functions")]
     function_processes: u32,
-    /// How far they stand back where CPUs are short: 0, as the node itself, to 19
+    /// Niceness of the processes that run functions, above that of the node: 0 to 19
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(NICENESS), default_value_t = SandboxOptions::NICENESS, conflicts_with = "no_functions")]
     function_niceness: u8,
     /// Public keys, one on a line, whose native functions are run. Whoever has such a key can do on this machine what

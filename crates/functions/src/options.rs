@@ -24,7 +24,7 @@ pub struct SandboxOptions {
     pub groups: Vec<PathBuf>,
     /// Processes at a time: [`Self::PROCESSES_RANGE`].
     pub processes_max: usize,
-    /// How far they stand back where CPUs are short: [`Self::NICENESS_RANGE`].
+    /// Their niceness, above that of whoever starts them: [`Self::NICENESS_RANGE`].
     pub niceness: u8,
     /// The longest wait of a caller for one of them, in milliseconds. Clients expect [`LANE_QUEUE_MS`] at the most.
     pub queue_ms: u64,
@@ -37,9 +37,9 @@ impl SandboxOptions {
     pub const HEAP_BYTES_RANGE: RangeInclusive<u64> = 1 << 20..=512 << 20;
     /// The permitted range of the number of processes.
     pub const PROCESSES_RANGE: RangeInclusive<usize> = 1..=1_024;
-    /// Added to a process's own when nothing is said: those who wait for the node itself come first.
+    /// The niceness where nothing is said: those who wait for the node itself come first.
     pub const NICENESS: u8 = 10;
-    /// The permitted range of what is added.
+    /// The permitted niceness.
     pub const NICENESS_RANGE: RangeInclusive<u8> = 0..=19;
 
     /// Sandboxes by this program, with defaults.

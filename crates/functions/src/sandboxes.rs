@@ -47,8 +47,7 @@ const NEW_LANE_MS: u64 = 2_000;
 const QUEUE_LOOK_MS: u64 = 20;
 /// The number of callers that may wait at a time. Each keeps a connection and its thread.
 const QUEUE_MAX: usize = 512;
-/// The time within which a process that was started says so. It has namespaces made for it, which takes the kernel long where
-/// CPUs are busy.
+/// The time within which a process that was started says so. Where CPUs were busy it was seen to take more than 10 s.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// The time within which one that is to end has ended.
 const END_PATIENCE_SECONDS: i64 = 10;

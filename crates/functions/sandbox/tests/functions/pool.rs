@@ -14,8 +14,8 @@ pub struct Running {
     broker: Broker,
 }
 
-/// Sandboxes by the program that cargo has built beside these tests. They do not stand back: on a busy machine nothing would
-/// be compiled in time.
+/// Sandboxes by the program that cargo has built beside these tests. They are as nice as the tests: on a busy machine others
+/// would leave them too little to be compiled in time.
 pub fn sandbox() -> SandboxOptions {
     SandboxOptions { niceness: 0, ..SandboxOptions::new(env!("CARGO_BIN_EXE_farpool-sandbox").into()) }
 }
