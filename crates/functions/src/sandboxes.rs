@@ -47,8 +47,9 @@ const NEW_LANE_MS: u64 = 2_000;
 const QUEUE_LOOK_MS: u64 = 20;
 /// The number of callers that may wait at a time. Each keeps a connection and its thread.
 const QUEUE_MAX: usize = 512;
-/// The time within which a process that was started says so. Where CPUs were busy it was seen to take more than 10 s.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+/// The time within which a process that was started says so. The kernel makes and removes namespaces one after the other, and
+/// on a machine with busy CPUs one of them was seen to take 43 s. Callers do not wait for it longer than for their turn.
+const START_PATIENCE: Duration = Duration::from_secs(600);
 /// The time within which one that is to end has ended.
 const END_PATIENCE_SECONDS: i64 = 10;
 /// A caller that does not take the news of a death within this time does not get it.
@@ -96,7 +97,7 @@ impl Processes {
     /// Ends a process that has nothing to do, if there is one and none is about to end anyway: one without lanes first, then
     /// the one that has waited longest.
     fn end_unused(&self, now: MonoNs) {
-        if self.assigned.iter().any(|one| one.process.is_ending()) {
+        if self.assigned.iter().any(|one| !one.process.is_there()) {
             return;
         }
         let unused = self.assigned.iter().filter_map(|one| Some((one.process.unused(now)?, &one.process)));
@@ -158,6 +159,7 @@ struct State {
     requests: [Option<u64>; LANES_MAX],
     /// Set once it was told to end.
     is_ending: bool,
+    /// Set once it is not watched any more: it has ended, or it had nothing to do.
     is_gone: bool,
 }
 
@@ -226,7 +228,12 @@ impl Sandboxes {
                 let (function, since) = one.process.status.call(slot)?;
                 Some(Running { function, caller: one.owner.caller.clone(), since })
             };
-            (0..LANES_MAX).filter_map(call).collect()
+            let state = locked(&one.process.state);
+            // Callers that were told of the process's end have no lanes any more.
+            (0..LANES_MAX)
+                .filter(|slot| matches!(state.lanes[*slot], Slot::Open(_)))
+                .filter_map(call)
+                .collect()
         };
         assigned.iter().flat_map(calls).collect()
     }
@@ -341,31 +348,30 @@ impl Process {
     }
 
     /// Waits until nothing of it runs any more. Returns the signal that ended it, or 0.
-    fn wait(&self, state: &mut State) -> u64 {
-        let patience = Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 };
-        let has_ended = loop {
-            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&patience)) {
-                Err(Errno::INTR) => {}
-                other => break other.is_ok_and(|ready| ready > 0),
-            }
-        };
-        if !has_ended {
+    fn wait(&self) -> u64 {
+        if !self.has_ended_within(Some(&Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 })) {
             // The other one ends with it.
-            let _ = state.child.kill();
+            let _ = locked(&self.state).child.kill();
+            self.has_ended_within(None);
         }
-        let status = state.child.wait().ok();
+        let status = locked(&self.state).child.wait().ok();
         status.and_then(|status| status.signal().or(status.code())).unwrap_or(0) as u64
+    }
+
+    /// Waits until it has ended, at most for so long. It is not locked meanwhile: the kernel was seen to take 43 s.
+    fn has_ended_within(&self, patience: Option<&Timespec>) -> bool {
+        loop {
+            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], patience) {
+                Err(Errno::INTR) => {}
+                other => return other.is_ok_and(|ready| ready > 0),
+            }
+        }
     }
 
     /// Returns whether lanes can still be had of it.
     fn is_there(&self) -> bool {
         let state = locked(&self.state);
         !state.is_gone && !state.is_ending
-    }
-
-    /// Returns whether it was told to end.
-    fn is_ending(&self) -> bool {
-        locked(&self.state).is_ending
     }
 
     /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or had until
@@ -443,12 +449,12 @@ impl Process {
         }
     }
 
-    /// It has ended, or ends with its node: tells those whose functions were running how these ended.
+    /// Waits until nothing of it runs any more, and tells those whose functions were running how these ended.
     fn bury(&self, ended: Outcome) {
+        locked(&self.state).is_gone = true;
         self.kill();
+        let signal = self.wait();
         let mut state = locked(&self.state);
-        let signal = self.wait(&mut state);
-        state.is_gone = true;
         let (killed_for, is_ending) = (state.killed_for, state.is_ending);
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
             let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
@@ -538,6 +544,10 @@ impl Shared {
             let now = clock::now();
             let mut pause_ms = (give_up.0.saturating_sub(now.0) / 1_000_000).max(QUEUE_LOOK_MS);
             if is_first && !is_full {
+                if has_asked && now >= give_up {
+                    break self
+                        .none_started(&format!("none has started within {} ms", self.options.queue_ms));
+                }
                 if let Some(process) = processes.spare.take() {
                     // The one in reserve may have ended meanwhile.
                     has_asked = false;
@@ -604,12 +614,13 @@ impl Shared {
     /// Watches until it is over.
     fn watch(self: &Arc<Self>, woken: &UnixStream) {
         let _ = woken.set_nonblocking(true);
+        let mut ending: Vec<JoinHandle<()>> = Vec::new();
         loop {
             let (assigned, needs_one, is_over): (Vec<Arc<Process>>, _, _) = {
                 let processes = locked(&self.processes);
-                let assigned: Vec<_> =
-                    processes.assigned.iter().map(|one| Arc::clone(&one.process)).collect();
-                let is_used = processes.is_wanted || !assigned.is_empty();
+                let is_used = processes.is_wanted || !processes.assigned.is_empty();
+                let all = processes.assigned.iter().map(|one| Arc::clone(&one.process));
+                let assigned: Vec<_> = all.filter(|process| !locked(&process.state).is_gone).collect();
                 let needs_one = processes.spare.is_none() && !processes.is_starting && is_used;
                 (assigned, needs_one, processes.is_over)
             };
@@ -633,16 +644,39 @@ impl Shared {
             let now = clock::now();
             for (process, has_ended) in assigned.iter().zip(ended) {
                 if has_ended || !process.look(now) {
-                    locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
-                    self.changed.notify_all();
-                    process.bury(Outcome::Died);
+                    ending.extend(self.bury(process));
                 }
             }
+            ending.retain(|thread| !thread.is_finished());
+        }
+        for thread in ending {
+            let _ = thread.join();
         }
         let Processes { assigned, spare, .. } = std::mem::take(&mut *locked(&self.processes));
         // The memory of windows goes with the node: a file that was moved has it elsewhere.
         assigned.iter().for_each(|one| one.process.bury(Outcome::Revoked));
         spare.iter().for_each(|process| process.bury(Outcome::Revoked));
+    }
+
+    /// Buries a process in a thread of its own, so that others are watched meanwhile. It counts until it has ended.
+    /// Returns the thread.
+    fn bury(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
+        // Nobody gets a lane of it any more.
+        locked(&process.state).is_gone = true;
+        let (shared, buried) = (Arc::clone(self), Arc::clone(process));
+        let bury = move || shared.end(&buried);
+        let thread = std::thread::Builder::new().name("farpool-end".into()).spawn(bury);
+        if thread.is_err() {
+            self.end(process);
+        }
+        thread.ok()
+    }
+
+    fn end(&self, process: &Arc<Process>) {
+        process.bury(Outcome::Died);
+        locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
+        self.changed.notify_all();
+        self.wake();
     }
 }
 
@@ -660,6 +694,6 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-        self.wait(&mut locked(&self.state));
+        self.wait();
     }
 }

@@ -55,7 +55,7 @@ fn running(processes_max: usize, queue_ms: u64) -> (Running, Pool) {
 
 #[test]
 fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
-    let (running, _pool) = running(16, 60_000);
+    let (running, _pool) = running(16, 600_000);
     let function = first_word();
     let mut clients = Vec::new();
     for index in 0..200 {
@@ -75,7 +75,7 @@ fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
 
 #[test]
 fn clients_that_call_at_once_wait_for_each_other() {
-    let (running, _pool) = running(2, 60_000);
+    let (running, _pool) = running(2, 600_000);
     let function = first_word();
     let clients: Vec<Client> = (0..16).map(|_| Client::of(running.connect(Tcp))).collect();
     let all_there = Barrier::new(clients.len());

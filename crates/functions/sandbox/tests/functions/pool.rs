@@ -56,7 +56,7 @@ impl Running {
     pub fn connect(&self, transport: TransportChoice) -> Pool {
         let sandbox = Some(sandbox().program);
         let options =
-            PoolOptions { transport, sandbox, request_timeout_ms: 120_000, ..PoolOptions::default() };
+            PoolOptions { transport, sandbox, request_timeout_ms: 600_000, ..PoolOptions::default() };
         Pool::connect_with(&self.url(), options).unwrap()
     }
 }
