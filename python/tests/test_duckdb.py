@@ -110,7 +110,7 @@ def test_memory_that_nodes_have_given_back_is_told_of_and_used_once_it_comes_bac
     # No host has so much to spare.
     cluster.start_node(1, "--reserve", "1024GiB")
     with farpool.connect(cluster.url) as pool, duckdb.connect(config={"memory_limit": "100MB"}) as other:
-        wait_until(lambda: [node["donated_bytes"] for node in pool.status()["nodes"]] == [0], 10, "all of it is away")
+        wait_until(lambda: [node["donated_bytes"] for node in pool.status()["nodes"]] == [0], "all of it is away")
         assert pool.status()["nodes"][0]["away_bytes"] == 512 * MIB
         with (
             pytest.warns(RuntimeWarning, match="nodes donate 0 B, and 512 MiB are given back"),
@@ -123,9 +123,9 @@ def test_memory_that_nodes_have_given_back_is_told_of_and_used_once_it_comes_bac
         cluster.kill("node-1")
         cluster.start_node(1)
         bound = "SELECT current_setting('max_temp_directory_size')"
-        wait_until(lambda: con.execute(bound).fetchone() == ("512.0 MiB",), 10, "the bound has grown")
+        wait_until(lambda: con.execute(bound).fetchone() == ("512.0 MiB",), "the bound has grown")
         assert con.execute(spilling_query(ROWS)).fetchall() == answer_in_memory(ROWS)
-        wait_until(lambda: all(thread.name != "farpool-room" for thread in threading.enumerate()), 10, "no bound grows")
+        wait_until(lambda: all(thread.name != "farpool-room" for thread in threading.enumerate()), "no bound grows")
         assert other.execute(bound).fetchone() == ("7.0 MiB",)
         con.close()
 

@@ -86,7 +86,7 @@ def test_a_lost_node_costs_protected_blocks_nothing_and_others_until_they_are_dr
             con.execute("SET enable_external_file_cache = false")
             assert con.execute(SUMS).fetchall() == answer
             cluster.start_node(number + 1)
-            wait_until(lambda: pool.status()["donated_bytes"] > 0, 10, "a node is back")
+            wait_until(lambda: pool.status()["donated_bytes"] > 0, "a node is back")
             con.execute("SET enable_external_file_cache = true")
             assert con.execute(SUMS).fetchall() == answer
             first, bucket.reads = bucket.reads, 0

@@ -23,7 +23,7 @@ ROWS = 1_500_000
 @pytest.fixture
 def two_hosts(farpool_binary) -> Iterator[Cluster]:
     """A broker and two nodes that say they are on two hosts."""
-    with start_cluster(farpool_binary, NODE_MEMORY_BYTES, hosts=True) as cluster:
+    with start_cluster(farpool_binary, hosts=True) as cluster:
         yield cluster
         stop_cluster(cluster)
 
@@ -80,7 +80,7 @@ def test_a_local_copy_reaches_the_disk_and_a_mirror_takes_twice_the_memory(two_h
         assert pool.stats()["used_bytes"] == 16 * MIB
         with pool.create("local", protection="local") as file:
             file.write_at(0, bytes(8 * MIB))
-        wait_until(lambda: pool.stats()["disk_bytes_written"] == 8 * MIB, 10, "the local copy is on the disk")
+        wait_until(lambda: pool.stats()["disk_bytes_written"] == 8 * MIB, "the local copy is on the disk")
         assert pool.stats()["used_bytes"] == 24 * MIB
         assert pool.stats()["unprotected_bytes"] == 0
     assert list(tmp_path.iterdir()) == []

@@ -344,7 +344,7 @@ def test_table_that_is_dropped_says_so(local):
             return "was dropped" in str(error)
         return False
 
-    wait_until(is_refused, 10, "a query over a dropped table is refused")
+    wait_until(is_refused, "a query over a dropped table is refused")
 
 
 def test_scan_made_before_a_fork_is_refused_in_the_child(local):

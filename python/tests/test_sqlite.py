@@ -131,7 +131,7 @@ def test_what_overflows_goes_to_far_memory_and_the_answer_is_that_of_stock_sqlit
     assert far.stats()["bytes_written"] - before > 5 << 20
     stock.run("PRAGMA temp_store = MEMORY")
     assert answer == stock.run(SPILLING[query])
-    wait_until(lambda: far.stats()["leased_bytes"] <= 512 << 20, 5, "what was spilled is given back")
+    wait_until(lambda: far.stats()["leased_bytes"] <= 512 << 20, "what was spilled is given back")
 
 
 def test_temporary_tables_lie_in_far_memory(far):
@@ -177,13 +177,17 @@ def test_a_database_larger_than_local_memory_is_read_from_far_memory_once_it_was
     fill(far)
     far.run("PRAGMA cache_size = 50")
     count = "SELECT sum(length(word)) FROM t"
-    answers = [far.run(count)]
-    before = far.stats()
-    answers.append(far.run(count))
-    after = far.stats()
-    assert answers[0] == answers[1]
-    hits, misses = (after[name] - before[name] for name in ("far_hits", "misses"))
-    assert hits > 0.95 * (hits + misses), (hits, misses)
+    answer = far.run(count)
+
+    def is_read_from_far_memory() -> bool:
+        before = far.stats()
+        assert far.run(count) == answer
+        after = far.stats()
+        hits, misses = (after[name] - before[name] for name in ("far_hits", "misses"))
+        return hits > 0.95 * (hits + misses)
+
+    # Where the machine is busy, far memory counts as slow after a while and is passed over for a while.
+    wait_until(is_read_from_far_memory, "nearly all of it is read from far memory")
 
 
 def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_wrong(
@@ -199,7 +203,7 @@ def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_
         running = executor.submit(far.run, SPILLING["sort"])
         # The pool knows when it is under way; the worker is busy.
         with farpool.connect(cluster.url, protection="none") as pool:
-            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), 30, "something is spilled")
+            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), "something is spilled")
         cluster.kill("node-1")
         cluster.kill("node-2")
         with pytest.raises(RuntimeError, match="disk I/O error|unable to open|full"):
@@ -221,7 +225,7 @@ def test_a_broker_that_dies_makes_no_answer_wrong_and_costs_no_database(cluster,
         answer = far.run(SPILLING["sort"])
         running = executor.submit(far.run, SPILLING["sort"])
         with farpool.connect(cluster.url) as pool:
-            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), 30, "something is spilled")
+            wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), "something is spilled")
         cluster.kill("broker")
         try:
             assert running.result(120) == answer
@@ -250,7 +254,7 @@ def test_a_cached_mount_that_dies_under_stock_sqlite_leaves_a_database_that_is_w
                 before = stock.run("SELECT sum(key) FROM t")
                 stock.run("UPDATE t SET key = key + 1")
                 stock.tell("UPDATE t SET key = key + 1")
-                wait_until(Path(f"{database}-journal").exists, 20, "the update is under way")
+                wait_until(Path(f"{database}-journal").exists, "the update is under way")
                 mount.kill()
                 with contextlib.suppress(RuntimeError):
                     stock.hear()

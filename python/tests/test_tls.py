@@ -9,7 +9,7 @@ import pytest
 import farpool
 from farpool.demo.cluster import read_line
 
-READY_SECONDS = 20
+READY_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
