@@ -49,7 +49,7 @@ const QUEUE_LOOK_MS: u64 = 20;
 const QUEUE_MAX: usize = 512;
 /// The time within which a process that was started says so. The kernel makes and removes namespaces one after the other, and
 /// on a machine with busy CPUs one of them was seen to take 43 s. Callers do not wait for it longer than for their turn.
-const START_PATIENCE: Duration = Duration::from_secs(600);
+const START_PATIENCE: Duration = Duration::from_secs(300);
 /// The time within which one that is to end has ended.
 const END_PATIENCE_SECONDS: i64 = 10;
 /// A caller that does not take the news of a death within this time does not get it.

@@ -8,6 +8,8 @@ use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{Caller, CallerOptions, Function, SandboxOptions};
 use farpool::{Error, ErrorKind, Pool, Retry};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -126,4 +128,36 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
     while let Err(error) = client.call(&function, 60_000) {
         assert!(Instant::now() < give_up && error.retry() == Retry::Later, "{error}");
     }
+}
+
+#[test]
+fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, tried) = (folder.path().join("program"), folder.path().join("tried"));
+    let (real, tried) = (sandbox().program.display().to_string(), tried.display().to_string());
+    // The node tries it once when it starts. From then on it hears whatever it is told, says nothing, and ends with the node.
+    let script =
+        format!("#!/bin/sh\n[ -e {tried} ] && exec /bin/cat > /dev/null\n: > {tried}\nexec {real} \"$@\"\n");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let running = Running::start(1, SandboxOptions { queue_ms: 200, program, ..sandbox() });
+    let pool = running.connect(Tcp);
+    publish(&pool, "words", &bytes_of(&[7; 512]));
+    let client = Client::of(pool);
+    for _ in 0..2 {
+        let error = client.call(&first_word(), 60_000).unwrap_err();
+        assert!(error.to_string().contains("could not start a sandbox process"), "{error}");
+        assert_eq!(starting(), 1, "the process that was started for the first caller is awaited by all");
+    }
+}
+
+/// Returns how many processes of this one run `cat`.
+fn starting() -> usize {
+    let own = std::process::id().to_string();
+    let is_ours = |stat: &String| {
+        stat.contains("(cat)")
+            && stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)) == Some(&own)
+    };
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    stats.flat_map(|entry| std::fs::read_to_string(entry.path().join("stat"))).filter(is_ours).count()
 }
