@@ -169,8 +169,13 @@ def test_whoever_writes_the_other_reads_what_is_there(far, stock, journal):
         assert reader.run("SELECT sum(key) FROM t")[0][0] == expected, turn
     for worker in (far, stock):
         assert worker.run("PRAGMA integrity_check") == [["ok"]]
-    stats = far.stats()
-    assert stats["far_hits"] > 0, stats
+
+    def is_read_from_far_memory() -> bool:
+        assert far.run("SELECT sum(key) FROM t")[0][0] == expected
+        return far.stats()["far_hits"] > 0
+
+    # Where the machine is busy, far memory counts as slow after a while and is passed over for a while.
+    wait_until(is_read_from_far_memory, "some of it is read from far memory")
 
 
 def test_a_database_larger_than_local_memory_is_read_from_far_memory_once_it_was_read(far):
