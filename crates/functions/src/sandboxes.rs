@@ -544,10 +544,6 @@ impl Shared {
             let now = clock::now();
             let mut pause_ms = (give_up.0.saturating_sub(now.0) / 1_000_000).max(QUEUE_LOOK_MS);
             if is_first && !is_full {
-                if has_asked && now >= give_up {
-                    break self
-                        .none_started(&format!("none has started within {} ms", self.options.queue_ms));
-                }
                 if let Some(process) = processes.spare.take() {
                     // The one in reserve may have ended meanwhile.
                     has_asked = false;
@@ -562,6 +558,9 @@ impl Shared {
                     (processes.is_wanted, processes.failed, has_asked) = (true, None, true);
                     self.wake();
                 } else if let Some(why) = processes.failed.take() {
+                    break self.none_started(&why);
+                } else if now >= give_up {
+                    let why = format!("none has started within {} ms", self.options.queue_ms);
                     break self.none_started(&why);
                 }
             } else if now >= give_up {

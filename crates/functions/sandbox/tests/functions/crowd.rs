@@ -147,6 +147,11 @@ fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() 
     for _ in 0..2 {
         let error = client.call(&first_word(), 60_000).unwrap_err();
         assert!(error.to_string().contains("could not start a sandbox process"), "{error}");
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while starting() == 0 {
+            assert!(Instant::now() < give_up, "a process is started for the caller");
+            thread::sleep(Duration::from_millis(10));
+        }
         assert_eq!(starting(), 1, "the process that was started for the first caller is awaited by all");
     }
 }
