@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 import farpool
+from farpool._farpool import _shown
 from farpool._registered import _dataset_type, registered
 from farpool._terms import Aggregate, NotShipped, Terms, is_same, nodes
 
@@ -61,7 +62,7 @@ class Block:
                 f"{report['fetched']} fetched, {report['skipped']} skipped; {report['rows']} rows, "
                 f"{report['link_bytes']} bytes over links in {report['seconds']:.3f} s"
             )
-        return "\n".join(lines)
+        return _shown("\n".join(lines))
 
 
 class Pushdown:
@@ -91,10 +92,10 @@ class Pushdown:
         return {"sql": self.sql, "left": self.left, "blocks": blocks}
 
     def __str__(self) -> str:
-        return "\n".join([*(f"as it was written: {why}" for why in self.left), *map(str, self.blocks)])
+        return _shown("\n".join([*(f"as it was written: {why}" for why in self.left), *map(str, self.blocks)]))
 
     def __repr__(self) -> str:
-        return f"<farpool.duckdb.Pushdown of {len(self.blocks)} blocks: {self.sql}>"
+        return f"<farpool.duckdb.Pushdown of {len(self.blocks)} blocks: {_shown(self.sql)}>"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

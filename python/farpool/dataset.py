@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 
 import farpool
 from farpool import _filters
+from farpool._farpool import _shown
 
 __all__ = ["FarDataset", "FarScanner"]
 
@@ -125,7 +126,7 @@ class FarDataset(ds.Dataset):
         return self.scanner([], filter).count_rows()
 
     def __repr__(self) -> str:
-        return f"<farpool.dataset.FarDataset {self.table!r}: {', '.join(self._schema.names)}>"
+        return f"<farpool.dataset.FarDataset {self.table!r}: {_shown(', '.join(self._schema.names))}>"
 
     def __reduce__(self):
         raise TypeError("a far dataset belongs to the session of this process: make another one there")
@@ -240,4 +241,4 @@ def _needed(columns: list[str] | dict[str, pc.Expression], schema: pa.Schema) ->
 
 
 def _words(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return _shown(", ".join(f"{field.name} {field.type}" for field in schema))

@@ -43,7 +43,7 @@ import duckdb
 from fsspec import AbstractFileSystem
 
 import farpool
-from farpool._farpool import _size_bytes
+from farpool._farpool import _shown, _size_bytes
 from farpool._files import register_file
 from farpool._pushdown import Block, Pushdown, sql_pushdown
 from farpool._registered import register, unregister
@@ -354,7 +354,7 @@ class FarFileHandle(io.RawIOBase):
         elif whence == io.SEEK_END:
             offset += self._file.size
         if offset < 0:
-            raise farpool.InvalidError(f"seek of far file '{self._file.name}' to {offset}, before its start")
+            raise farpool.InvalidError(f"seek of far file '{_shown(self._file.name)}' to {offset}, before its start")
         self._seeks[threading.get_ident()] = offset
         return offset
 

@@ -140,7 +140,8 @@ impl PyCalled {
 
     fn __repr__(&self) -> String {
         let at = self.0.node.as_deref().unwrap_or("this machine");
-        format!("<farpool.Called: {} bytes from {at}, ran {:?}>", self.0.output.len(), self.0.ran)
+        let (bytes, at) = (self.0.output.len(), farpool::shown(at));
+        format!("<farpool.Called: {bytes} bytes from {at}, ran {:?}>", self.0.ran)
     }
 }
 

@@ -640,7 +640,7 @@ impl PyRows {
     }
 
     fn __repr__(&self) -> String {
-        format!("<farpool.Rows {} of {}>", self.num_rows(), self.column_names().join(", "))
+        format!("<farpool.Rows {} of {}>", self.num_rows(), farpool::shown(&self.column_names().join(", ")))
     }
 
     /// As a `pyarrow.Table`.

@@ -277,6 +277,6 @@ impl PyStream {
 
     fn __repr__(&self) -> String {
         let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
-        format!("<farpool.Stream of {}>", names.join(", "))
+        format!("<farpool.Stream of {}>", farpool::shown(&names.join(", ")))
     }
 }

@@ -50,6 +50,12 @@ pub(crate) fn _size_bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64>
     bytes(what, value)
 }
 
+/// Returns `text` with each character escaped that a terminal would obey, but for line feeds.
+#[pyfunction]
+pub(crate) fn _shown(text: &str) -> String {
+    farpool::shown_lines(text).to_string()
+}
+
 /// Bytes for a message: three digits and a unit, such as `1.5 GiB`.
 #[pyfunction]
 pub(crate) fn _size_text(bytes: u64) -> String {
