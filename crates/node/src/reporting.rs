@@ -141,15 +141,14 @@ pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: Tic
         match report_until_cut(node, info, ticket_key, brokers, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
-                let other = other_life(&error);
+                let is_other_life = is_other_life(&error);
                 if !complained || retry_ms < joined_before {
-                    let why = match other {
-                        Some(incarnation) => format!(
-                            "another node of this name was heard of a moment ago (incarnation {incarnation:016x}). \
-                             If it is this node's former life, it is replaced soon; if it is alive, one of the two \
-                             needs another name"
-                        ),
-                        None => error.to_string(),
+                    let why = if is_other_life {
+                        "another node of this name was heard of a moment ago. If it is this node's former life, it is \
+                         replaced soon; if it is alive, one of the two needs another name"
+                            .to_owned()
+                    } else {
+                        error.to_string()
                     };
                     node.host.say(&format!("farpool node {}: broker {brokers}: {why}; trying on", info.name));
                 }
@@ -157,7 +156,7 @@ pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: Tic
                 if brokers.count() > 1 {
                     retry_ms = retry_ms.min(OTHERS_MS);
                 }
-                if other.is_some() {
+                if is_other_life {
                     // Soon after the other is silent.
                     retry_ms = TAKE_OVER_MS;
                 }
@@ -171,12 +170,9 @@ pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: Tic
     }
 }
 
-/// The incarnation that the broker knows this node by, if it is not ours.
-fn other_life(error: &LinkError) -> Option<u64> {
-    match error {
-        LinkError::Refused { refusal, .. } if refusal.code == Code::WrongIncarnation => Some(refusal.detail),
-        _ => None,
-    }
+/// Returns whether the broker knows another process by this node's name.
+fn is_other_life(error: &LinkError) -> bool {
+    matches!(error, LinkError::Refused { refusal, .. } if refusal.code == Code::WrongIncarnation)
 }
 
 fn report_until_cut<M: Memory>(
