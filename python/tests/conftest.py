@@ -45,8 +45,8 @@ def patient_sessions() -> Iterator[None]:
         yield
 
 
-def start_cluster(binary: str, hosts: bool = False) -> Cluster:
-    return Cluster(binary, NODE_MEMORY_BYTES, hosts=hosts, broker_arguments=("--ttl", LEASE_TTL, "--grace", "2s"))
+def start_cluster(binary: str, hosts: bool = False, ttl: str = LEASE_TTL) -> Cluster:
+    return Cluster(binary, NODE_MEMORY_BYTES, hosts=hosts, broker_arguments=("--ttl", ttl, "--grace", "2s"))
 
 
 def stop_cluster(cluster: Cluster) -> None:
@@ -63,9 +63,17 @@ def cluster(farpool_binary: str) -> Iterator[Cluster]:
         stop_cluster(cluster)
 
 
+@pytest.fixture
+def short_lease_cluster(farpool_binary: str) -> Iterator[Cluster]:
+    """A broker and two nodes for one test, which kills clients: nodes have back within seconds what these held."""
+    with start_cluster(farpool_binary, ttl="5s") as cluster:
+        yield cluster
+        stop_cluster(cluster)
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(farpool_binary: str) -> Iterator[Cluster]:
-    """A broker and two nodes for all tests that leave them as they are."""
+    """A broker and two nodes for all tests that leave them as they are, and kill no client of theirs."""
     with start_cluster(farpool_binary) as cluster:
         yield cluster
         stop_cluster(cluster)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_SECONDS, start_cluster, wait_until
 from postgres import Mount
 
 import farpool
@@ -33,7 +33,7 @@ def python() -> str:
     """A Python whose sqlite3 loads extensions."""
     test = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)"
     for path in ("/usr/bin/python3", "python3"):
-        if subprocess.run([path, "-c", test], capture_output=True).returncode == 0:
+        if subprocess.run([path, "-c", test], capture_output=True, timeout=PATIENCE_SECONDS).returncode == 0:
             return path
     pytest.fail("no Python here has a sqlite3 that loads extensions: install Debian's python3", pytrace=False)
 
@@ -51,19 +51,23 @@ class Worker:
             env=environment,
             text=True,
         )
-        if self._process.stdout.readline() != '"ready"\n':
-            raise RuntimeError(self._process.communicate()[1])
+        if self._line("its start") != '"ready"\n':
+            raise RuntimeError(self._process.communicate(timeout=PATIENCE_SECONDS)[1])
 
     def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        try:
+            self.close()
+        finally:
+            self._process.kill()
+            self._process.communicate()
 
     def close(self) -> None:
         """As programs end that close what they opened."""
-        self._process.communicate()
+        if self._process.poll() is None:
+            self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def kill_within(self, seconds: float) -> None:
         """As `kill -9` does, after so long, or when it answers."""
@@ -71,12 +75,18 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
+    def _line(self, what: str) -> str:
+        if not select.select([self._process.stdout], [], [], PATIENCE_SECONDS)[0]:
+            pytest.fail(f"the worker did not answer within {PATIENCE_SECONDS} s: {what}")
+        return self._process.stdout.readline()
+
     def tell(self, sql: str) -> None:
+        self._sql = sql
         self._process.stdin.write(json.dumps(sql) + "\n")
         self._process.stdin.flush()
 
     def hear(self) -> list:
-        answer = json.loads(self._process.stdout.readline())
+        answer = json.loads(self._line(self._sql))
         if isinstance(answer, dict):
             raise RuntimeError(answer["error"])
         return answer
@@ -243,14 +253,14 @@ def test_a_broker_that_dies_makes_no_answer_wrong_and_costs_no_database(cluster,
 
 
 def test_a_cached_mount_that_dies_under_stock_sqlite_leaves_a_database_that_is_whole(
-    farpool_binary, python, shared_cluster, tmp_path
+    farpool_binary, python, short_lease_cluster, tmp_path
 ):
     folder = tmp_path / "kept"
     folder.mkdir()
     database = folder / "far.db"
     with Worker(python, "stock", database) as stock:
         fill(stock, 20_000)
-    flags = ["--pool", shared_cluster.url, "--size", "64MiB", "--near", "0B"]
+    flags = ["--pool", short_lease_cluster.url, "--size", "64MiB", "--near", "0B"]
     mount = Mount(farpool_binary, "cache", str(folder), str(folder), *flags)
     try:
         for turn in range(5):
@@ -296,11 +306,27 @@ def test_a_database_whose_name_another_one_has_taken_leaves_the_log_of_the_other
             assert third.run("SELECT name FROM sqlite_master") == [["theirs"]]
 
 
+def test_a_process_that_ends_gives_its_far_memory_back_at_once(farpool_binary, python, extension, tmp_path):
+    # Without being told, nodes would keep it for longer than this test waits.
+    with start_cluster(farpool_binary, ttl="10m") as cluster, farpool.connect(cluster.url) as pool:
+        with Worker(python, extension, tmp_path / "far.db", f"--pool {cluster.url} --near 0B") as far:
+            fill(far, 20_000)
+            far.run("PRAGMA cache_size = 50")
+
+            def is_in_far_memory() -> bool:
+                far.run("SELECT sum(key) FROM t")
+                return far.stats()["far_writes"] > 0
+
+            wait_until(is_in_far_memory, "some of it lies in far memory")
+            assert pool.status()["leased_bytes"] > 0
+        wait_until(lambda: pool.status()["leased_bytes"] == 0, "it is given back")
+
+
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 def test_a_process_killed_in_the_middle_of_writing_leaves_a_database_that_is_whole(
-    python, extension, shared_cluster, tmp_path, journal
+    python, extension, short_lease_cluster, tmp_path, journal
 ):
-    flags = f"--pool {shared_cluster.url}"
+    flags = f"--pool {short_lease_cluster.url}"
     database = tmp_path / "far.db"
     with Worker(python, extension, database, flags) as far:
         far.run(f"PRAGMA journal_mode = {journal}")

@@ -21,14 +21,17 @@ mod shim;
 mod vfs;
 
 use beneath::{Api, Beneath};
+use farpool::Pool;
 use settings::Settings;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use vfs::FarVfs;
 
 /// Whether the file system was registered in this process.
 static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
+/// The session of this process.
+static POOL: OnceLock<Pool> = OnceLock::new();
 
 /// What SQLite calls when the extension is loaded. The file system is SQLite's default from then on, and stays until the process
 /// ends.
@@ -57,6 +60,12 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     abi::ERROR
 }
 
+/// Gives far memory back when the process ends by itself: nodes would keep it until the session's leases run out.
+extern "C" fn give_back() {
+    // Whatever is wrong, the process ends.
+    let _ = catch_unwind(|| POOL.get().map(Pool::close));
+}
+
 fn begin(api: Api) -> Result<(), String> {
     // Programs load it for each of their connections.
     let mut has_begun = HAS_BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +78,13 @@ fn begin(api: Api) -> Result<(), String> {
     // SAFETY: SQLite never takes its default one away.
     let beneath = unsafe { Beneath::new(beneath) };
     let vfs = FarVfs::new(&settings, api, beneath)?;
+    let pool = vfs.pool().clone();
     shim::register(api, vfs)
         .map_err(|code| format!("farpool: SQLite refused the file system: error {code}"))?;
     *has_begun = true;
+    if POOL.set(pool).is_ok() {
+        // SAFETY: `give_back` can be called at any time, and stays where it is: SQLite never unloads this extension.
+        unsafe { libc::atexit(give_back) };
+    }
     Ok(())
 }

@@ -57,6 +57,11 @@ impl FarVfs {
         })
     }
 
+    /// Returns the session that far memory is leased by.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Returns the file system that was the default before.
     pub(crate) fn beneath(&self) -> &Beneath {
         &self.beneath
