@@ -10,6 +10,7 @@ use farpool::TransportChoice::Shm;
 use farpool::function::{CallerOptions, Function};
 use farpool_functions::confinement::Confinement;
 use farpool_functions::{SandboxOptions, Sandboxes};
+use farpool_tests::programs::{first_line, output_of};
 use rustix::process::{Pid, getpriority_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::fs::{self, Permissions};
@@ -218,7 +219,7 @@ fn build() -> Built {
         command.arg(&object).arg(way).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         process.stdin.take().unwrap().write_all(&victim.target).unwrap();
-        let ended = process.wait_with_output().unwrap();
+        let ended = output_of(process, way);
         let why = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
         match ended.status.code() {
             Some(0) => shown.push(way),
@@ -392,6 +393,29 @@ fn native_function_finds_no_way_out_but_names_of_files_where_namespaces_are_refu
         // Landlock lets names be looked up, and no filter of system calls sees a name.
         assert_eq!(escapes(), ["look_at_file"]);
     });
+}
+
+#[test]
+fn node_that_is_refused_namespaces_says_what_its_functions_run_without() {
+    if !has_namespaces() {
+        return;
+    }
+    // A namespace of users whose administrator permits no others in it.
+    let refusing = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    let farpool =
+        std::env::var("FARPOOL_BIN").expect("FARPOOL_BIN names the farpool binary: run `make test`");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", refusing, &farpool, "node", "--name", "n"]);
+    command.args(["--memory", "16MiB", "--region-size", "1MiB", "--broker", "farpool://127.0.0.1:1"]);
+    command.env("FARPOOL_SANDBOX", sandbox().program).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut node = command.spawn().unwrap();
+    let said = first_line(node.stderr.take().unwrap(), "the node's standard error");
+    node.kill().unwrap();
+    node.wait().unwrap();
+    assert!(
+        said.contains("shipped functions run without namespaces for processes, network and IPC"),
+        "{said}"
+    );
 }
 
 #[test]
