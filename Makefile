@@ -147,10 +147,12 @@ test: ## All checks and tests: what CI runs
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
-test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
+test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
-	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" $(BUSY) --pytest "$(PYTEST)" \
-	  integrations/tests/test_stores.py examples/functions/native_test.py python/tests/test_*.py
+	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
+	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
+	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
+	  bench/papers/test_figures.py integrations/tests/test_stores.py examples/functions/native_test.py python/tests/test_*.py
 
 everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets

@@ -73,13 +73,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="suites that run at once [default: 2]")
     parser.add_argument("--only", default="", help="of whose name this is a part")
     parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
-    parser.add_argument("--cargo", default="", help="flags of cargo test that choose the packages")
+    parser.add_argument("--cargo", action="append", default=[], help="flags of cargo test that choose packages")
     parser.add_argument("--pytest", default="pytest", help="how pytest is run [default: pytest]")
     parser.add_argument("python", nargs="*", help="suites of Python")
     args = parser.parse_args()
     args.logs.mkdir(parents=True, exist_ok=True)
 
-    suites = binaries(args.cargo.split())
+    suites = [suite for flags in args.cargo for suite in binaries(flags.split())]
     suites += [Suite(f"pytest {path}", [*args.pytest.split(), path], ROOT) for path in args.python]
     suites = [suite for suite in suites if args.only in suite.name]
     if not suites:
