@@ -15,6 +15,7 @@ from farpool.demo.cluster import Cluster
 
 ROWS = 300_000
 TIMES = (30, 120, 480)
+PATIENCE_SECONDS = 300
 QUERY = "SELECT count(*) AS rows, sum(n) AS sum, count(DISTINCT word) AS words FROM t"
 
 
@@ -81,6 +82,7 @@ def ask(cluster: Cluster, environment: dict[str, str], *more: str) -> tuple[list
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
+        timeout=PATIENCE_SECONDS,
     )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)

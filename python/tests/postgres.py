@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 USER = "postgres"
 START_SECONDS = "60"
+PATIENCE_SECONDS = 300
 
 
 def tool(name: str) -> str:
@@ -37,9 +39,10 @@ class Mount:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self._process.stdout.readline()
-        if not line.startswith("ready "):
-            raise RuntimeError(self._process.communicate()[1])
+        if not select.select([self._process.stdout], [], [], PATIENCE_SECONDS)[0]:
+            raise TimeoutError(f"{self._arguments} said nothing within {PATIENCE_SECONDS} s")
+        if not self._process.stdout.readline().startswith("ready "):
+            raise RuntimeError(self._process.communicate(timeout=PATIENCE_SECONDS)[1])
 
     def kill(self) -> None:
         self._process.kill()
@@ -57,6 +60,9 @@ class Mount:
 
 class Postgres:
     """A server with checksums, whose files lie below a folder of its own."""
+
+    # Until one of its programs must have ended.
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(self, folder: Path, **settings: str | int):
         self.folder = folder
@@ -78,6 +84,7 @@ class Postgres:
             env={**os.environ, "PGHOST": str(self.folder), "PGUSER": USER, "HOME": str(self.folder)},
             capture_output=True,
             text=True,
+            timeout=self.patience_seconds,
         )
         if check and done.returncode != 0:
             raise RuntimeError(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -92,7 +99,8 @@ class Postgres:
     def kill(self) -> None:
         """Kills the postmaster and all behind it, and waits until the next one would not see them any more."""
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
-        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+        command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+        children = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
         killed = [pid, *map(int, children.split())]
         for one in killed:
             with contextlib.suppress(ProcessLookupError):

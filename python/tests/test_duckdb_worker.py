@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 import pytest
+from conftest import PATIENCE_SECONDS
 
 import farpool
 import farpool.duckdb
@@ -112,5 +113,5 @@ def test_worker_that_is_not_there_is_unreachable():
 
 def test_worker_stays_on_this_machine_unless_told_otherwise():
     command = [sys.executable, "-m", "farpool.duckdb_worker", "--listen", "0.0.0.0:0"]
-    refused = subprocess.run(command, capture_output=True, text=True)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2 and "--insecure-listen" in refused.stderr

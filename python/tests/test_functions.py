@@ -64,6 +64,19 @@ def test_function_in_c_gives_what_python_computes_wherever_it_runs(
         pool.run(walk, "list", b"too short", place=place)
 
 
+def test_place_fetch_without_the_sandbox_program_says_where_it_was_looked_for(
+    shared_cluster: Cluster, nodes: numpy.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARPOOL_SANDBOX", "/nowhere/farpool-sandbox")
+    walk = farpool.Function.wasm(Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm").read_bytes(), "walk")
+    with farpool.connect(shared_cluster.url) as pool:
+        with pytest.raises(farpool.RefusedError, match="/nowhere/farpool-sandbox is not there.*FARPOOL_SANDBOX"):
+            pool.run(walk, "list", words(64, 5, 0), place="fetch")
+        called = pool.run(walk, "list", words(64, 5, 0))
+        assert called.numpy("<u8").tolist() == walked(nodes, 64, 5)
+        assert called.node is not None
+
+
 def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
     with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
         pool.run("resident:walk", "list", b"too short")

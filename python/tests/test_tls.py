@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE_SECONDS
 
 import farpool
 from farpool.demo.cluster import read_line
@@ -16,7 +17,7 @@ READY_SECONDS = 60
 def certs(farpool_binary, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("certs")
     command = [farpool_binary, "certs", "init", str(folder), "--node", "n1", "--tenant", "analytics"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_SECONDS)
     return folder
 
 

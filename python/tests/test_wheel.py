@@ -9,12 +9,20 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE_SECONDS
 
 import farpool
 from farpool.demo.cluster import Cluster
 
 HEADER = struct.Struct("<4sBBHQIIQHH")
 VERSION_MISMATCH = 20
+
+
+def run(command: list[str | Path], variables: dict[str, str] | None = None) -> str:
+    """Runs a program to its end, and returns what it printed."""
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -24,29 +32,25 @@ def environment(tmp_path_factory) -> Path:
     if wheels is None:
         pytest.fail("FARPOOL_WHEELS names the folder of the wheel: `make test-python` builds it", pytrace=False)
     folder = tmp_path_factory.mktemp("fresh") / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    run([sys.executable, "-m", "venv", "--without-pip", folder])
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
     pip += ["--disable-pip-version-check", "--no-deps", "--no-index", "--find-links", wheels, "farpool"]
-    subprocess.run(pip, check=True)
+    run(pip)
     return folder / "bin"
 
 
 def test_the_wheel_brings_the_command_with_which_a_pool_is_run(environment):
-    told = subprocess.run([environment / "farpool", "--version"], check=True, capture_output=True, text=True)
-    assert told.stdout.startswith("farpool ")
+    assert run([environment / "farpool", "--version"]).startswith("farpool ")
     write = "import sys, farpool\nwith farpool.connect(sys.argv[1]) as pool, pool.create('a') as file:\n"
     write += "    file.write_at(0, b'far memory'); print(file.read_at(4, 6).decode())"
     with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
-        told = subprocess.run(
-            [environment / "python", "-c", write, cluster.url], check=True, capture_output=True, text=True
-        )
-        assert told.stdout == "memory\n"
+        assert run([environment / "python", "-c", write, cluster.url]) == "memory\n"
     assert os.access(environment / "farpool-sandbox", os.X_OK), "nodes find it beside them"
 
 
 def test_functions_run_here_in_an_environment_that_is_not_activated(environment):
     """An interpreter of an environment is a link to another's, beside which there is no sandbox program."""
-    run = """if True:
+    calls = """if True:
         import pathlib, sys, farpool
         walk = farpool.Function.wasm(pathlib.Path(sys.argv[2]).read_bytes(), "walk")
         words = lambda *values: b"".join(value.to_bytes(8, "little") for value in values)
@@ -62,14 +66,8 @@ def test_functions_run_here_in_an_environment_that_is_not_activated(environment)
     # Nothing leads to the program but where the wheel was installed.
     variables = {name: value for name, value in os.environ.items() if name not in ("FARPOOL_SANDBOX", "PATH")}
     with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
-        told = subprocess.run(
-            [environment / "python", "-c", run, cluster.url, module],
-            env=variables | {"PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-        )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith("fetch here\n"), told.stdout
+        told = run([environment / "python", "-c", calls, cluster.url, module], variables | {"PATH": "/usr/bin:/bin"})
+    assert told.startswith("fetch here\n"), told
 
 
 def crc32c(data: bytes) -> int:

@@ -54,6 +54,14 @@ fn command_more_memory_than_the_host_has_is_refused() {
 }
 
 #[test]
+fn command_number_of_processes_for_functions_is_refused_with_the_range() {
+    for number in ["0", "1025"] {
+        let args = ["node", "--name", "n", "--memory", "64MiB", "--broker", "farpool://127.0.0.1:1"];
+        fails(&[&args[..], &["--function-processes", number]].concat(), 2, &[number, "1..=1024"]);
+    }
+}
+
+#[test]
 fn command_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
@@ -117,8 +125,7 @@ fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
     let refuses = |args: &[&str], bytes: &str| {
         let limited = "ulimit -v 4194304; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
-        let output =
-            command.args(["-c", limited]).arg(binary()).args(args).output().expect("the binary runs");
+        let output = output(command.args(["-c", limited]).arg(binary()).args(args));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?} said {said}");
         assert!(said.contains(&format!("more than the {bytes} bytes")), "{args:?} said {said}");

@@ -2,6 +2,7 @@
 //! what `farpool broker` says and does with a damaged store.
 
 use crate::processes::{Process, binary, until};
+use crate::programs::output;
 use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
@@ -9,7 +10,7 @@ use farpool_lease::broker::{Durable, Record};
 use farpool_transport::Reach;
 use farpool_wire::Name;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -94,8 +95,8 @@ fn bytes_of_one_name_are_not_read_under_another_whatever_the_catalog_says() {
 fn start_broker(store: &Path, more: &[&str]) -> (Option<i32>, String) {
     let store = store.display().to_string();
     let mut command = Command::new(binary());
-    command.args(["broker", "--listen", "127.0.0.1:0", "--store", &store]).args(more).stdin(Stdio::null());
-    let output = command.output().expect("the binary runs");
+    command.args(["broker", "--listen", "127.0.0.1:0", "--store", &store]).args(more);
+    let output = output(&mut command);
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 

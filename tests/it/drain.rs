@@ -306,9 +306,11 @@ fn until_it_walks(pool: &Pool, node: &str) {
 
 #[test]
 fn drain_waits_for_calls_of_functions_that_end_in_time() {
-    let (error, figures, said) = drain_under_a_call(Duration::from_secs(5), "60s", |_, _| ());
+    // Without a terminal it says every 5 seconds what it waits for.
+    let (error, figures, said) = drain_under_a_call(Duration::from_secs(30), "60s", |_, _| ());
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
     assert!(error.to_string().contains("node n1"), "it was left alone: {error}");
+    assert!(said.contains("waits for") && said.contains("1 call of functions (walk of client "), "{said}");
     assert_eq!(figures["ended_calls"], serde_json::json!([]), "{said}");
 }
 

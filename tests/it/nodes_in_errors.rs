@@ -3,7 +3,7 @@
 use crate::processes::{Process, until};
 use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -79,11 +79,12 @@ fn lost_node_is_named_with_its_host_and_since_when() {
     let pool = publish(&broker.ready);
     let file = pool.open("sales").expect("opened");
     first.kill();
+    let killed = Instant::now();
     let mut into = [0; 5];
     let error = loop {
         // Mapped memory outlives its node until the session notices.
         match file.read_at(0, &mut into) {
-            Ok(_) => std::thread::yield_now(),
+            Ok(_) => assert!(killed.elapsed() < PATIENCE, "the loss is noticed"),
             Err(error) => break error,
         }
     };

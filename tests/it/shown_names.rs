@@ -1,9 +1,10 @@
 //! What others named, and what they wrote into columns, is obeyed by no terminal: every place that shows it.
 
 use crate::processes::{Process, binary, until};
+use crate::programs::output;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farpool::{Pool, PoolOptions, shown};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +40,7 @@ fn pool_with_such_names() -> (Process, Process, Pool) {
 }
 
 fn farpool(url: &str, args: &[&str]) -> Output {
-    let mut command = Command::new(binary());
-    command.args(args).args(["--pool", url]).stdin(Stdio::null());
-    command.output().expect("the binary runs")
+    output(Command::new(binary()).args(args).args(["--pool", url]))
 }
 
 fn assert_is_shown(place: &str, text: &str) {

@@ -46,6 +46,9 @@ class Mount(postgres.Mount):
 class Server(postgres.Postgres):
     """Stopped until it is started with so much memory of its own; below `folder`, where its user may go."""
 
+    # A database as large as the paper's is loaded in one statement.
+    patience_seconds = 3_600
+
     def __init__(self, folder: Path, **settings: str | int):
         super().__init__(folder, **SETTINGS, **settings)
         self.stop()
