@@ -55,8 +55,8 @@ struct Inner {
 }
 
 const SCHEME: &str = "farpool://";
-/// An embedded node must be known to its broker within this.
-const EMBEDDED_START: Duration = Duration::from_secs(5);
+/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than there are CPUs.
+const EMBEDDED_START: Duration = Duration::from_secs(60);
 
 /// The brokers of a pool's address.
 fn brokers_of(url: &str) -> Result<Brokers, Error> {
