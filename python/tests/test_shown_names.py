@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 import farpool
+import farpool.duckdb
 from farpool.dataset import FarDataset
 
 # Clears the screen, sets a title, and turns the text behind it around.

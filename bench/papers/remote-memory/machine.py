@@ -67,7 +67,8 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
         return line.split()[1]
 
     try:
-        url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory")
+        # A machine that is busy with a database may be late to renew leases.
+        url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory", "--ttl", "30s")
         for number in range(nodes):
             start("node", "--name", f"far-{number}", "--memory", str(memory_bytes // nodes), "--broker", url)
         yield url
