@@ -12,14 +12,13 @@ mod function;
 mod mount;
 mod node;
 mod pool_args;
-mod signals;
 mod sql;
 mod status;
 mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
-use farpool_command::{exit, input, reach, table, units};
+use farpool_command::{exit, input, reach, signals, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.

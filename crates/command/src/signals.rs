@@ -5,27 +5,28 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Signals caught from now on; take it before starting what must be put away.
-pub(crate) struct Stop(Signals);
+pub struct Stop(Signals);
 
 impl Stop {
-    pub(crate) fn catch() -> Result<Stop, Failure> {
+    /// Catches them from now on.
+    pub fn catch() -> Result<Stop, Failure> {
         // A terminal that goes takes along what was started from it, unless that was told not to listen (nohup).
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map(Stop).map_err(Failure::failed)
     }
 
     /// Whether one has come.
-    pub(crate) fn has_come(&mut self) -> bool {
+    pub fn has_come(&mut self) -> bool {
         self.0.pending().next().is_some()
     }
 
     /// An error if one has come.
-    pub(crate) fn check(&mut self) -> Result<(), Failure> {
+    pub fn check(&mut self) -> Result<(), Failure> {
         if self.has_come() { Err(Failure::failed("stopped by a signal")) } else { Ok(()) }
     }
 
     /// Returns when the first one comes.
-    pub(crate) fn wait(mut self) {
+    pub fn wait(mut self) {
         let _ = self.0.forever().next();
     }
 }
