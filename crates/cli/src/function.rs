@@ -9,10 +9,9 @@ use crate::input::{self, KEYS_BYTES_MAX};
 use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
+use farpool_command::signing::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
 use std::io::Write;
@@ -172,49 +171,24 @@ impl CodeArgs {
                         "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
                     return Err(Failure::Usage(message.to_owned()));
                 };
-                sign(read(FUNCTION_BYTES_MAX)?, &entry, &read_key(key)?)
+                read_key(key)?.sign(read(FUNCTION_BYTES_MAX)?, &entry)
             }
             _ => Err(failed(file, "it is none of .wasm, .wat and .so; `farpool fn build` makes modules")),
         }
     }
 }
 
-fn read_key(file: &Path) -> Result<Ed25519KeyPair, Failure> {
+fn read_key(file: &Path) -> Result<SigningKey, Failure> {
     let bytes = input::file(file, KEYS_BYTES_MAX).map_err(|error| failed(file, error))?;
-    Ed25519KeyPair::from_pkcs8(&bytes).map_err(|_| failed(file, "it is no Ed25519 key in PKCS #8"))
-}
-
-fn public_key(pair: &Ed25519KeyPair) -> [u8; 32] {
-    let mut key = [0; 32];
-    key.copy_from_slice(pair.public_key().as_ref());
-    key
-}
-
-/// Native functions signed with a key that nobody else has, and the public key in hexadecimal digits.
-pub(crate) fn signed_once(
-    objects: impl IntoIterator<Item = (Vec<u8>, &'static str)>,
-) -> Result<(Vec<Function>, String), Failure> {
-    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-    let pair = made.ok().and_then(|made| Ed25519KeyPair::from_pkcs8(made.as_ref()).ok());
-    let pair = pair.ok_or_else(|| Failure::Failed("no key could be made".to_owned()))?;
-    let signed = objects.into_iter().map(|(bytes, entry)| sign(bytes, entry, &pair));
-    let functions = signed.collect::<Result<_, _>>()?;
-    Ok((functions, abi::hex(&public_key(&pair))))
-}
-
-fn sign(bytes: Vec<u8>, entry: &str, pair: &Ed25519KeyPair) -> Result<Function, Failure> {
-    let mut signature = [0; 64];
-    signature.copy_from_slice(pair.sign(&abi::signed_text(&abi::digest(&bytes))).as_ref());
-    Ok(Function::native(bytes, entry, public_key(pair), signature)?)
+    SigningKey::of_pkcs8(&bytes).ok_or_else(|| failed(file, "it is no Ed25519 key in PKCS #8"))
 }
 
 fn keygen(args: &KeygenArgs) -> Outcome {
-    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-    let made = made.map_err(|_| Failure::Failed("no key could be made".to_owned()))?;
+    let (key, kept) = SigningKey::generate()?;
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&args.file);
-    file.and_then(|mut file| file.write_all(made.as_ref())).map_err(|error| failed(&args.file, error))?;
-    writeln!(std::io::stdout(), "{}", abi::hex(&public_key(&read_key(&args.file)?)))?;
+    file.and_then(|mut file| file.write_all(kept.as_ref())).map_err(|error| failed(&args.file, error))?;
+    writeln!(std::io::stdout(), "{}", key.public_hex())?;
     Ok(())
 }
 

@@ -14,9 +14,10 @@ use super::machine::machine;
 use super::processes::{Server, start};
 use super::wide_table::Way;
 use crate::exit::Failure;
-use crate::{Outcome, function, input, table, units};
+use crate::{Outcome, input, table, units};
 use farpool::function::{CallOptions, Caller, Function, Place};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool_command::signing::SigningKey;
 use farpool_place::break_even_accesses;
 use farpool_transport::waiting::{self, Waiting};
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
@@ -448,7 +449,9 @@ fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     for name in SCANS {
         objects.push((read(format!("{name}.so"))?, name));
     }
-    let (mut signed, key) = function::signed_once(objects)?;
+    let (key, _) = SigningKey::generate()?;
+    let signed = objects.into_iter().map(|(object, entry)| key.sign(object, entry));
+    let mut signed = signed.collect::<Result<Vec<_>, _>>()?;
     let scans = SCANS.iter().zip(signed.split_off(NATIVES as usize + 1)).map(|(name, native)| {
         let module = |file: String| Ok::<_, Failure>(Function::wasm(read(file)?, name)?);
         let (plain, vectors) = (module(format!("{name}.wasm"))?, module(format!("{name}.simd.wasm"))?);
@@ -457,7 +460,7 @@ fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     let scans = scans.collect::<Result<_, Failure>>()?;
     let walk = signed.pop().ok_or_else(|| Failure::failed("no object was signed"))?;
     let mut keys = tempfile::NamedTempFile::new()?;
-    writeln!(keys, "{key}")?;
+    writeln!(keys, "{}", key.public_hex())?;
     Ok(Examples { walk, walks: signed, scans, keys })
 }
 
