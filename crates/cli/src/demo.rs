@@ -1,9 +1,7 @@
 //! `farpool demo`: hands over to the measuring program of the Python wheel, which drives DuckDB and starts
 //! this very binary as broker and nodes.
 
-use crate::Outcome;
-use crate::exit::Failure;
-use std::os::unix::process::ExitStatusExt;
+use crate::{Outcome, hand_over};
 use std::process::Command;
 
 /// Run TPC-H queries that do not fit their memory limit, spilling to far memory.
@@ -21,17 +19,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let own = std::env::current_exe()?;
-    let status = Command::new(&args.python)
-        .args(["-m", "farpool.demo"])
-        .args(&args.rest)
-        .env("FARPOOL_BIN", own)
-        .status()
-        .map_err(|error| Failure::Failed(format!("--python {}: {error}", args.python)))?;
-    match (status.code(), status.signal()) {
-        (Some(0), _) => Ok(()),
-        (Some(code), _) => Err(Failure::Said(u8::try_from(code).unwrap_or(2))),
-        (None, signal) => {
-            Err(Failure::Failed(format!("the demo was ended by signal {}", signal.unwrap_or(0))))
-        }
-    }
+    let mut python = Command::new(&args.python);
+    hand_over::become_program(python.args(["-m", "farpool.demo"]).args(&args.rest).env("FARPOOL_BIN", own))
 }

@@ -9,10 +9,10 @@ mod demo;
 mod drain;
 mod far_table;
 mod function;
+mod hand_over;
 mod mount;
 mod node;
 mod pool_args;
-mod sql;
 mod status;
 mod tiers;
 
@@ -50,7 +50,7 @@ enum Command {
     Function(function::Command),
     /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
     #[command(disable_help_flag = true)]
-    Sql(sql::Args),
+    Sql(hand_over::Args),
     /// Have far memory as a folder, for programs that know files and nothing else.
     #[command(subcommand)]
     Mount(mount::Command),
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
         Command::Function(command) => function::run(&command),
-        Command::Sql(args) => sql::run(&args),
+        Command::Sql(args) => hand_over::run("farpool-sql", "sql", &args),
         Command::Mount(command) => mount::run(&command),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),

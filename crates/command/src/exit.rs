@@ -16,8 +16,6 @@ pub enum Failure {
     Failed(String),
     /// Whoever read our output has left: not an error.
     NobodyReads,
-    /// A child has said why.
-    Said(u8),
 }
 
 impl Failure {
@@ -47,7 +45,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Refused(text) | Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
-            Failure::NobodyReads | Failure::Said(_) => Ok(()),
+            Failure::NobodyReads => Ok(()),
         }
     }
 }
@@ -56,7 +54,6 @@ impl fmt::Display for Failure {
 pub fn report(failure: &Failure) -> ExitCode {
     let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,
-        Failure::Said(code) => return ExitCode::from(*code),
         Failure::Refused(_) => 1,
         Failure::Usage(_) | Failure::Failed(_) => 2,
     };
