@@ -71,21 +71,21 @@ pub(crate) fn run(command: &Command) -> Outcome {
 }
 
 /// A CA that can issue.
-pub(crate) struct Authority {
+struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its certificate.
-    pub(crate) pem: String,
+    pem: String,
 }
 
 /// A certificate and its key, in PEM.
-pub(crate) struct Issued {
-    pub(crate) cert: String,
-    pub(crate) key: String,
+struct Issued {
+    cert: String,
+    key: String,
 }
 
 impl Authority {
     /// A new one.
-    pub(crate) fn new(days: u64) -> Result<Authority, Failure> {
+    fn new(days: u64) -> Result<Authority, Failure> {
         let key = KeyPair::generate().map_err(Failure::failed)?;
         let params = Authority::params(&key, days)?;
         let certificate = params.self_signed(&key).map_err(Failure::failed)?;
@@ -115,7 +115,7 @@ impl Authority {
     }
 
     /// Issues a certificate.
-    pub(crate) fn issue(&self, identity: &Identity, days: u64) -> Result<Issued, Failure> {
+    fn issue(&self, identity: &Identity, days: u64) -> Result<Issued, Failure> {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         let (what, usages) = match identity {
             Identity::Broker => ("Farpool broker", vec![ServerAuth]),

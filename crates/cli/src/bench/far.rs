@@ -1,19 +1,20 @@
 //! Pools to measure, and far files in them.
 
-use super::certificates::Certificate;
 use super::cpu::Ran;
+use super::files::TMPFS;
 use super::measure::Target;
-use super::processes::{Server, start};
+use super::processes::{Server, farpool, start};
 use super::shape::Emulated;
-use crate::certs::Authority;
 use crate::exit::Failure;
 use farpool::{
-    CreateOptions, FarFile, FileClass, Identity, Pool, PoolOptions, Protection, ReadRange, Tls,
+    CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, ReadRange, Tls, TlsFiles,
     TransportChoice, WriteRange,
 };
 use farpool_transport::Reach;
 use farpool_transport::shaped::Shape;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A pool: started for the measurement, or one that is there. The nodes go first.
 pub(super) struct Cluster {
@@ -47,30 +48,36 @@ impl Room {
     }
 }
 
+/// Makes certificates for a broker, nodes and an administrator, in memory. They are read as processes start.
+fn issue(nodes: &[String]) -> Result<TempDir, Failure> {
+    let folder = tempfile::tempdir_in(TMPFS)?;
+    let mut certs = Command::new(farpool()?);
+    certs.args(["certs", "init", "--days", "1"]).arg(folder.path());
+    nodes.iter().for_each(|name| _ = certs.args(["--node", name]));
+    match certs.stdout(Stdio::null()).status()?.success() {
+        true => Ok(folder),
+        false => Err(Failure::failed("no certificates were made")),
+    }
+}
+
 impl Cluster {
     /// Starts a broker and nodes. `node_flags` are given to every node.
     pub(super) fn start(room: Room, with_tls: bool, node_flags: &[String]) -> Result<Cluster, Failure> {
-        let authority = if with_tls { Some(Authority::new(1)?) } else { None };
-        let issue = |identity: Identity| {
-            authority.as_ref().map(|authority| Certificate::issue(authority, &identity)).transpose()
-        };
-        let start = |flags: &[&str], certificate: &Option<Certificate>| {
-            let more = certificate.as_ref().map(Certificate::flags).unwrap_or_default();
-            let all: Vec<&str> = flags.iter().copied().chain(more.iter().map(String::as_str)).collect();
-            start(&all)
-        };
-        let of_broker = issue(Identity::Broker)?;
-        let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"], &of_broker)?;
+        let names: Vec<String> = (1..=room.nodes).map(|index| format!("{NODE}-{index}")).collect();
+        let certs = if with_tls { Some(issue(&names)?) } else { None };
+        let folder = certs.as_ref().map(|folder| folder.path().display().to_string());
+        let more: Vec<&str> = folder.iter().flat_map(|folder| ["--certs", folder]).collect();
+        let start = |flags: &[&str]| start(&[flags, &more[..]].concat());
+        let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let memory = room.node_bytes().to_string();
         let mut nodes = Vec::new();
-        for index in 1..=room.nodes {
-            let name = format!("{NODE}-{index}");
-            let certificate = issue(Identity::Node(farpool_node::node_id(&name)))?;
-            let mut flags = vec!["node", "--name", &name, "--memory", &memory, "--broker", &url];
+        for name in &names {
+            let mut flags = vec!["node", "--name", name, "--memory", &memory, "--broker", &url];
             flags.extend(node_flags.iter().map(String::as_str));
-            nodes.push(start(&flags, &certificate)?.0);
+            nodes.push(start(&flags)?.0);
         }
-        let tls = issue(Identity::Admin)?.map(|admin| admin.load()).transpose()?;
+        let tls = certs.map(|folder| Tls::load(&TlsFiles::in_folder(folder.path(), "admin")));
+        let tls = tls.transpose().map_err(Failure::failed)?;
         let pids = nodes.iter().map(Server::pid).collect();
         Ok(Cluster { nodes, _broker: Some(broker), url, tls, plaintext: false, pids })
     }

@@ -44,6 +44,8 @@ pub(super) struct DiskFile {
     medium: Medium,
 }
 
+/// A file system in memory that every Linux system has.
+pub(super) const TMPFS: &str = "/dev/shm";
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 

@@ -7,7 +7,6 @@
 mod access;
 mod bursts;
 mod cache;
-mod certificates;
 mod ciphers;
 mod contenders;
 mod contents;

@@ -1,6 +1,7 @@
 //! Processes that serve or work while something is measured, and end with it.
 
 use crate::exit::Failure;
+use farpool_command::programs;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -154,10 +155,14 @@ impl Drop for Told {
     }
 }
 
-/// Starts a command of this binary that says `ready`; what it said behind that word.
+/// Where the `farpool` command lies.
+pub(super) fn farpool() -> Result<PathBuf, Failure> {
+    programs::own("farpool", "build")
+}
+
+/// Starts a command of `farpool` that says `ready`; what it said behind that word.
 pub(super) fn start(args: &[&str]) -> Result<(Server, String), Failure> {
-    let own = std::env::current_exe()?;
-    let child = Command::new(own).args(args).stdout(Stdio::piped()).spawn()?;
+    let child = Command::new(farpool()?).args(args).stdout(Stdio::piped()).spawn()?;
     let mut server = Server { child, is_asked: false };
     let out = server.child.stdout.take().ok_or_else(|| Failure::failed("no output of a child"))?;
     let mut line = String::new();
@@ -182,27 +187,11 @@ pub(super) fn start_other(program: &PathBuf, args: &[String]) -> Result<Server, 
 
 /// Where a program lies in `PATH`; if nowhere, how to get it.
 pub(super) fn find_program(name: &str, package: &str) -> Result<PathBuf, Failure> {
-    in_path(name).ok_or_else(|| {
+    programs::in_path(name).ok_or_else(|| {
         Failure::Failed(format!(
             "{name} is not in PATH; the Debian package {package} has it (apt-get install {package})"
         ))
     })
-}
-
-/// Where a program of this repository lies: beside this one, or in `PATH`; if nowhere, how to build it.
-pub(super) fn find_own(name: &str) -> Result<PathBuf, Failure> {
-    let beside = std::env::current_exe()?.with_file_name(name);
-    let found = if beside.is_file() { Some(beside) } else { in_path(name) };
-    found.ok_or_else(|| {
-        Failure::Failed(format!(
-            "{name} lies neither beside farpool nor in PATH; `cargo build --release --package {name}` builds it"
-        ))
-    })
-}
-
-fn in_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|candidate| candidate.is_file())
 }
 
 /// A port of loopback that was free a moment ago, for programs that cannot pick one.
@@ -225,9 +214,6 @@ mod tests {
         let Err(Failure::Failed(message)) = missing else { panic!("found") };
         assert!(message.contains("no-such-program") && message.contains("apt-get install no-such-package"));
         assert!(find_program("sh", "dash").is_ok());
-        let missing = find_own("no-such-program");
-        let Err(Failure::Failed(message)) = missing else { panic!("found") };
-        assert!(message.contains("cargo build --release --package no-such-program"), "{message}");
     }
 
     #[test]

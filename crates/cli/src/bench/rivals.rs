@@ -1,13 +1,14 @@
 //! What a user would pick instead: servers and programs that this run starts and ends, and folders for files.
 
 use super::bursts::Means;
-use super::files::{DiskFile, Local, Medium, is_memory};
+use super::files::{DiskFile, Local, Medium, TMPFS, is_memory};
 use super::key_value::{Dialect, KeyValue};
 use super::libfabric::{self, Provider};
 use super::measure::Target;
-use super::processes::{Server, Told, find_own, find_program, free_port, is_listening, start_other};
+use super::processes::{Server, Told, find_program, free_port, is_listening, start_other};
 use super::program::Program;
 use crate::exit::Failure;
+use farpool_command::programs;
 use std::path::{Path, PathBuf};
 
 /// Something to measure far memory beside.
@@ -101,9 +102,6 @@ fn own_name(name: &str) -> String {
     format!("farpool-bench-{}-{}", std::process::id(), name.replace(' ', "-"))
 }
 
-/// A file system in memory that every Linux system has.
-const TMPFS: &str = "/dev/shm";
-
 impl Ready {
     /// Makes it ready for `bytes` of files. `disk` is where files on a disk go.
     pub(super) fn start(rival: Rival, bytes: u64, disk: &Path) -> Result<Ready, Failure> {
@@ -114,7 +112,7 @@ impl Ready {
             Rival::Redis => ready.start_redis()?,
             Rival::Memcached => ready.start_memcached(bytes)?,
             Rival::Fuse => ready.mount_fuse()?,
-            Rival::Tokio => ready.program = Some(find_own("farpool-rival-tokio")?),
+            Rival::Tokio => ready.program = Some(programs::own("farpool-rival-tokio", "rivals")?),
             Rival::Libfabric(_) => {
                 // Not where files go: many systems run no program from there.
                 let folder = ready.make_folder(&std::env::temp_dir(), rival.name())?;
