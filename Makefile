@@ -45,13 +45,16 @@ CHECKS := test test-busy test-core test-rust test-sim test-python test-functions
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
+.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
+
+benches: build ## Build farpool-bench, which farpool bench hands over to
+	cargo build $(CARGO_FLAGS) --package farpool-bench
 
 sandbox: build ## Build farpool-sandbox, in which nodes run the functions that clients ship
 	cargo build $(CARGO_FLAGS) --package farpool-sandbox
@@ -122,7 +125,7 @@ demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of the
 	@PYTHONPATH=$(DEMO_PLACE) FARPOOL_CAPPED_DISK=$(CURDIR)/bench/capped-disk.sh \
 	  $(BIN) demo --python $(DEMO_VENV)/bin/python -- $(DEMO)
 
-bench: build rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
+bench: benches rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
 farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
@@ -172,7 +175,7 @@ rules: $(READY) # The lints but for those of crates in the workspace.
 	$(VENV)/bin/ruff check --config python/pyproject.toml python bench examples integrations tests
 	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench examples integrations tests
 
-test-core: build rivals $(ETCD) ## Tests of the core alone, without an SQL engine
+test-core: benches rivals $(ETCD) ## Tests of the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
 test-rust: everything reference functions $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
@@ -222,7 +225,7 @@ reference: $(READY) # What DuckDB answers.
 	$(VENV)/bin/python integrations/tests/suite/make.py --check
 	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
-test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
+test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
 test-stores: everything wheel # SQL over a bucket, behind a cache.

@@ -95,7 +95,7 @@ def versions() -> str:
 def main() -> None:
     args = arguments()
     if not args.no_build:
-        environment.build("farpool-cli", "farpool-farview-rcpu")
+        environment.build("farpool-cli", "farpool-bench", "farpool-farview-rcpu")
         sys.argv.append("--no-build")
     environment.enter()
     from contenders import Place

@@ -180,6 +180,7 @@ def main() -> None:
     if not args.no_build:
         print("building the farpool command ...", file=sys.stderr)
         build = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "farpool-cli"]
+        build += ["--package", "farpool-bench"]
         subprocess.run(build, check=True, cwd=ROOT, env=os.environ | {"CARGO_TARGET_DIR": str(TARGET)})
     runs = {backend: measure(backend, args) for backend in args.backends}
     lines = parameters(runs)

@@ -93,7 +93,7 @@ def call(*command: object) -> str:
 
 
 def build() -> None:
-    environment.build("farpool-cli", "farpool-sandbox")
+    environment.build("farpool-cli", "farpool-bench", "farpool-sandbox")
     places = os.environ | {"CARGO_TARGET_DIR": str(TARGET), "CACHE": str(CACHE)}
     for command in (["examples/functions/build.sh"], ["examples/functions/build.sh", "--native"]):
         subprocess.run(command, check=True, cwd=ROOT, env=places)

@@ -2,7 +2,6 @@
 //! codes: 0 done, 1 refused (by a peer or by policy), 2 usage or failure.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod broker;
 mod certs;
 mod demo;
@@ -59,9 +58,9 @@ enum Command {
     /// Make and look at the certificates of a pool.
     #[command(subcommand)]
     Certs(certs::Command),
-    /// Measure this machine.
-    #[command(subcommand)]
-    Bench(bench::Command),
+    /// Measure this machine (the program farpool-bench).
+    #[command(disable_help_flag = true)]
+    Bench(hand_over::Args),
     /// Run TPC-H queries that do not fit their memory limit, spilling to far memory.
     Demo(demo::Args),
 }
@@ -79,7 +78,7 @@ fn main() -> ExitCode {
         Command::Mount(command) => mount::run(&command),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(args) => hand_over::run("farpool-bench", "benches", &args),
         Command::Demo(args) => demo::run(&args),
     };
     match outcome {

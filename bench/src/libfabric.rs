@@ -27,7 +27,7 @@ impl Provider {
     }
 }
 
-const SOURCE: &str = include_str!("../../../../bench/rivals/libfabric.c");
+const SOURCE: &str = include_str!("../rivals/libfabric.c");
 const PACKAGE: &str = "the Debian package libfabric-dev has it (apt-get install libfabric-dev)";
 
 /// Compiles it into a folder; where it lies.

@@ -4,8 +4,8 @@
 //! is seen is that. So hostile calls are compared with calls that run about as long and end well, in turns.
 
 use super::{List, NODE_BYTES, PAGE, PAGE_BYTES, WALK, check, words};
-use crate::bench::figures::quantiles;
 use crate::exit::Failure;
+use crate::figures::quantiles;
 use farpool::function::{CallOptions, Caller, Function, Outcome, Place};
 use farpool::{FarFile, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,6 +3,7 @@
 //! The idea: a figure means something only beside another of the same run. So each point is measured in turns with
 //! its ceiling (memcpy of the same bytes, an empty round trip) and with what a user would pick instead, and every
 //! byte that is read is compared with what was written, outside the timed part.
+#![forbid(unsafe_code)]
 
 mod access;
 mod bursts;
@@ -47,11 +48,22 @@ mod tiers_runner;
 mod waiting;
 mod wide_table;
 
-use crate::Outcome;
+use clap::Parser;
+use exit::Failure;
+use farpool_command::{exit, input, reach, signals, table, units};
+use std::process::ExitCode;
 
 /// Measure this machine.
+#[derive(Parser)]
+#[command(name = "farpool bench", bin_name = "farpool bench", version, propagate_version = true)]
+#[command(max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
 #[derive(clap::Subcommand)]
-pub(crate) enum Command {
+enum Command {
     /// Far reads and writes over each transport, beside memcpy and, when asked, beside what others use.
     Io(Box<io::IoArgs>),
     /// Random reads of a file four times as large as local memory: from its disk, and through a cache in far memory.
@@ -80,8 +92,8 @@ pub(crate) enum Command {
     Operators(operators::OperatorArgs),
 }
 
-pub(crate) fn run(command: &Command) -> Outcome {
-    match command {
+fn main() -> ExitCode {
+    let outcome = match &Cli::parse().command {
         Command::Io(args) => io::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Leases(args) => leases::run(args),
@@ -95,5 +107,11 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Tiers(args) => tiers::run(args),
         Command::Waiting(args) => waiting::run(args),
         Command::Operators(args) => operators::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => exit::report(&failure),
     }
 }
+
+type Outcome = Result<(), Failure>;

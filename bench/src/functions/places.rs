@@ -4,8 +4,8 @@
 //! value is an argument: from a glance, which the way of the bytes outweighs, to so much that two CPUs are better than one.
 
 use super::{check, words};
-use crate::bench::figures::median;
 use crate::exit::Failure;
+use crate::figures::median;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use farpool::function::{CallOptions, Caller, Function, Place};

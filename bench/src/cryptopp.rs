@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-const SOURCE: &str = include_str!("../../../../bench/rivals/cryptopp.cpp");
+const SOURCE: &str = include_str!("../rivals/cryptopp.cpp");
 
 /// The program, which decrypts when it is told to, and ends with its input.
 pub(super) struct CryptoPp {
