@@ -10,7 +10,7 @@
  *     PROGRAM serve PROVIDER BYTES
  *     PROGRAM client PROVIDER ADDRESS BASE BYTES FILE
  *
- * What is said over the standard input and output, and what lies in FILE, stands in crates/cli/src/bench/program.rs.
+ * What is said over the standard input and output, and what lies in FILE, stands in bench/src/io/rivals/program.rs.
  * The end of the standard input is the end of either.
  */
 #define _GNU_SOURCE

@@ -9,7 +9,7 @@ VALUES = 1 << 30
 KEY_STEP = 7_919
 GROUPS = (16, 1_000, 64_000, 1_000_000)
 COLUMNS = ("a", "b", "v", "w", *(f"k{groups}" for groups in GROUPS))
-# What every other text holds somewhere, and what the rest hold instead, as crates/cli/src/bench/patterns.rs has it. The
+# What every other text holds somewhere, and what the rest hold instead, as bench/src/query/patterns.rs has it. The
 # first is of the paper on the library that Farview uses, the second has more states and begins with no letter.
 PATTERNS = {
     r"(Strasse|Str\.).*(8[0-9]{4})": (b"Str.81234", b"Str.71234"),
@@ -19,7 +19,7 @@ LETTERS = b"abcdefghijklmnopqrtuvwxyzABCDEFGHIJKLMNOPQRTUVWXYZ    0123 "
 
 
 def drawn(places: np.ndarray) -> np.ndarray:
-    """splitmix64 of each place, as crates/cli/src/bench/groups.rs has it."""
+    """splitmix64 of each place, as bench/src/query/groups.rs has it."""
     value = places * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

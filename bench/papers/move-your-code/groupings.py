@@ -38,7 +38,7 @@ READY_SECONDS = 60
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Returns numbers that look random: the same as crates/cli/src/bench/contents.rs makes."""
+    """Returns numbers that look random: the same as bench/src/harness/contents.rs makes."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

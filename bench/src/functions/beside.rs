@@ -5,7 +5,7 @@
 
 use super::{List, NODE_BYTES, PAGE, PAGE_BYTES, WALK, check, words};
 use crate::exit::Failure;
-use crate::figures::quantiles;
+use crate::harness::statistics::quantiles;
 use farpool::function::{CallOptions, Caller, Function, Outcome, Place};
 use farpool::{FarFile, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 //! followed is half as large as the cache, or so large that hardly any of it is in a cache.
 
 use super::List;
-use crate::figures::median;
+use crate::harness::statistics::median;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,5 @@
 //! The client as `farpool bench` drives it: burst by burst, over the standard input and output and a file. What is
-//! said and what lies where stands in `crates/cli/src/bench/program.rs`.
+//! said and what lies where stands in `bench/src/io/rivals/program.rs`.
 
 use crate::connection::Connection;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,0 +1,152 @@
+//! What must stand in a file, and a hash over what was done with it.
+//!
+//! Every word is a function of its offset and of the write that put it there, so a byte from elsewhere, from an
+//! earlier write or from another client is never mistaken for the right one.
+
+use super::access::SMALL;
+use crate::exit::Failure;
+
+/// A 64-bit mix in which every bit of the result depends on every bit of the argument (the finaliser of
+/// SplitMix64).
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// The word at an offset after a write.
+fn word(salt: u64, offset: u64) -> u64 {
+    (offset / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt
+}
+
+/// What one client's file should hold.
+pub(crate) struct Contents {
+    bytes: u64,
+    client: u64,
+    /// For every small block: which write was the last.
+    writes: Vec<u32>,
+}
+
+impl Contents {
+    /// Of a file of one client.
+    pub(crate) fn new(bytes: u64, client: u64) -> Contents {
+        Contents { bytes, client, writes: vec![0; bytes.div_ceil(SMALL as u64) as usize] }
+    }
+
+    /// How long the file is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn salt(&self, write: u32) -> u64 {
+        mix(self.client << 32 | u64::from(write))
+    }
+
+    /// Fills a buffer with what write number `write` puts at an offset.
+    pub(crate) fn fill(&self, write: u32, offset: u64, into: &mut [u8]) {
+        let salt = self.salt(write);
+        for (index, into) in into.chunks_exact_mut(8).enumerate() {
+            into.copy_from_slice(&word(salt, offset + index as u64 * 8).to_le_bytes());
+        }
+    }
+
+    /// Notes that a write of whole small blocks is done.
+    pub(crate) fn note(&mut self, write: u32, offset: u64, bytes: usize) {
+        let first = (offset / SMALL as u64) as usize;
+        self.writes[first..first + bytes / SMALL].fill(write);
+    }
+
+    /// Compares what was read with what should be there.
+    pub(crate) fn check(&self, offset: u64, found: &[u8]) -> Result<(), Failure> {
+        for (index, block) in found.chunks(SMALL).enumerate() {
+            let start = offset + (index * SMALL) as u64;
+            let salt = self.salt(self.writes[(start / SMALL as u64) as usize]);
+            for (index, found) in block.chunks_exact(8).enumerate() {
+                let at = start + index as u64 * 8;
+                if found != word(salt, at).to_le_bytes() {
+                    return Err(Failure::Failed(format!("WRONG BYTES at {at}: {found:02x?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes sure that what stands in a buffer before a read is nothing that could pass for what it should bring.
+pub(crate) fn spoil(buffer: &mut [u8]) {
+    const EVERY: usize = 4096;
+    for page in buffer.chunks_mut(EVERY) {
+        let count = page.len().min(8);
+        page[..count].fill(0xff);
+    }
+}
+
+/// A hash over offsets and bytes, in order. Not against forgery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hash(pub(crate) u64);
+
+impl Hash {
+    /// Takes in one number.
+    pub(crate) fn number(&mut self, number: u64) {
+        self.0 = mix(self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// Takes in bytes at an offset.
+    pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
+        self.number(offset);
+        for word in bytes.chunks(8) {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            self.number(u64::from_le_bytes(padded));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_write_pass_at_their_place_only() {
+        let mut contents = Contents::new(1 << 20, 3);
+        let mut block = vec![0; SMALL];
+        contents.fill(0, SMALL as u64, &mut block);
+        assert!(contents.check(SMALL as u64, &block).is_ok());
+        assert!(contents.check(0, &block).is_err());
+        assert!(Contents::new(1 << 20, 4).check(SMALL as u64, &block).is_err());
+        contents.note(1, SMALL as u64, SMALL);
+        assert!(contents.check(SMALL as u64, &block).is_err());
+        contents.fill(1, SMALL as u64, &mut block);
+        assert!(contents.check(SMALL as u64, &block).is_ok());
+        block[SMALL - 1] ^= 1;
+        assert!(contents.check(SMALL as u64, &block).is_err());
+    }
+
+    #[test]
+    fn what_was_there_before_does_not_pass() {
+        let contents = Contents::new(1 << 20, 0);
+        let mut block = vec![0; 4 * SMALL];
+        contents.fill(0, 0, &mut block);
+        spoil(&mut block);
+        for small in 0..4 {
+            let offset = small * SMALL;
+            assert!(contents.check(offset as u64, &block[offset..offset + SMALL]).is_err());
+        }
+    }
+
+    #[test]
+    fn hash_repeats_and_depends_on_order_offset_and_bytes() {
+        let of = |parts: &[(u64, &[u8])]| {
+            let mut hash = Hash::default();
+            for (offset, bytes) in parts {
+                hash.bytes(*offset, bytes);
+            }
+            hash
+        };
+        let one = of(&[(0, b"12345678"), (8, b"abcdefghi")]);
+        assert_eq!(one, of(&[(0, b"12345678"), (8, b"abcdefghi")]));
+        assert_ne!(one, of(&[(8, b"abcdefghi"), (0, b"12345678")]));
+        assert_ne!(one, of(&[(0, b"12345678"), (16, b"abcdefghi")]));
+        assert_ne!(one, of(&[(0, b"12345678"), (8, b"abcdefghj")]));
+    }
+}

@@ -1,0 +1,22 @@
+//! What was measured on.
+
+/// How many CPUs this process may use.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// One line that says what was measured on.
+pub(crate) fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown CPU");
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg");
+    format!(
+        "{} x {}, Linux {}, load {}",
+        cpus(),
+        model.trim_start_matches([' ', '\t', ':']),
+        kernel.trim(),
+        load.split(' ').next().unwrap_or("unknown")
+    )
+}

@@ -1,0 +1,219 @@
+//! Pools to measure, and far files in them.
+
+use super::cpu::Ran;
+use super::files::TMPFS;
+use super::measure::Target;
+use super::processes::{Server, farpool, start};
+use super::shape::Emulated;
+use crate::exit::Failure;
+use farpool::{
+    CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, ReadRange, Tls, TlsFiles,
+    TransportChoice, WriteRange,
+};
+use farpool_transport::Reach;
+use farpool_transport::shaped::Shape;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A pool: started for the measurement, or one that is there. The nodes go first.
+pub(crate) struct Cluster {
+    nodes: Vec<Server>,
+    _broker: Option<Server>,
+    url: String,
+    tls: Option<Tls>,
+    plaintext: bool,
+    pids: Vec<u32>,
+}
+
+const NODE: &str = "bench";
+const REGION_BYTES: u64 = 64 << 20;
+
+/// What a pool must have room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Bytes of all files together.
+    pub(crate) bytes: u64,
+    pub(crate) clients: u64,
+    pub(crate) nodes: u64,
+}
+
+impl Room {
+    /// Bytes of each node: for all files, for what sessions lease ahead (at least 128 MiB) and for a region of each
+    /// node that is begun, twice, as the regions of the last files are still being wiped.
+    fn node_bytes(self) -> u64 {
+        let ahead = (128 << 20) + self.bytes / 4 + self.nodes * REGION_BYTES;
+        let all = 2 * (self.bytes + self.clients * ahead);
+        (all / self.nodes).next_multiple_of(REGION_BYTES) + REGION_BYTES
+    }
+}
+
+/// Makes certificates for a broker, nodes and an administrator, in memory. They are read as processes start.
+fn issue(nodes: &[String]) -> Result<TempDir, Failure> {
+    let folder = tempfile::tempdir_in(TMPFS)?;
+    let mut certs = Command::new(farpool()?);
+    certs.args(["certs", "init", "--days", "1"]).arg(folder.path());
+    nodes.iter().for_each(|name| _ = certs.args(["--node", name]));
+    match certs.stdout(Stdio::null()).status()?.success() {
+        true => Ok(folder),
+        false => Err(Failure::failed("no certificates were made")),
+    }
+}
+
+impl Cluster {
+    /// Starts a broker and nodes. `node_flags` are given to every node.
+    pub(crate) fn start(room: Room, with_tls: bool, node_flags: &[String]) -> Result<Cluster, Failure> {
+        let names: Vec<String> = (1..=room.nodes).map(|index| format!("{NODE}-{index}")).collect();
+        let certs = if with_tls { Some(issue(&names)?) } else { None };
+        let folder = certs.as_ref().map(|folder| folder.path().display().to_string());
+        let more: Vec<&str> = folder.iter().flat_map(|folder| ["--certs", folder]).collect();
+        let start = |flags: &[&str]| start(&[flags, &more[..]].concat());
+        let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
+        let memory = room.node_bytes().to_string();
+        let mut nodes = Vec::new();
+        for name in &names {
+            let mut flags = vec!["node", "--name", name, "--memory", &memory, "--broker", &url];
+            flags.extend(node_flags.iter().map(String::as_str));
+            nodes.push(start(&flags)?.0);
+        }
+        let tls = certs.map(|folder| Tls::load(&TlsFiles::in_folder(folder.path(), "admin")));
+        let tls = tls.transpose().map_err(Failure::failed)?;
+        let pids = nodes.iter().map(Server::pid).collect();
+        Ok(Cluster { nodes, _broker: Some(broker), url, tls, plaintext: false, pids })
+    }
+
+    /// A pool that is there. `pids`: its nodes, those of them that run on this machine.
+    pub(crate) fn existing(url: &str, plaintext: bool, pids: &[u32]) -> Cluster {
+        let pids = pids.to_vec();
+        Cluster { nodes: Vec::new(), _broker: None, url: url.to_owned(), tls: None, plaintext, pids }
+    }
+
+    /// The processes of its nodes, as far as they are known.
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// How long to wait for its nodes to rest: those of a pool that is there may serve others all the time.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(if self.nodes.is_empty() { 3 } else { 20 })
+    }
+
+    /// A session with an empty file of `bytes`, once there is room for it.
+    pub(crate) fn open(&self, way: Way, bytes: u64) -> Result<FarTarget, Failure> {
+        let pool = self.connect(way.transport, way.shape, bytes)?;
+        let file = pool.create(
+            "bench",
+            FileClass::Scratch,
+            CreateOptions {
+                size_hint: bytes,
+                protection: Some(Protection::None),
+                sealed: Some(way.is_sealed),
+                ..CreateOptions::default()
+            },
+        )?;
+        Ok(FarTarget { pool, file })
+    }
+
+    /// A session, once so much is free.
+    pub(crate) fn session(&self, transport: TransportChoice, bytes: u64) -> Result<Pool, Failure> {
+        self.connect(transport, None, bytes)
+    }
+
+    /// Connects once so much is free.
+    fn connect(&self, transport: TransportChoice, shape: Option<Shape>, bytes: u64) -> Result<Pool, Failure> {
+        let options = PoolOptions {
+            transport,
+            tls: self.tls.clone(),
+            plaintext: self.plaintext,
+            label: Some("farpool bench".into()),
+            ..PoolOptions::default()
+        };
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let give_up = Instant::now() + PATIENCE;
+        let pool = match shape {
+            None => Pool::connect_with(&self.url, options)?,
+            Some(shape) => {
+                let reach = Reach { tls: options.tls.clone(), plaintext: options.plaintext };
+                Pool::connect_from(Emulated::host(reach, shape), &self.url, options)?
+            }
+        };
+        loop {
+            let status = pool.status()?;
+            let free = status.nodes.iter().map(|node| u64::from(node.counts.free) * node.info.region_bytes);
+            let free: u64 = free.sum();
+            if free >= bytes {
+                return Ok(pool);
+            }
+            if Instant::now() > give_up {
+                return Err(Failure::Failed(format!(
+                    "{}: {free} bytes are free, {bytes} are needed for each client",
+                    self.url
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// How a far file is reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) transport: TransportChoice,
+    pub(crate) is_sealed: bool,
+    pub(crate) shape: Option<Shape>,
+}
+
+/// A far file, and the session it belongs to.
+pub(crate) struct FarTarget {
+    pool: Pool,
+    file: FarFile,
+}
+
+impl Target for FarTarget {
+    fn read(&mut self, ranges: &mut [ReadRange<'_>]) -> Result<(), Failure> {
+        Ok(self.file.read_batch(ranges)?)
+    }
+
+    fn write(&mut self, ranges: &[WriteRange<'_>]) -> Result<(), Failure> {
+        Ok(self.file.write_batch(ranges)?)
+    }
+}
+
+impl Drop for FarTarget {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+/// Waits until processes have little to do: nodes touch their memory after they start, and wipe it after use.
+/// Gives up after a while; the figures will show it.
+pub(crate) fn wait_quiet(pids: &[u32], patience: Duration) -> Result<(), Failure> {
+    const LOOK: Duration = Duration::from_millis(50);
+    /// Of one CPU.
+    const SHARE_MAX: f64 = 0.1;
+    let give_up = Instant::now() + patience;
+    let mut before = Ran::now(pids)?;
+    while Instant::now() < give_up {
+        std::thread::sleep(LOOK);
+        let now = Ran::now(pids)?;
+        if (now.since(&before) as f64) < LOOK.as_nanos() as f64 * SHARE_MAX {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_have_room_for_all_files_twice() {
+        for (clients, nodes) in [(1, 1), (4, 1), (1, 4), (4, 4)] {
+            let room = Room { bytes: 512 << 20, clients, nodes };
+            assert!(room.node_bytes() * nodes >= 2 * room.bytes);
+            assert_eq!(room.node_bytes() % REGION_BYTES, 0);
+        }
+    }
+}

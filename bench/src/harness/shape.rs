@@ -1,0 +1,93 @@
+//! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
+
+use farpool_transport::shaped::{RealPace, Shape, Shaped};
+use farpool_transport::{Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, Task};
+use farpool_wire::MonoNs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads `LATENCY_US,GBIT`.
+pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no link; LATENCY_US,GBIT is, such as 20,10 (0 to 1000000 us, 0.001 to 1000 Gbit/s)"
+        )
+    };
+    let (latency, rate) = text.split_once(',').ok_or_else(wrong)?;
+    let latency_us: f64 = latency.trim().parse().map_err(|_| wrong())?;
+    let gbit: f64 = rate.trim().parse().map_err(|_| wrong())?;
+    if !(0.0..=1e6).contains(&latency_us) || !(0.001..=1000.0).contains(&gbit) {
+        return Err(wrong());
+    }
+    Ok(Shape { latency_ns: (latency_us * 1e3) as u64, bytes_per_second: (gbit * 1e9 / 8.0) as u64 })
+}
+
+/// See the module. Every link to a node has the latency and the bandwidth to itself; that to the broker is as it
+/// is.
+pub(crate) struct Emulated {
+    machine: Arc<dyn Host>,
+    shape: Shape,
+}
+
+impl Emulated {
+    /// This machine behind such links.
+    pub(crate) fn host(reach: Reach, shape: Shape) -> Arc<dyn Host> {
+        Arc::new(Emulated { machine: Machine::host(reach), shape })
+    }
+}
+
+impl Host for Emulated {
+    fn now(&self) -> MonoNs {
+        self.machine.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.machine.wall_ms()
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.machine.boot_id()
+    }
+
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        self.machine.random(into)
+    }
+
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        let is_node = matches!(to, Dial::Node { .. });
+        let link = self.machine.dial(to, deadline)?;
+        Ok(if is_node { Box::new(Shaped::new(link, self.shape, RealPace)) } else { link })
+    }
+
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.machine.wait(bell, heard, until);
+    }
+
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.machine.temporary_file(folder)
+    }
+
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        self.machine.spawn(name, run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_is_read_from_microseconds_and_gigabits() {
+        let shape = Shape { latency_ns: 20_000, bytes_per_second: 1_250_000_000 };
+        assert_eq!(parse_shape("20,10"), Ok(shape));
+        assert_eq!(parse_shape("0.5,1").map(|shape| shape.latency_ns), Ok(500));
+    }
+
+    #[test]
+    fn link_without_meaning_is_refused_with_an_example() {
+        for text in ["", "20", "20,", "a,1", "-1,10", "20,0", "20,1e9", "NaN,1"] {
+            assert!(parse_shape(text).is_err_and(|message| message.contains("20,10")), "{text:?}");
+        }
+    }
+}

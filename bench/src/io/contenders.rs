@@ -1,0 +1,188 @@
+//! Who is measured: memory, far files over each transport, and rivals.
+
+use super::rivals::{Ready, Rival, memory};
+use crate::exit::Failure;
+use crate::harness::bursts::Means;
+use crate::harness::measure::{Client, Servers};
+use crate::harness::pools::{Cluster, Room, Way, wait_quiet};
+use crate::harness::processes::Told;
+use farpool::TransportChoice;
+use farpool_transport::shaped::Shape;
+use farpool_transport::waiting::chosen;
+use std::path::Path;
+
+/// One who is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contender {
+    /// As it stands in tables.
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Memory of this process: the ceiling.
+    Memory,
+    /// A far file; of a pool with TLS or without.
+    Far { way: Way, with_tls: bool },
+    /// Somebody else.
+    Other(Rival),
+}
+
+impl Contender {
+    /// Whether it has nodes, so that their number matters.
+    pub(crate) fn has_nodes(&self) -> bool {
+        matches!(self.kind, Kind::Far { .. })
+    }
+}
+
+/// What was asked to be measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// Whether the pool is one that is there already: then over TCP only, as it may be anywhere.
+    pub(crate) is_existing: bool,
+    pub(crate) with_tls: bool,
+    pub(crate) sealed: bool,
+    pub(crate) shape: Option<Shape>,
+}
+
+/// All of them, the ceiling first.
+pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
+    let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
+    let far = |name, transport, with_tls, is_sealed, shape| Contender {
+        name,
+        kind: Kind::Far { way: Way { transport, is_sealed, shape }, with_tls },
+    };
+    let mut all = vec![Contender { name: "memcpy", kind: Kind::Memory }];
+    let mut add = |is_wanted: bool, contender| {
+        if is_wanted {
+            all.push(contender);
+        }
+    };
+    let Asked { is_existing, with_tls, sealed, shape } = asked;
+    add(!is_existing, far("shm", shm, false, false, None));
+    add(true, far("tcp", tcp, false, false, None));
+    add(shape.is_some(), far("tcp, emulated", tcp, false, false, shape));
+    add(with_tls, far("tcp+tls", tcp, true, false, None));
+    add(sealed && !is_existing, far("shm, sealed", shm, false, true, None));
+    add(sealed, far("tcp, sealed", tcp, false, true, None));
+    add(sealed && with_tls, far("tcp+tls, sealed", tcp, true, true, None));
+    all.extend(rivals.iter().map(|rival| Contender { name: rival.name(), kind: Kind::Other(*rival) }));
+    all
+}
+
+/// What runs while they are measured.
+pub(crate) struct Stage {
+    /// For each number of nodes: the pool without TLS, and the one with it.
+    clusters: Vec<(u64, Cluster, Option<Cluster>)>,
+    rivals: Vec<Ready>,
+}
+
+/// A contender's clients, and the processes that serve them.
+pub(crate) struct Cast {
+    pub(crate) clients: Vec<Client>,
+    /// Clients that are processes of their own.
+    pub(crate) client_pids: Vec<u32>,
+    pub(crate) servers: Servers,
+    /// Whether blocks are keys: then nothing can be read in other blocks than it was written in.
+    pub(crate) is_by_key: bool,
+    /// The server of this cast alone; behind the clients, so that it ends after them.
+    _served_by: Option<Told>,
+}
+
+impl Stage {
+    /// Around a pool that is there.
+    pub(crate) fn existing(cluster: Cluster, nodes: u64) -> Stage {
+        Stage { clusters: vec![(nodes, cluster, None)], rivals: Vec::new() }
+    }
+
+    /// Starts pools of so many nodes each.
+    pub(crate) fn start(bytes: u64, clients: u64, nodes: &[u64], with_tls: bool) -> Result<Stage, Failure> {
+        let mut clusters = Vec::new();
+        for nodes in nodes {
+            let room = Room { bytes, clients, nodes: *nodes };
+            // As this process does.
+            let waiting = ["--waiting".to_owned(), chosen().word().to_owned()];
+            let plain = Cluster::start(room, false, &waiting)?;
+            let secured = if with_tls { Some(Cluster::start(room, true, &waiting)?) } else { None };
+            clusters.push((*nodes, plain, secured));
+        }
+        Ok(Stage { clusters, rivals: Vec::new() })
+    }
+
+    /// Makes rivals ready for `bytes` of files each.
+    pub(crate) fn add_rivals(&mut self, rivals: &[Rival], bytes: u64, disk: &Path) -> Result<(), Failure> {
+        for rival in rivals {
+            self.rivals.push(Ready::start(*rival, bytes, disk)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until the nodes have nothing to do.
+    pub(crate) fn wait_quiet(&self) -> Result<(), Failure> {
+        let all = self.clusters.iter().flat_map(|(_, plain, secured)| [Some(plain), secured.as_ref()]);
+        all.flatten().try_for_each(|cluster| wait_quiet(cluster.pids(), cluster.patience()))
+    }
+
+    /// Opens a file of `bytes` for each client.
+    pub(crate) fn open(
+        &self,
+        contender: &Contender,
+        nodes: u64,
+        clients: usize,
+        bytes: u64,
+    ) -> Result<Cast, Failure> {
+        let mut cast = Cast {
+            clients: Vec::new(),
+            client_pids: Vec::new(),
+            servers: Servers::default(),
+            is_by_key: false,
+            _served_by: None,
+        };
+        let mut add = |client: usize, means| cast.clients.push(Client::new(means, bytes, client as u64));
+        match contender.kind {
+            Kind::Memory => (0..clients).for_each(|client| add(client, memory(bytes))),
+            Kind::Far { way, with_tls } => {
+                let found = self.clusters.iter().find(|(count, ..)| *count == nodes);
+                let (_, plain, secured) = found.ok_or_else(|| Failure::failed("no such pool"))?;
+                let cluster = if with_tls { secured.as_ref() } else { Some(plain) };
+                let cluster = cluster.ok_or_else(|| Failure::failed("no pool with TLS"))?;
+                for client in 0..clients {
+                    add(client, Means::Calls(Box::new(cluster.open(way, bytes)?)));
+                }
+                cast.servers.pids = cluster.pids().to_vec();
+            }
+            Kind::Other(rival) => {
+                let found = self.rivals.iter().find(|ready| ready.rival == rival);
+                let ready = found.ok_or_else(|| Failure::failed("no such rival"))?;
+                let (served_by, address) = ready.serve(bytes * clients as u64)?.unzip();
+                for client in 0..clients {
+                    let opened = ready.open(client, bytes, address.as_deref().unwrap_or_default())?;
+                    add(client, opened.means);
+                    cast.client_pids.extend(opened.pid);
+                }
+                let pids = ready.pid().into_iter().chain(served_by.as_ref().map(Told::pid));
+                cast.servers = Servers { pids: pids.collect(), never_rest: ready.never_rests() };
+                cast.is_by_key = ready.is_by_key();
+                cast._served_by = served_by;
+            }
+        }
+        Ok(cast)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceiling_comes_first_and_only_what_was_asked_follows() {
+        let names =
+            |asked| -> Vec<&str> { contenders(asked, &[]).iter().map(|contender| contender.name).collect() };
+        assert_eq!(names(Asked::default()), ["memcpy", "shm", "tcp"]);
+        let there = Asked { is_existing: true, sealed: true, ..Asked::default() };
+        assert_eq!(names(there), ["memcpy", "tcp", "tcp, sealed"]);
+        let both = Asked { with_tls: true, sealed: true, ..Asked::default() };
+        assert_eq!(names(both).last(), Some(&"tcp+tls, sealed"));
+    }
+}

@@ -1,0 +1,139 @@
+//! A rival that is a program: a server of its own for each file that is measured, and a client that is driven burst by
+//! burst.
+//!
+//! The idea: what needs other libraries, unsafe calls or an async runtime stays out of this binary, and yet does the
+//! same work as all: offsets, buffers and the check of every byte are ours.
+//!
+//! ```text
+//! PROGRAM serve [PROVIDER] BYTES                            says: ready ADDRESS
+//! PROGRAM client [PROVIDER] ADDRESS BASE BYTES FILE         says: ready
+//! ```
+//!
+//! A client's part of the server's memory begins at BASE and has BYTES; offsets count from there. It is told, a line
+//! each:
+//!
+//! ```text
+//! prepare read|write BLOCK COUNT        take offsets and buffers out of FILE                says: ok
+//! go NUMBER DEPTH LEAST NS              carry it out, DEPTH at once, timing each such call
+//!                                       says: ok FINISHED CALLS BEGUN_NS ENDED_NS CPU_NS
+//! stop NUMBER                           end this burst, if it is not over                   says nothing
+//! collect                               put times and what was read into FILE               says: ok
+//! ```
+//!
+//! A burst is over when COUNT operations are done, or LEAST and either NS nanoseconds or a `stop` have passed.
+//! `BEGUN_NS` and `ENDED_NS` are of `CLOCK_MONOTONIC`, `CPU_NS` of `CLOCK_PROCESS_CPUTIME_ID`. Who cannot go on says
+//! `failed WHY` and ends. Either ends with its standard input.
+//!
+//! FILE lies in memory: 64 KiB of offsets, 64 KiB of times in nanoseconds, both 64-bit little-endian, then one buffer
+//! behind another.
+
+use crate::exit::Failure;
+use crate::harness::access::Access;
+use crate::harness::bursts::{Bursts, Limits, Part, Stop};
+use crate::harness::measure::BURST_BYTES;
+use crate::harness::processes::Told;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const TIMES_AT: u64 = 64 << 10;
+const BUFFERS_AT: u64 = 128 << 10;
+const TIME_BYTES: usize = 8;
+
+/// A client of such a program.
+pub(crate) struct Program {
+    told: Told,
+    file: File,
+    access: Option<Access>,
+    /// The number of the burst that was prepared last; those of one program only go up.
+    burst: Arc<AtomicU64>,
+    /// Operations of that burst, those it has finished, and its calls.
+    count: usize,
+    finished: usize,
+    calls: usize,
+}
+
+impl Program {
+    /// Starts the client `PROGRAM client ARGS FILE`, with a file in memory at `path` that has no name any more
+    /// afterwards.
+    pub(crate) fn start(program: &Path, args: &[String], path: &Path) -> Result<Program, Failure> {
+        let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        let sized = file.set_len(BUFFERS_AT + BURST_BYTES as u64).map_err(failed);
+        let mut args = args.to_vec();
+        args.insert(0, "client".to_owned());
+        args.push(path.display().to_string());
+        let told = sized.and_then(|()| Told::start(program, &args));
+        std::fs::remove_file(path).map_err(failed)?;
+        let (told, _) = told?;
+        Ok(Program { told, file, access: None, burst: Arc::default(), count: 0, finished: 0, calls: 0 })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.told.pid()
+    }
+}
+
+/// What `CLOCK_MONOTONIC` showed then; `Instant` has no other way in.
+fn instant(then_ns: u64) -> Instant {
+    let (now, time) = (Instant::now(), clock_gettime(ClockId::Monotonic));
+    let now_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
+    let ago = Duration::from_nanos(now_ns.saturating_sub(then_ns));
+    now.checked_sub(ago).unwrap_or(now)
+}
+
+impl Bursts for Program {
+    fn prepare(&mut self, access: Access, offsets: &[u64], memory: &[u8]) -> Result<(), Failure> {
+        self.burst.fetch_add(1, Ordering::AcqRel);
+        (self.access, self.count) = (Some(access), offsets.len());
+        let offsets_bytes: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
+        self.file.write_all_at(&offsets_bytes, 0)?;
+        self.file.write_all_at(memory, BUFFERS_AT)?;
+        let kind = if access.is_write { "write" } else { "read" };
+        self.told.ask(&format!("prepare {kind} {} {}", access.block, offsets.len())).map(|_| ())
+    }
+
+    fn go(&mut self, limits: Limits) -> Result<Part, Failure> {
+        let burst = self.burst.load(Ordering::Acquire);
+        let Limits { depth, least, left_ns } = limits;
+        let said = self.told.ask(&format!("go {burst} {depth} {least} {left_ns}"))?;
+        let numbers: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let wrong = || Failure::Failed(format!("{} said {said:?}", self.told.name()));
+        let &[finished, calls, begun_ns, ended_ns, cpu_ns] = numbers.as_slice() else {
+            return Err(wrong());
+        };
+        if finished > self.count as u64 || calls > finished {
+            return Err(wrong());
+        }
+        (self.finished, self.calls) = (finished as usize, calls as usize);
+        let begun = instant(begun_ns);
+        let ended = begun + Duration::from_nanos(ended_ns.saturating_sub(begun_ns));
+        Ok(Part { begun, ended, finished: Ok(self.finished), cpu_ns })
+    }
+
+    fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure> {
+        self.told.ask("collect")?;
+        let mut found = vec![0; self.calls * TIME_BYTES];
+        self.file.read_exact_at(&mut found, TIMES_AT)?;
+        let (found, _) = found.as_chunks::<TIME_BYTES>();
+        times.extend(found.iter().map(|time| Duration::from_nanos(u64::from_le_bytes(*time))));
+        if let Some(access) = self.access.filter(|access| !access.is_write) {
+            let bytes = (self.finished * access.block).min(memory.len());
+            self.file.read_exact_at(&mut memory[..bytes], BUFFERS_AT)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&self) -> Stop {
+        let (input, burst) = (self.told.input(), self.burst.clone());
+        Arc::new(move || {
+            // One that has ended says so itself, to whoever waits for it.
+            let _ = input.say(&format!("stop {}", burst.load(Ordering::Acquire)));
+        })
+    }
+}

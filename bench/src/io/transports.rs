@@ -1,0 +1,402 @@
+//! `farpool bench io`: far reads and writes over each transport, beside memcpy and beside rivals.
+//!
+//! Brokers, nodes and rivals are processes of their own; clients are threads with a session each. Loopback is not a
+//! network: its figures bound what the code costs, not what a wire adds.
+
+use super::contenders::{Asked, Cast, Contender, Stage, contenders};
+use super::empty_rpc;
+use super::plot;
+use super::report::{self, Idle, Report, Row};
+use super::rivals::{Rival, Word, asked_for, parse_rival};
+use crate::exit::Failure;
+use crate::harness::access::{ACCESSES, Access, LARGE, SMALL, UNDER_WAY_BYTES_MAX, parse_access};
+use crate::harness::contents::Hash;
+use crate::harness::cpu::{Ran, process_ns};
+use crate::harness::machine::{cpus, machine};
+use crate::harness::measure::{Measured, Until, Work, measure};
+use crate::harness::pools::Cluster;
+use crate::harness::shape::parse_shape;
+use crate::harness::statistics::{Figures, median};
+use crate::signals::Stop;
+use crate::units::{self, show_bytes};
+use crate::{Outcome, reach};
+use farpool_transport::Reach;
+use farpool_transport::shaped::Shape;
+use farpool_transport::waiting::{self, Waiting};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  farpool bench io\n  \
+    farpool bench io --depths 1,16,64,128 --clients 1,2,4 --nodes 1,2,4 --plot growth.svg\n  \
+    farpool bench io --beside redis,memcached,tmpfs,disk,fuse --json")]
+pub(crate) struct IoArgs {
+    /// Bytes of the far files of all clients together
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "512MiB")]
+    size: u64,
+    /// Seconds for each measured point
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Rounds, in which all take turns; the median of each point is shown
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// What to do; by default all
+    #[arg(long, value_name = "ACCESS", value_delimiter = ',', value_parser = parse_access)]
+    access: Vec<Access>,
+    /// Ranges under way at once, for each client; those of more than 8 MiB together are left out
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
+    depths: Vec<usize>,
+    /// Clients at work at once, each with a session and a file of its own
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    clients: Vec<u64>,
+    /// Memory nodes
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", conflicts_with = "pool")]
+    nodes: Vec<u64>,
+    /// Where the offsets come from: equal seeds, equal work
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Measure these as well: redis, memcached, tmpfs, disk, fuse, tokio, libfabric (or one way of it:
+    /// libfabric-net, libfabric-rxm, libfabric-shm)
+    #[arg(long, value_name = "RIVAL", value_delimiter = ',', value_parser = parse_rival)]
+    beside: Vec<Word>,
+    /// Where the file of `--beside disk` goes
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    disk: PathBuf,
+    /// Measure TCP with TLS as well, under certificates that are made for this run and never written to a disk
+    #[arg(long, conflicts_with = "pool")]
+    tls: bool,
+    /// Measure sealed files as well: encrypted and authenticated page by page before they leave the client
+    #[arg(long)]
+    sealed: bool,
+    /// Measure TCP over an emulated link as well: no exchange takes less than its latency and the time of its bytes
+    #[arg(long, value_name = "LATENCY_US,GBIT", value_parser = parse_shape)]
+    shape: Option<Shape>,
+    /// Measure a pool that is there, over TCP, in place of one that is started
+    #[arg(long, value_name = "farpool://HOST:PORT")]
+    pool: Option<String>,
+    /// With --pool: go beyond this machine without encryption or authentication
+    #[arg(long, requires = "pool")]
+    plaintext: bool,
+    /// With --pool: processes of its nodes on this machine, whose CPU time is to be counted
+    #[arg(long, value_name = "PID", value_delimiter = ',', requires = "pool")]
+    node_pid: Vec<u32>,
+    /// How client and nodes wait for each other: adaptive, spin or park
+    #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive", conflicts_with = "pool")]
+    waiting: Waiting,
+    /// Draw the figures
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// For machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a file is first written where blocks are no keys.
+const FIRST_WRITE: Access = Access {
+    name: "512 KiB first writes",
+    word: "512k-first-write",
+    block: LARGE,
+    is_random: false,
+    is_write: true,
+};
+const FIRST_WRITE_OF_KEYS: Access = Access { block: SMALL, ..FIRST_WRITE };
+const KEYS_AT_ONCE: usize = 64;
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Measured together: these clients over these nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Crowd {
+    nodes: u64,
+    clients: u64,
+}
+
+/// Which row a figure belongs to: crowd, access, depth, contender.
+type Key = (usize, usize, usize, usize);
+
+struct Run<'a> {
+    args: &'a IoArgs,
+    contenders: Vec<Contender>,
+    rivals: Vec<Rival>,
+    crowds: Vec<Crowd>,
+    accesses: Vec<Access>,
+    depths: Vec<usize>,
+    stage: Stage,
+    /// Told to stop, the run ends behind the next point, and what it has started with it.
+    stop: Stop,
+    bar: ProgressBar,
+    found: BTreeMap<Key, Vec<Figures>>,
+    /// What the first contender did at each point of each round: all others must have done the same.
+    hashes: BTreeMap<(usize, usize, usize, usize), Hash>,
+    idle: Vec<Idle>,
+    empty: Vec<[f64; 4]>,
+}
+
+pub(crate) fn run(args: &IoArgs) -> Outcome {
+    check(args)?;
+    waiting::choose(args.waiting);
+    let mut run = Run::prepare(args)?;
+    for round in 0..args.rounds {
+        run.round(round)?;
+    }
+    run.bar.finish_and_clear();
+    let report = run.report();
+    if let Some(path) = &args.plot {
+        plot::draw(path, &report)?;
+    }
+    report::show(&report, args.json)
+}
+
+fn check(args: &IoArgs) -> Outcome {
+    let within = |flag: &str, values: &[u64], max: u64| match values
+        .iter()
+        .find(|value| !(1..=max).contains(*value))
+    {
+        Some(wrong) => Err(Failure::Usage(format!("--{flag} {wrong}: 1 to {max} are permitted"))),
+        None => Ok(()),
+    };
+    let depths: Vec<u64> = args.depths.iter().map(|depth| *depth as u64).collect();
+    within("depths", &depths, (UNDER_WAY_BYTES_MAX / SMALL) as u64)?;
+    within("clients", &args.clients, 64)?;
+    within("nodes", &args.nodes, 64)?;
+    let most = args.clients.iter().max().copied().unwrap_or(1);
+    let least = most * (LARGE * 4) as u64;
+    if args.size < least || args.size > 64 << 30 {
+        return Err(Failure::Usage(format!(
+            "--size {}: {} to 64GiB are permitted for {most} clients",
+            show_bytes(args.size),
+            show_bytes(least)
+        )));
+    }
+    if !(0.01..=600.0).contains(&args.seconds) || !(1..=100).contains(&args.rounds) {
+        return Err(Failure::Usage(format!(
+            "--seconds {} --rounds {}: 0.01 to 600 seconds and 1 to 100 rounds are permitted",
+            args.seconds, args.rounds
+        )));
+    }
+    if let Some(url) = &args.pool {
+        // Whether it may be used is for its session to say.
+        reach::brokers_of("--pool", url, &Reach { tls: None, plaintext: true })?;
+    }
+    Ok(())
+}
+
+/// In order, each once.
+fn sorted<T: Ord + Copy>(values: &[T]) -> Vec<T> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+impl<'a> Run<'a> {
+    fn prepare(args: &'a IoArgs) -> Result<Run<'a>, Failure> {
+        let stop = Stop::catch()?;
+        let (clients, nodes) = (sorted(&args.clients), sorted(&args.nodes));
+        let most = clients.last().copied().unwrap_or(1);
+        let mut stage = match &args.pool {
+            Some(url) => Stage::existing(Cluster::existing(url, args.plaintext, &args.node_pid), nodes[0]),
+            None => Stage::start(args.size, most, &nodes, args.tls)?,
+        };
+        let rivals = asked_for(&args.beside);
+        stage.add_rivals(&rivals, args.size, &args.disk)?;
+        let asked = Asked {
+            is_existing: args.pool.is_some(),
+            with_tls: args.tls,
+            sealed: args.sealed,
+            shape: args.shape,
+        };
+        let crowds = nodes
+            .iter()
+            .flat_map(|nodes| clients.iter().map(|clients| Crowd { nodes: *nodes, clients: *clients }));
+        let accesses: Vec<Access> =
+            ACCESSES.into_iter().filter(|one| args.access.is_empty() || args.access.contains(one)).collect();
+        let mut run = Run {
+            args,
+            contenders: contenders(asked, &rivals),
+            rivals,
+            crowds: crowds.collect(),
+            accesses,
+            depths: sorted(&args.depths),
+            stage,
+            stop,
+            bar: ProgressBar::hidden(),
+            found: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            idle: Vec::new(),
+            empty: Vec::new(),
+        };
+        let points: usize = run.accesses.iter().map(|access| run.depths_of(access).len()).sum();
+        let series: usize = (0..run.crowds.len()).map(|crowd| run.measured_in(crowd).len()).sum();
+        run.bar = ProgressBar::new((args.rounds * points * series) as u64);
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}") {
+            run.bar.set_style(style);
+        }
+        Ok(run)
+    }
+
+    fn depths_of(&self, access: &Access) -> Vec<usize> {
+        let fits = |depth: &usize| depth * access.block <= UNDER_WAY_BYTES_MAX;
+        self.depths.iter().copied().filter(fits).collect()
+    }
+
+    /// Who is measured in a crowd: those without nodes only once for each number of clients, the ceiling always.
+    fn measured_in(&self, crowd: usize) -> Vec<usize> {
+        let is_first = self.crowds[crowd].nodes == self.crowds[0].nodes;
+        let wanted = |(index, contender): (usize, &Contender)| {
+            (index == 0 || contender.has_nodes() || is_first).then_some(index)
+        };
+        self.contenders.iter().enumerate().filter_map(wanted).collect()
+    }
+
+    fn round(&mut self, round: usize) -> Outcome {
+        self.bar.set_message("empty round trips");
+        if cpus() > 1 {
+            self.empty.push(empty_rpc::measure(self.args.seconds.min(1.0))?);
+        }
+        for crowd in 0..self.crowds.len() {
+            for contender in self.measured_in(crowd) {
+                self.bar.set_message(self.contenders[contender].name);
+                for block in [SMALL, LARGE] {
+                    if self.accesses.iter().any(|access| access.block == block) {
+                        self.series(round, crowd, contender, block)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All points of one block size, on files that are made for them.
+    fn series(&mut self, round: usize, crowd: usize, contender: usize, block: usize) -> Outcome {
+        self.stage.wait_quiet()?;
+        let Crowd { nodes, clients } = self.crowds[crowd];
+        let bytes = self.args.size / clients / LARGE as u64 * LARGE as u64;
+        let mut cast = self.stage.open(&self.contenders[contender], nodes, clients as usize, bytes)?;
+        let work = |access, depth, until, write_number| Work {
+            access,
+            depth,
+            until,
+            seed: self.args.seed,
+            round: round as u64,
+            write_number,
+        };
+        // Those that know keys only get the blocks that will be asked for.
+        let by_key = cast.is_by_key && block == SMALL;
+        let (first, first_depth) =
+            if by_key { (FIRST_WRITE_OF_KEYS, KEYS_AT_ONCE) } else { (FIRST_WRITE, 1) };
+        let written = perform(&mut cast, work(first, first_depth, Until::Once, 0))?;
+        if block == LARGE {
+            self.note((crowd, ACCESSES.len(), 1, contender), &written);
+        }
+        let mut number = 0;
+        for (index, access) in ACCESSES.into_iter().enumerate().filter(|(_, access)| access.block == block) {
+            if !self.accesses.contains(&access) {
+                continue;
+            }
+            for depth in self.depths_of(&access) {
+                number += 1;
+                let until = Until::Seconds(self.args.seconds);
+                let measured = perform(&mut cast, work(access, depth, until, number))?;
+                self.note((crowd, index, depth, contender), &measured);
+                self.compare(round, (crowd, index, depth, contender), measured.hash)?;
+                self.bar.inc(1);
+                self.stop.check()?;
+            }
+        }
+        let once = Access { is_write: false, ..first };
+        // What the writes have left is read as a whole and checked.
+        perform(&mut cast, work(once, first_depth, Until::Once, 0))?;
+        if round == 0 && crowd == 0 && !cast.servers.pids.is_empty() && !self.has_rested(contender) {
+            self.rest(contender, &cast)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, key: Key, measured: &Measured) {
+        self.found.entry(key).or_default().push(measured.figures);
+    }
+
+    /// All do the same, or the comparison is worth nothing.
+    fn compare(&mut self, round: usize, (crowd, access, depth, contender): Key, hash: Hash) -> Outcome {
+        let first = *self.hashes.entry((round, crowd, access, depth)).or_insert(hash);
+        if first != hash {
+            return Err(Failure::Failed(format!(
+                "{} did other work than {} ({:016x}, not {:016x}) at {}, depth {depth}",
+                self.contenders[contender].name,
+                self.contenders[0].name,
+                hash.0,
+                first.0,
+                ACCESSES[access].name
+            )));
+        }
+        Ok(())
+    }
+
+    fn has_rested(&self, contender: usize) -> bool {
+        self.idle.iter().any(|idle| idle.name == self.contenders[contender].name)
+    }
+
+    /// What an open file costs while nobody uses it.
+    fn rest(&mut self, contender: usize, cast: &Cast) -> Outcome {
+        self.stage.wait_quiet()?;
+        let served = Ran::now(&cast.servers.pids)?;
+        let (own, others) = (process_ns(), Ran::now(&cast.client_pids)?);
+        std::thread::sleep(IDLE);
+        let client_ns = process_ns() - own + Ran::now(&cast.client_pids)?.since(&others);
+        let served_ns = Ran::now(&cast.servers.pids)?.since(&served);
+        let share = |ns: u64| ns as f64 / IDLE.as_nanos() as f64;
+        self.idle.push(Idle {
+            name: self.contenders[contender].name,
+            client_share: share(client_ns),
+            server_share: share(served_ns),
+        });
+        Ok(())
+    }
+
+    fn report(&self) -> Report {
+        let kinds: Vec<Access> = ACCESSES.into_iter().chain([FIRST_WRITE]).collect();
+        let rows = self.found.iter().map(|((crowd, access, depth, contender), figures)| {
+            let figures = Figures::median(figures);
+            let ceiling = self.found.get(&(*crowd, *access, *depth, 0));
+            Row {
+                access: kinds[*access],
+                nodes: self.crowds[*crowd].nodes,
+                clients: self.crowds[*crowd].clients,
+                depth: *depth,
+                name: self.contenders[*contender].name,
+                of_memcpy: ceiling
+                    .map_or(0.0, |ceiling| figures.gb_per_s / Figures::median(ceiling).gb_per_s),
+                figures,
+            }
+        });
+        let mut hash = Hash::default();
+        self.hashes.values().for_each(|one| hash.number(one.0));
+        let empty = (!self.empty.is_empty())
+            .then(|| [0, 1, 2, 3].map(|at| median(self.empty.iter().map(|quantiles| quantiles[at]))));
+        let args = self.args;
+        Report {
+            rows: rows.collect(),
+            empty_rpc_us: empty,
+            idle: self.idle.clone(),
+            machine: machine(),
+            size_bytes: args.size,
+            rounds: args.rounds,
+            seconds: args.seconds,
+            seed: args.seed,
+            hash: hash.0,
+            notes: report::notes(
+                args.tls,
+                args.sealed,
+                args.shape.is_some(),
+                args.pool.is_some(),
+                &self.rivals,
+            ),
+        }
+    }
+}
+
+fn perform(cast: &mut Cast, work: Work) -> Result<Measured, Failure> {
+    measure(&mut cast.clients, work, &cast.servers)
+}

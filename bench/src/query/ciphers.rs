@@ -1,0 +1,219 @@
+//! Encrypted tables: opening their buffers beside the library's ciphers alone, and selecting behind opening.
+//!
+//! The idea: what a node does is opened by the code that it runs, [`TableSeals`], into memory that is used again; what
+//! that costs is seen beside the same cipher over one long buffer, and beside the same program over columns that are not
+//! encrypted.
+
+use super::cryptopp::CryptoPp;
+use super::operators::{SHARES, Tables, gb_per_s, program_over, values};
+use crate::exit::Failure;
+use crate::harness::statistics::median;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_buffer::{Buffer, MutableBuffer, ScalarBuffer};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, UnboundCipherKey};
+use aws_lc_rs::iv::FixedLength;
+use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
+use serde_json::{Value, json};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
+const SALT: [u8; SALT_BYTES] = [9; SALT_BYTES];
+
+/// Names, and beside which other one each is shown.
+const ALONE: [(&str, Option<usize>); 4] = [
+    ("AES-128-GCM of aws-lc-rs, one buffer, in place", None),
+    ("buffers of a table, into memory used again (a node)", Some(0)),
+    ("buffers of a table, in place (a client)", Some(0)),
+    ("AES-128-CTR of aws-lc-rs, one buffer, in place, no tag", Some(0)),
+];
+
+/// A column of a row group, with its tag behind it.
+struct Sealed {
+    place: BufferPlace,
+    bytes: Vec<u8>,
+}
+
+/// See the module.
+pub(crate) struct Ciphers {
+    seals: TableSeals,
+    groups: Vec<Vec<Sealed>>,
+    /// As long as the table.
+    one: Vec<u8>,
+    alone: [Vec<f64>; ALONE.len()],
+    crypto_pp: Option<(CryptoPp, Vec<f64>)>,
+    opening: [Vec<f64>; SHARES.len()],
+    open: [Vec<f64>; SHARES.len()],
+}
+
+impl Ciphers {
+    /// Seals the table, and compares what it opens to. With a number of MiB, Crypto++ is measured over as many.
+    pub(crate) fn new(tables: &Tables, crypto_pp_mib: Option<usize>) -> Result<Ciphers, Failure> {
+        let seals = TableSeals::new(&TableKey::new(KEY).of_table(&SALT).0, SALT);
+        let mut position = 0;
+        let mut groups = Vec::new();
+        for group in tables.groups() {
+            let seal = |column: usize| {
+                let place = BufferPlace { position, column: column as u16, buffer: 0 };
+                let mut bytes = bytes_of(group, column);
+                let tag = seals.seal(place, &mut bytes);
+                bytes.extend_from_slice(&tag);
+                Sealed { place, bytes }
+            };
+            groups.push((0..group.num_columns()).map(seal).collect());
+            position += group.num_rows() as u64;
+        }
+        let one = vec![1; size_of_val(tables.rows())];
+        let ciphers = Ciphers {
+            seals,
+            groups,
+            one,
+            alone: Default::default(),
+            crypto_pp: crypto_pp_mib.map(CryptoPp::start).transpose()?.map(|program| (program, Vec::new())),
+            opening: Default::default(),
+            open: Default::default(),
+        };
+        for (group, expected) in ciphers.opened().zip(tables.groups()) {
+            if group? != *expected {
+                return Err(Failure::Failed("WRONG VALUES opened".to_owned()));
+            }
+        }
+        Ok(ciphers)
+    }
+
+    /// Row groups as a node opens them, one after another.
+    fn opened(&self) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
+        let mut spare: Vec<Buffer> = Vec::new();
+        self.groups.iter().map(move |group| {
+            let mut unused = std::mem::take(&mut spare).into_iter();
+            let mut column = |sealed: &Sealed| -> Result<(String, ArrayRef), Failure> {
+                let bytes = sealed.bytes.len() - TAG_BYTES;
+                let mut room = match unused.next().map(Buffer::into_mutable) {
+                    Some(Ok(mut room)) => {
+                        room.resize(bytes, 0);
+                        room
+                    }
+                    _ => MutableBuffer::from_len_zeroed(bytes),
+                };
+                let opened = self.seals.open_into(sealed.place, &sealed.bytes, room.as_slice_mut());
+                opened.map_err(Failure::failed)?;
+                let opened = Buffer::from(room);
+                spare.push(opened.clone());
+                let values = Int64Array::new(ScalarBuffer::from(opened), None);
+                Ok((sealed.place.column.to_string(), Arc::new(values)))
+            };
+            let columns: Vec<_> = group.iter().map(&mut column).collect::<Result<_, _>>()?;
+            RecordBatch::try_from_iter(columns).map_err(Failure::failed)
+        })
+    }
+
+    /// Another round.
+    pub(crate) fn measure(&mut self, tables: &Tables) -> Result<(), Failure> {
+        let bytes = self.one.len();
+        let gcm = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &KEY).map_err(Failure::failed)?);
+        let nonce = || Nonce::assume_unique_for_key([0; NONCE_LEN]);
+        let tag = gcm.seal_in_place_separate_tag(nonce(), Aad::empty(), &mut self.one);
+        let tag = tag.map_err(Failure::failed)?;
+        let begun = Instant::now();
+        let opened = gcm.open_in_place_separate_tag(nonce(), Aad::empty(), tag.as_ref(), &mut self.one);
+        opened.map_err(Failure::failed)?;
+        self.alone[0].push(gb_per_s(bytes, begun));
+
+        let begun = Instant::now();
+        for group in self.opened() {
+            black_box(group?);
+        }
+        self.alone[1].push(gb_per_s(bytes, begun));
+
+        let begun = Instant::now();
+        for sealed in self.groups.iter_mut().flatten() {
+            self.seals.open(sealed.place, &mut sealed.bytes).map_err(Failure::failed)?;
+        }
+        self.alone[2].push(gb_per_s(bytes, begun));
+        for sealed in self.groups.iter_mut().flatten() {
+            // The same bytes again, so under the same nonce the same.
+            let end = sealed.bytes.len() - TAG_BYTES;
+            let tag = self.seals.seal(sealed.place, &mut sealed.bytes[..end]);
+            sealed.bytes[end..].copy_from_slice(&tag);
+        }
+
+        let key = UnboundCipherKey::new(&AES_128, &KEY).map_err(Failure::failed)?;
+        let ctr = DecryptingKey::ctr(key).map_err(Failure::failed)?;
+        let begun = Instant::now();
+        let context = DecryptionContext::Iv128(FixedLength::from([0; 16]));
+        ctr.decrypt(&mut self.one, context).map_err(Failure::failed)?;
+        self.alone[3].push(gb_per_s(bytes, begun));
+
+        if let Some((program, found)) = &mut self.crypto_pp {
+            found.push(program.measure()?);
+        }
+
+        let mut send = |values: &[i64]| {
+            black_box(values);
+        };
+        for (share, (_, limit)) in SHARES.iter().enumerate() {
+            let begun = Instant::now();
+            program_over(tables.groups().iter().cloned().map(Ok), *limit, &mut send)?;
+            self.open[share].push(gb_per_s(bytes, begun));
+            let begun = Instant::now();
+            program_over(self.opened(), *limit, &mut send)?;
+            self.opening[share].push(gb_per_s(bytes, begun));
+        }
+        Ok(())
+    }
+
+    /// A line for each cipher, and the same for machines.
+    pub(crate) fn alone(&self) -> Vec<(Vec<String>, Value)> {
+        let line = |(at, (name, beside)): (usize, &(&str, Option<usize>))| {
+            let speed = median(self.alone[at].iter().copied());
+            let ratio = beside.map(|beside| ratio(&self.alone[at], &self.alone[beside]));
+            let told = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+            let value = json!({ "operator": "open", "by": name, "gb_per_s": speed, "of_plain": ratio });
+            (vec![(*name).to_owned(), format!("{speed:.1}"), told], value)
+        };
+        let mut lines: Vec<_> = ALONE.iter().enumerate().map(line).collect();
+        if let Some((_, found)) = &self.crypto_pp {
+            let speed = median(found.iter().copied());
+            let (ratio, own) = (ratio(found, &self.alone[0]), ratio(&self.alone[3], found));
+            let name = "AES-128-CTR of Crypto++, one buffer, in place, no tag";
+            let value = json!({
+                "operator": "open", "by": name, "gb_per_s": speed, "of_plain": ratio, "ctr_of_aws_lc_rs": own,
+            });
+            lines.push((vec![name.to_owned(), format!("{speed:.1}"), format!("{ratio:.2}")], value));
+        }
+        lines
+    }
+
+    /// A line for each share of rows that is kept, and the same for machines.
+    pub(crate) fn selecting(&self) -> Vec<(Vec<String>, Value)> {
+        let line = |(at, (percent, _)): (usize, &(u32, i64))| {
+            let [open, opening] = [&self.open[at], &self.opening[at]];
+            let [alone, behind] = [open, opening].map(|found| median(found.iter().copied()));
+            let ratio = ratio(opening, open);
+            let row = vec![
+                format!("{percent} %"),
+                format!("{alone:.1}"),
+                format!("{behind:.1}"),
+                format!("{ratio:.2}"),
+            ];
+            let value = json!({
+                "operator": "open and select", "kept_percent": percent, "select_gb_per_s": alone,
+                "gb_per_s": behind, "of_select": ratio,
+            });
+            (row, value)
+        };
+        SHARES.iter().enumerate().map(line).collect()
+    }
+}
+
+/// The values of a column as they lie.
+fn bytes_of(group: &RecordBatch, column: usize) -> Vec<u8> {
+    values(group, column).iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// Side by side within each round.
+fn ratio(found: &[f64], beside: &[f64]) -> f64 {
+    median(found.iter().zip(beside).map(|(found, beside)| found / beside))
+}

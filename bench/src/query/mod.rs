@@ -1,0 +1,13 @@
+//! Rows: queries over far tables, and the operators that they are made of.
+
+mod ciphers;
+mod cryptopp;
+pub(crate) mod groups;
+mod heat_map;
+pub(crate) mod operators;
+mod patterns;
+pub(crate) mod place;
+pub(crate) mod scan;
+mod scan_clients;
+mod semi_joins;
+pub(crate) mod wide_table;

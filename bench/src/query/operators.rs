@@ -1,0 +1,394 @@
+//! `farpool bench operators`: near-data operators beside the memory they read, and beside what others would run.
+//!
+//! The idea: results leave a node through a send buffer, so the limit of an operator is a copy of its whole table
+//! through a ring of 128 KiB, not a copy in memory. Everything is measured in turns on one core, and counts and sums of
+//! what each kept are compared, outside the timed part.
+
+use super::ciphers::Ciphers;
+use super::patterns::Patterns;
+use super::semi_joins::Joins;
+use crate::exit::Failure;
+use crate::harness::contents::mix;
+use crate::harness::machine::machine;
+use crate::harness::statistics::median;
+use crate::signals::Stop;
+use crate::{Outcome, table};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_buffer::ScalarBuffer;
+use arrow_select::filter::FilterBuilder;
+use farpool::operators::{
+    Bounds, Comparison, Instruction, Operator, Prepared, Program, Run, Scalar, Type, Value,
+};
+use farpool_kernels::{Kept, Ranges, Row, compare, gather, project_rows, select_rows};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::hint::black_box;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool bench operators --mib 256")]
+pub(crate) struct OperatorArgs {
+    /// MiB of each table; four times that is taken. Below the CPU's caches the figures are theirs
+    #[arg(long, default_value_t = 1_024)]
+    mib: usize,
+    /// Rounds, in which all take turns; medians are shown
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Beside AES-128 in counter mode by Crypto++, whose headers it needs (Debian: libcrypto++-dev)
+    #[arg(long)]
+    cryptopp: bool,
+    /// For machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// Values are below this.
+const VALUES: u64 = 10_000;
+/// Kept rows in percent, and what both columns must be less than for that.
+pub(crate) const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
+const WIDTHS: [usize; 4] = [64, 256, 512, 1_024];
+/// Three columns of 8 bytes of a wide row.
+const PROJECTED: std::ops::Range<usize> = 16..40;
+/// Rows of a row group of a far table.
+const GROUP_ROWS: usize = 1 << 16;
+const RING_BYTES: usize = 128 << 10;
+
+/// The same values twice: in columns by row groups, and row by row.
+pub(crate) struct Tables {
+    groups: Vec<RecordBatch>,
+    numbers: ScalarBuffer<i64>,
+}
+
+/// Takes what a contender keeps, as it would be sent.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[i64]);
+
+/// What is measured: a name, and how it finds the rows with both first columns below a limit.
+type Contender = (&'static str, fn(&Tables, i64, Sink<'_>) -> Outcome);
+
+const CONTENDERS: [Contender; 5] = [
+    ("memcpy of the table through a ring of 128 KiB", ring_copy),
+    ("rows", rows),
+    ("columns", columns),
+    ("columns, as a program of a far table", program),
+    ("columns, arrow-rs lt, and, filter", arrow),
+];
+
+pub(crate) fn run(args: &OperatorArgs) -> Outcome {
+    if !(1..=1 << 16).contains(&args.mib) || !(1..=1_000).contains(&args.rounds) {
+        return Err(Failure::Usage(format!(
+            "--mib {} --rounds {}: 1 to 65536 MiB and 1 to 1000 rounds are permitted",
+            args.mib, args.rounds
+        )));
+    }
+    let mut stop = Stop::catch()?;
+    let tables = Tables::new((args.mib << 20) / size_of::<Row>())?;
+    let kept = check(&tables)?;
+    let bytes = size_of_val(tables.rows());
+    let bar = ProgressBar::new((args.rounds + Joins::CASES) as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} parts") {
+        bar.set_style(style);
+    }
+    let mut selecting = vec![vec![Vec::new(); SHARES.len()]; CONTENDERS.len()];
+    let mut projecting = vec![vec![Vec::new(); WIDTHS.len()]; 2];
+    let mut patterns = Patterns::new()?;
+    let mut ciphers = Ciphers::new(&tables, args.cryptopp.then_some(args.mib))?;
+    for _ in 0..args.rounds {
+        for (share, (_, limit)) in SHARES.iter().enumerate() {
+            for ((_, contender), found) in CONTENDERS.iter().zip(&mut selecting) {
+                let begun = Instant::now();
+                contender(&tables, *limit, &mut |values| {
+                    black_box(values);
+                })?;
+                found[share].push(gb_per_s(bytes, begun));
+            }
+            stop.check()?;
+        }
+        for (at, width) in WIDTHS.iter().enumerate() {
+            for (is_smart, found) in [false, true].into_iter().zip(&mut projecting) {
+                found[at].push(project(&tables, *width, is_smart));
+            }
+        }
+        patterns.measure()?;
+        ciphers.measure(&tables)?;
+        bar.inc(1);
+        stop.check()?;
+    }
+    let joins = Joins::measure(&tables, args.rounds, &mut stop, &bar)?;
+    bar.finish_and_clear();
+    show(args, &kept, &selecting, &projecting, (&patterns, &joins, &ciphers))
+}
+
+pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
+    bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
+}
+
+impl Tables {
+    fn new(rows: usize) -> Result<Tables, Failure> {
+        let value = |row: usize, column: usize| (mix((row * 8 + column) as u64) % VALUES) as i64;
+        let group = |start: usize| {
+            let rows = start..rows.min(start + GROUP_ROWS);
+            let column = |column: usize| -> (String, ArrayRef) {
+                let values = Int64Array::from_iter_values(rows.clone().map(|row| value(row, column)));
+                (column.to_string(), Arc::new(values))
+            };
+            RecordBatch::try_from_iter((0..8).map(column)).map_err(Failure::failed)
+        };
+        let numbers: Vec<i64> = (0..rows * 8).map(|at| value(at / 8, at % 8)).collect();
+        Ok(Tables {
+            groups: (0..rows).step_by(GROUP_ROWS).map(group).collect::<Result<_, _>>()?,
+            numbers: numbers.into(),
+        })
+    }
+
+    /// Columns by row groups.
+    pub(crate) fn groups(&self) -> &[RecordBatch] {
+        &self.groups
+    }
+
+    /// Row by row.
+    pub(crate) fn rows(&self) -> &[Row] {
+        self.numbers.as_chunks().0
+    }
+}
+
+pub(crate) fn values(group: &RecordBatch, column: usize) -> &[i64] {
+    group.column(column).as_primitive::<Int64Type>().values()
+}
+
+/// That all keep the same rows: how many of each share.
+fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
+    let mut kept = Vec::new();
+    for (share, limit) in SHARES {
+        let is_kept = |row: &&Row| row[0] < limit && row[1] < limit;
+        let expected = tables.rows().iter().filter(is_kept).fold((0, 0), |(count, sum), row| {
+            (count + row.len(), row.iter().fold(sum, |sum: i64, value| sum.wrapping_add(*value)))
+        });
+        for (name, contender) in &CONTENDERS[1..] {
+            let mut found = (0, 0i64);
+            contender(tables, limit, &mut |values| {
+                found.0 += values.len();
+                found.1 = values.iter().fold(found.1, |sum, value| sum.wrapping_add(*value));
+            })?;
+            if found != expected {
+                return Err(Failure::Failed(format!(
+                    "WRONG ROWS by {name} at {share} %: {found:?} values and their sum instead of {expected:?}"
+                )));
+            }
+        }
+        kept.push(expected.0 / 8);
+    }
+    Ok(kept)
+}
+
+/// The limit: all of the table, whatever is wanted of it.
+fn ring_copy(tables: &Tables, _: i64, send: Sink<'_>) -> Outcome {
+    let mut ring = [[0; 8]; RING_BYTES / size_of::<Row>()];
+    for part in tables.rows().chunks(ring.len()) {
+        ring[..part.len()].copy_from_slice(part);
+        send(ring[..part.len()].as_flattened());
+    }
+    Ok(())
+}
+
+fn rows(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+    const BLOCK: usize = 512;
+    let mut ranges = Ranges::ALL;
+    ranges.high[..2].fill(limit - 1);
+    let mut ring: Vec<Row> = Vec::with_capacity(RING_BYTES / size_of::<Row>());
+    for block in tables.rows().chunks(BLOCK) {
+        if ring.len() + block.len() > ring.capacity() {
+            send(ring.as_flattened());
+            ring.clear();
+        }
+        select_rows(block, &ranges, &mut ring);
+    }
+    send(ring.as_flattened());
+    Ok(())
+}
+
+/// One column of a row group after the other, as the reply carries them.
+fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+    const BLOCK: usize = 4096;
+    let less = farpool_kernels::Comparison::Less;
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut kept = vec![Kept::default(); GROUP_ROWS / BLOCK];
+    let mut ring: Vec<i64> = Vec::with_capacity(RING_BYTES / 8);
+    for group in &tables.groups {
+        compare(values(group, 0), less, limit, &mut first);
+        compare(values(group, 1), less, limit, &mut second);
+        first.iter_mut().zip(&second).for_each(|(first, second)| *first &= second);
+        for (block, words) in first.chunks(BLOCK / 64).enumerate() {
+            kept[block].set(words, BLOCK.min(group.num_rows() - block * BLOCK));
+        }
+        for column in 0..8 {
+            for (kept, values) in kept.iter().zip(values(group, column).chunks(BLOCK)) {
+                if ring.len() + kept.count() > RING_BYTES / 8 {
+                    send(&ring);
+                    ring.clear();
+                }
+                gather(kept, values, &mut ring);
+            }
+        }
+    }
+    send(&ring);
+    Ok(())
+}
+
+pub(crate) fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+    program_over(tables.groups.iter().cloned().map(Ok), limit, send)
+}
+
+/// What a node runs: from batches to batches.
+pub(crate) fn program_over(
+    groups: impl Iterator<Item = Result<RecordBatch, Failure>>,
+    limit: i64,
+    send: Sink<'_>,
+) -> Outcome {
+    let less = |column| {
+        let value = Some(Value::Integer(i128::from(limit)));
+        let literal = Instruction::Literal(Scalar { of: Type::Int64, value });
+        [Instruction::Column(column), literal, Instruction::Compare(Comparison::Less)]
+    };
+    let filter = less(0).into_iter().chain(less(1)).chain([Instruction::And]).collect();
+    let program =
+        Program::check(vec![Type::Int64; 8], vec![Operator::Filter(filter)]).map_err(Failure::failed)?;
+    let prepared = Prepared::new(Arc::new(program)).map_err(Failure::failed)?;
+    let mut run = Run::new(Arc::new(prepared), Vec::new(), Bounds::default()).map_err(Failure::failed)?;
+    for group in groups {
+        for batch in run.push(&group?, 0).map_err(Failure::failed)? {
+            (0..8).for_each(|column| send(values(&batch, column)));
+        }
+    }
+    Ok(())
+}
+
+fn arrow(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
+    let limit = Int64Array::new_scalar(limit);
+    for group in &tables.groups {
+        let less = |column: usize| arrow_ord::cmp::lt(group.column(column), &limit).map_err(Failure::failed);
+        let both = arrow_arith::boolean::and(&less(0)?, &less(1)?).map_err(Failure::failed)?;
+        let filter = FilterBuilder::new(&both).optimize().build();
+        let batch = filter.filter_record_batch(group).map_err(Failure::failed)?;
+        (0..8).for_each(|column| send(values(&batch, column)));
+    }
+    Ok(())
+}
+
+/// GB of whole rows a second, with only the lines that are wanted read, or all of them.
+fn project(tables: &Tables, width: usize, is_smart: bool) -> f64 {
+    let bytes = tables.numbers.inner().as_slice();
+    let mut ring: Vec<u8> = Vec::with_capacity(RING_BYTES);
+    let begun = Instant::now();
+    for part in bytes.chunks(width * (RING_BYTES / PROJECTED.len() / 64 * 64)) {
+        if !is_smart {
+            black_box(part.as_chunks::<8>().0.iter().fold(0, |all, word| all ^ u64::from_ne_bytes(*word)));
+        }
+        ring.clear();
+        project_rows(&part[..part.len() / width * width], width, PROJECTED, &mut ring);
+        black_box(&ring);
+    }
+    gb_per_s(bytes.len(), begun)
+}
+
+fn show(
+    args: &OperatorArgs,
+    kept: &[usize],
+    selecting: &[Vec<Vec<f64>>],
+    projecting: &[Vec<Vec<f64>>],
+    (patterns, joins, ciphers): (&Patterns, &Joins, &Ciphers),
+) -> Outcome {
+    let middle = |found: &[f64]| median(found.iter().copied());
+    // Side by side within each round, as the machine's speed drifts.
+    let ratio = |found: &[f64], beside: &[f64]| {
+        median(found.iter().zip(beside).map(|(found, beside)| found / beside))
+    };
+    let (mut selected, mut values) = (Vec::new(), Vec::new());
+    for (contender, (name, _)) in CONTENDERS.iter().enumerate() {
+        let mut row = vec![(*name).to_owned()];
+        for (share, (percent, _)) in SHARES.iter().enumerate() {
+            let found = &selecting[contender][share];
+            let of_ring = ratio(found, &selecting[0][share]);
+            let of_arrow = ratio(found, &selecting[CONTENDERS.len() - 1][share]);
+            row.push(format!("{:.1}", middle(found)));
+            row.push(format!("{of_ring:.2}"));
+            values.push(json!({
+                "operator": "select", "by": name, "kept_percent": percent, "kept_rows": kept[share],
+                "gb_per_s": middle(found), "of_ring_copy": of_ring, "of_arrow": of_arrow,
+            }));
+        }
+        selected.push(row);
+    }
+    let mut projected = Vec::new();
+    for (at, width) in WIDTHS.iter().enumerate() {
+        let [full, smart] = [&projecting[0][at], &projecting[1][at]];
+        projected.push(vec![
+            width.to_string(),
+            format!("{:.1}", middle(full)),
+            format!("{:.1}", middle(smart)),
+            format!("{:.2}", ratio(smart, full)),
+        ]);
+        values.push(json!({
+            "operator": "project", "row_bytes": width, "full_gb_per_s": middle(full),
+            "gb_per_s": middle(smart), "of_full": ratio(smart, full),
+        }));
+    }
+    let (matched, of_patterns): (Vec<_>, Vec<_>) = patterns.lines().into_iter().unzip();
+    values.extend(of_patterns);
+    let (opened, of_opened): (Vec<_>, Vec<_>) = ciphers.alone().into_iter().unzip();
+    let (behind, of_behind): (Vec<_>, Vec<_>) = ciphers.selecting().into_iter().unzip();
+    values.extend(of_opened.into_iter().chain(of_behind));
+    let (joined, of_joins): (Vec<_>, Vec<_>) = joins.lines().into_iter().unzip();
+    values.extend(of_joins);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let all = json!({ "machine": machine(), "mib": args.mib, "rounds": args.rounds, "found": values });
+        writeln!(out, "{all}")?;
+        return Ok(());
+    }
+    let mut part = |title: &str, header: &[&str], rows: &[Vec<String>]| -> Outcome {
+        writeln!(out, "{title}")?;
+        for line in table::lines(header, rows) {
+            writeln!(out, "  {line}")?;
+        }
+        Ok(writeln!(out)?)
+    };
+    part(
+        "Rows with a < X and b < X of 8 columns of 8 bytes: GB/s of the table, and beside the copy",
+        &["kept", "100 %", "/copy", "50 %", "/copy", "25 %", "/copy", "1 %", "/copy"],
+        &selected,
+    )?;
+    part(
+        "3 columns of 8 bytes out of wide rows: GB/s of the table",
+        &["bytes of a row", "all read", "those lines alone", "ratio"],
+        &projected,
+    )?;
+    part(
+        "Patterns found in every other of texts: GB/s of text",
+        &["pattern", "bytes of a text", "a program", "regex crate", "ratio"],
+        &matched,
+    )?;
+    part("Buffers of 512 KiB of an encrypted table opened: GB/s", &["by", "GB/s", "ratio"], &opened)?;
+    part(
+        "The program above over columns, and over such that are opened for it: GB/s of the table",
+        &["kept", "open", "encrypted", "ratio"],
+        &behind,
+    )?;
+    part(
+        "Every other row kept by whole numbers of 8 columns of 8 bytes: millions of rows/s, and beside a filter by two \
+         columns that keeps as many",
+        &["keys", "which lie", "filter", "by keys", "/filter", "by a Bloom filter", "/filter"],
+        &joined,
+    )?;
+    writeln!(
+        out,
+        "One core, {} MiB of each, medians of {} rounds, ratios within each round. Rows and sums compared. {}",
+        args.mib,
+        args.rounds,
+        machine()
+    )?;
+    Ok(())
+}

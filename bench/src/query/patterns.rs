@@ -1,0 +1,168 @@
+//! Regular expressions over columns of text, as a program runs them and as a loop over the `regex` crate does.
+
+use super::operators::gb_per_s;
+use crate::exit::Failure;
+use crate::harness::contents::mix;
+use crate::harness::statistics::median;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch, StringArray};
+use arrow_buffer::BooleanBuffer;
+use farpool::operators::{Bounds, Instruction, Operator, Prepared, Program, Run, Type};
+use regex::Regex;
+use serde_json::{Value, json};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+const LENGTHS: [usize; 4] = [16, 64, 256, 1_024];
+/// Of one column: it stays in the CPU's last cache, so that what a pattern costs is seen beside nothing else.
+const COLUMN_BYTES: usize = 8 << 20;
+const BATCH_ROWS: usize = 1 << 16;
+/// Runs in one turn: one alone takes a millisecond or two.
+const REPEATS: usize = 4;
+
+/// A pattern, what every other text holds of it somewhere, and what the rest hold instead.
+struct Pattern {
+    text: &'static str,
+    found: &'static str,
+    other: &'static str,
+}
+
+const PATTERNS: [Pattern; 4] = [
+    Pattern { text: "(Strasse|Str\\.).*(8[0-9]{4})", found: "Str.81234", other: "Str.71234" },
+    Pattern { text: "[0-9]+(USD|EUR|GBP)", found: "427USD", other: "xx USX" },
+    Pattern { text: "special.*requests", found: "specialrequests", other: "specialdeposits" },
+    Pattern { text: "requests", found: "requests", other: "deposits" },
+];
+
+/// One pattern over texts of one length, with what was measured in rounds, in GB/s.
+struct Case {
+    pattern: &'static str,
+    length: usize,
+    batches: Vec<RecordBatch>,
+    prepared: Arc<Prepared>,
+    regex: Regex,
+    own: Vec<f64>,
+    beside: Vec<f64>,
+}
+
+/// All of them.
+pub(crate) struct Patterns {
+    cases: Vec<Case>,
+}
+
+impl Patterns {
+    /// Makes the texts, and compares what both find.
+    pub(crate) fn new() -> Result<Patterns, Failure> {
+        let mut cases = Vec::new();
+        for pattern in &PATTERNS {
+            for length in LENGTHS {
+                cases.push(Case::new(pattern, length)?);
+            }
+        }
+        Ok(Patterns { cases })
+    }
+
+    /// Another round.
+    pub(crate) fn measure(&mut self) -> Result<(), Failure> {
+        for case in &mut self.cases {
+            let bytes: usize = case.batches.iter().map(|batch| batch.num_rows() * case.length).sum();
+            // So that neither pays for fetching the column; and the two take turns in going first.
+            black_box(case.found_by_regex());
+            let is_own_first = case.own.len().is_multiple_of(2);
+            for is_own in [is_own_first, !is_own_first] {
+                let begun = Instant::now();
+                for _ in 0..REPEATS {
+                    match is_own {
+                        true => drop(black_box(case.found()?)),
+                        false => drop(black_box(case.found_by_regex())),
+                    }
+                }
+                let found = if is_own { &mut case.own } else { &mut case.beside };
+                found.push(gb_per_s(bytes * REPEATS, begun));
+            }
+        }
+        Ok(())
+    }
+
+    /// A line for each pattern and length, and the same for machines.
+    pub(crate) fn lines(&self) -> Vec<(Vec<String>, Value)> {
+        let middle = |found: &[f64]| median(found.iter().copied());
+        let line = |case: &Case| {
+            let ratio = median(case.own.iter().zip(&case.beside).map(|(own, beside)| own / beside));
+            let (own, beside) = (middle(&case.own), middle(&case.beside));
+            let row = vec![
+                case.pattern.to_owned(),
+                case.length.to_string(),
+                format!("{own:.2}"),
+                format!("{beside:.2}"),
+                format!("{ratio:.2}"),
+            ];
+            let value = json!({
+                "operator": "match", "pattern": case.pattern, "text_bytes": case.length, "gb_per_s": own,
+                "regex_gb_per_s": beside, "of_regex": ratio,
+            });
+            (row, value)
+        };
+        self.cases.iter().map(line).collect()
+    }
+}
+
+impl Case {
+    fn new(pattern: &Pattern, length: usize) -> Result<Case, Failure> {
+        let texts = |first: usize| -> StringArray {
+            (first..first + BATCH_ROWS.min(COLUMN_BYTES / length))
+                .map(|row| Some(text(pattern, length, row)))
+                .collect()
+        };
+        let batch = |first: usize| {
+            RecordBatch::try_from_iter([("text", Arc::new(texts(first)) as _)]).map_err(Failure::failed)
+        };
+        let batches = (0..COLUMN_BYTES / length).step_by(BATCH_ROWS).map(batch).collect::<Result<_, _>>()?;
+        let matches = vec![Instruction::Column(0), Instruction::Matches { pattern: pattern.text.to_owned() }];
+        let program = Program::check(vec![Type::Text], vec![Operator::Project(vec![matches])])
+            .map_err(Failure::failed)?;
+        let case = Case {
+            pattern: pattern.text,
+            length,
+            batches,
+            prepared: Arc::new(Prepared::new(Arc::new(program)).map_err(Failure::failed)?),
+            regex: Regex::new(pattern.text).map_err(Failure::failed)?,
+            own: Vec::new(),
+            beside: Vec::new(),
+        };
+        if case.found()? != case.found_by_regex() {
+            return Err(Failure::Failed(format!("WRONG MATCHES of {:?} in {length} bytes", pattern.text)));
+        }
+        Ok(case)
+    }
+
+    fn found(&self) -> Result<Vec<BooleanBuffer>, Failure> {
+        let mut run =
+            Run::new(self.prepared.clone(), Vec::new(), Bounds::default()).map_err(Failure::failed)?;
+        let mut found = Vec::new();
+        for batch in &self.batches {
+            let leaving = run.push(batch, 0).map_err(Failure::failed)?;
+            found.extend(leaving.iter().map(|batch| batch.column(0).as_boolean().values().clone()));
+        }
+        Ok(found)
+    }
+
+    fn found_by_regex(&self) -> Vec<BooleanBuffer> {
+        let of = |batch: &RecordBatch| {
+            let texts = batch.column(0).as_string::<i32>();
+            BooleanBuffer::collect_bool(texts.len(), |row| self.regex.is_match(texts.value(row)))
+        };
+        self.batches.iter().map(of).collect()
+    }
+}
+
+/// Letters, digits from 0 to 3 and spaces, and somewhere in them one of the two.
+fn text(pattern: &Pattern, length: usize, row: usize) -> String {
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrtuvwxyzABCDEFGHIJKLMNOPQRTUVWXYZ    0123 ";
+    let held = if row.is_multiple_of(2) { pattern.found } else { pattern.other };
+    let letter =
+        |at: usize| LETTERS[(mix((row * length + at) as u64) % LETTERS.len() as u64) as usize] as char;
+    let start = (mix(row as u64 ^ 0x5bd1_e995) % (length - held.len() + 1) as u64) as usize;
+    (0..start).map(letter).chain(held.chars()).chain((start + held.len()..length).map(letter)).collect()
+}

@@ -1,0 +1,414 @@
+//! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
+//!
+//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and groupings of a
+//! selection as in table 3 of paper 001 ("Move your code, not your data"), each in all
+//! modes in turns. Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run
+//! of a query is the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of the best of the others, in the
+//! first run and in those behind it.
+
+use super::heat_map::{self, Cell, Run};
+use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
+use crate::exit::Failure;
+use crate::harness::contents::mix;
+use crate::harness::machine::{cpus, machine};
+use crate::harness::pools::{Cluster, wait_quiet};
+use crate::harness::statistics::median;
+use crate::signals::Stop;
+use crate::units::{self, show_bytes};
+use crate::{Outcome, table};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Int64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::DataType;
+use farpool::operators::{Agg, Plan, col, lit};
+use farpool::table::{Mode, Report};
+use farpool::{FarTable, Pool};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  farpool bench place
+  farpool bench place --transports tcp --cells select --json > tcp.json
+  farpool bench place --plot place.svg netns-1gbit.json netns-10gbit.json local.json")]
+pub(crate) struct PlaceArgs {
+    /// Bytes of the table
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128MiB")]
+    size: u64,
+    /// Rounds, in which all take turns; medians are shown
+    #[arg(long, default_value_t = 8)]
+    rounds: usize,
+    /// How the client reaches the node
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Shm, Way::Tcp])]
+    transports: Vec<Way>,
+    /// Only queries whose names begin so
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    cells: Vec<String>,
+    /// A pool that is there, by the address of its broker; by default one is started
+    #[arg(long, value_name = "ADDRESS")]
+    pool: Option<String>,
+    /// Reach it without TLS, also beyond this machine
+    #[arg(long, requires = "pool")]
+    plaintext: bool,
+    /// What to call the link, such as "1 Gbit/s"; by default the transport
+    #[arg(long, value_name = "NAME")]
+    link: Option<String>,
+    /// For machines
+    #[arg(long)]
+    json: bool,
+    /// Draw the choices, and the times over the best, to a file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// What --json wrote: nothing is measured then, and --plot draws these, a row for each link
+    #[arg(value_name = "RUN.json", requires = "plot")]
+    runs: Vec<PathBuf>,
+}
+
+const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g1000000", "c"];
+const GROUPS: [u64; 5] = [16, 256, 4_096, 65_536, 1_000_000];
+/// Of a hundred rows, those that a selection keeps.
+const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
+/// Table 3 of paper 001: of a hundred rows those that are kept, and groups.
+const PAPER: [(u64, u64); 7] =
+    [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
+const TABLE: &str = "bench-place";
+const MODES: [Mode; 4] = [Mode::Fetch, Mode::Ship, Mode::Split, Mode::Auto];
+/// Rounds in which each of them follows each other one once.
+const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
+
+/// A row of the table.
+fn row(number: u64) -> Row {
+    let random = mix(number);
+    let [g16, g256, g4096, g65536, g1000000] = GROUPS.map(|groups| (mix(random ^ groups) % groups) as i64);
+    [(random % 100) as i64, (random >> 33) as i64, g16, g256, g4096, g65536, g1000000, number as i64]
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Select(u64),
+    Group(usize),
+    /// Of a selection, by the remainder of a number.
+    Both(u64, u64),
+}
+
+struct Query {
+    name: String,
+    kind: Kind,
+    expected: Expected,
+    /// Groups that were seen, of a grouping of a selection.
+    seen: Vec<bool>,
+}
+
+impl Query {
+    fn all() -> Vec<Query> {
+        let query = |name, kind| Query { name, kind, expected: Expected::default(), seen: Vec::new() };
+        let select = KEPT.map(|kept| query(format!("select-{kept}%"), Kind::Select(kept)));
+        let groups = [0, 1, 2, 3, 4].map(|at| query(format!("groups-{}", GROUPS[at]), Kind::Group(at)));
+        let both =
+            PAPER.map(|(kept, groups)| query(format!("paper-{kept}%-{groups}"), Kind::Both(kept, groups)));
+        select.into_iter().chain(groups).chain(both).collect()
+    }
+
+    fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
+        let query = over.query()?;
+        let query = match self.kind {
+            Kind::Select(kept) => query.filter(col("a").lt(kept as i64)),
+            Kind::Group(at) => {
+                let key = COLUMNS[2 + at];
+                query.group_by([(key.to_owned(), col(key))], [("sum".to_owned(), Agg::Sum(col("b")))])
+            }
+            Kind::Both(kept, groups) => {
+                let key = col("c") % lit(groups as i64);
+                let kept = query.filter(col("a").lt(kept as i64));
+                kept.group_by([("key".to_owned(), key)], [("sum".to_owned(), Agg::Sum(col("b")))])
+            }
+        };
+        query.plan().map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// Its answer's rows, and the sum of their first and second columns.
+    fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
+        let mut found = Expected::default();
+        for batch in batches {
+            found.rows += batch.num_rows() as u64;
+            found.sum += batch.columns().iter().take(2).flat_map(numbers).sum::<i128>();
+        }
+        self.expected.check(found, &self.name)
+    }
+}
+
+/// The numbers of a column of ours.
+fn numbers(column: &ArrayRef) -> Vec<i128> {
+    match column.data_type() {
+        DataType::Int64 => {
+            column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).collect()
+        }
+        _ => column.as_primitive::<Decimal128Type>().values().to_vec(),
+    }
+}
+
+/// A number for all values of an answer, in their order: those of equal answers are equal.
+fn digest(batches: &[RecordBatch]) -> u64 {
+    let columns = batches.first().map_or(0, RecordBatch::num_columns);
+    let of_column = |column: usize| {
+        let values = batches.iter().flat_map(|batch| numbers(batch.column(column)));
+        values.fold(0u64, |digest, value| mix(digest ^ value as u64).wrapping_add((value >> 64) as u64))
+    };
+    (0..columns).map(of_column).fold(0, |digest, of| mix(digest ^ of))
+}
+
+/// The table's batches. As they are made, what each query must answer is counted.
+fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
+    let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
+    Batches::new(COLUMNS, row, rows, move |number, row| {
+        for Query { kind, expected, seen, .. } in queries.iter_mut() {
+            match *kind {
+                Kind::Select(kept) if row[0] < kept as i64 => {
+                    expected.add(i128::from(row[0]) + i128::from(row[1]));
+                }
+                Kind::Both(kept, groups) if row[0] < kept as i64 => {
+                    let key = number % groups;
+                    seen.resize(groups as usize, false);
+                    expected.sum += i128::from(row[1]);
+                    if !std::mem::replace(&mut seen[key as usize], true) {
+                        expected.add(i128::from(key));
+                    }
+                }
+                Kind::Select(_) | Kind::Both(..) => {}
+                Kind::Group(at) => {
+                    expected.sum += i128::from(row[1]);
+                    if !made[at][row[2 + at] as usize] {
+                        expected.add(i128::from(row[2 + at]));
+                    }
+                }
+            }
+        }
+        made.iter_mut().zip(&row[2..]).for_each(|(made, group)| made[*group as usize] = true);
+    })
+}
+
+pub(crate) fn run(args: &PlaceArgs) -> Outcome {
+    if !args.runs.is_empty() {
+        let runs = args.runs.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?;
+        let runs: Vec<Run> = runs.into_iter().flatten().collect();
+        return args.plot.iter().try_for_each(|path| heat_map::draw(path, &runs));
+    }
+    if args.size < 16 << 20 || args.size > 64 << 30 {
+        return Err(Failure::Usage(format!(
+            "--size {}: 16MiB to 64GiB are permitted",
+            show_bytes(args.size)
+        )));
+    }
+    if !(1..=100).contains(&args.rounds) {
+        return Err(Failure::Usage(format!("--rounds {}: 1 to 100 are permitted", args.rounds)));
+    }
+    let mut stop = Stop::catch()?;
+    let mut queries = Query::all();
+    if !args.cells.is_empty() {
+        queries.retain(|query| args.cells.iter().any(|name| query.name.starts_with(name.as_str())));
+    }
+    if queries.is_empty() {
+        let all: Vec<String> = Query::all().into_iter().map(|query| query.name).collect();
+        return Err(Failure::Usage(format!("--cells: there are {}", all.join(", "))));
+    }
+    let clients = MODES.len() * args.transports.len();
+    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, clients, &[])?;
+    let writer = batches(&mut queries, args.size / ROW_BYTES).put(&cluster, args.transports[0], TABLE)?;
+    let found = args.transports.iter().map(|way| measure(args, &cluster, *way, &queries, &mut stop));
+    let found = found.collect::<Result<Vec<_>, _>>();
+    writer.drop_table(TABLE)?;
+    writer.close();
+    let found = found?;
+    if let Some(path) = &args.plot {
+        heat_map::draw(path, &found)?;
+    }
+    show(args, &found)
+}
+
+/// All that was measured of one query.
+#[derive(Default)]
+struct Point {
+    /// By mode, seconds of each round.
+    seconds: [Vec<f64>; 4],
+    /// Of the planner's first run.
+    first: f64,
+    first_report: Option<Report>,
+    reports: Vec<Report>,
+}
+
+fn measure(
+    args: &PlaceArgs,
+    cluster: &Cluster,
+    way: Way,
+    queries: &[Query],
+    stop: &mut Stop,
+) -> Result<Run, Failure> {
+    let sessions = MODES.iter().map(|_| cluster.session(way.choice(), 0)).collect::<Result<Vec<_>, _>>()?;
+    let tables = sessions.iter().map(|session| session.table(TABLE)).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = Vec::new();
+    for query in queries {
+        let mut point = Point::default();
+        let mut answer_digest = None;
+        // The first round warms up, but for the planner: its first run is measured as well.
+        for round in 0..=args.rounds {
+            wait_quiet(cluster.pids(), cluster.patience())?;
+            for at in TURNS[round % TURNS.len()] {
+                let (mode, table) = (MODES[at], &tables[at]);
+                let plan = query.plan(table)?;
+                let begun = Instant::now();
+                let answer = table.run(&plan, mode)?;
+                let seconds = begun.elapsed().as_secs_f64();
+                query.check(&answer.batches)?;
+                let digest = digest(&answer.batches);
+                if *answer_digest.get_or_insert(digest) != digest {
+                    let what = format!("{}: {mode} answers something else than the others", query.name);
+                    return Err(Failure::Failed(what));
+                }
+                match (round, mode) {
+                    (0, Mode::Auto) => (point.first, point.first_report) = (seconds, Some(answer.report)),
+                    (0, _) => {}
+                    (_, mode) => {
+                        point.seconds[at].push(seconds);
+                        if mode == Mode::Auto {
+                            point.reports.push(answer.report);
+                        }
+                    }
+                }
+                stop.check()?;
+            }
+        }
+        cells.push(cell(query, &point));
+    }
+    sessions.iter().for_each(Pool::close);
+    let link = args.link.clone().unwrap_or_else(|| way.name().to_owned());
+    Ok(Run { link, bytes: args.size, rounds: args.rounds, machine: machine(), cpus: cpus(), cells })
+}
+
+fn cell(query: &Query, point: &Point) -> Cell {
+    let [fetch, ship, split, auto] = std::array::from_fn(|at| median(point.seconds[at].iter().copied()));
+    let best = fetch.min(ship).min(split);
+    let of = |mode: Mode| match mode {
+        Mode::Fetch => fetch,
+        Mode::Ship => ship,
+        Mode::Split | Mode::Auto => split,
+    };
+    let count = |mode: &Mode| point.reports.iter().filter(|report| report.chosen == *mode).count();
+    let chosen = Mode::ALL.into_iter().max_by_key(count).unwrap_or(Mode::Fetch);
+    let choices = Mode::ALL.map(|mode| (mode.name(), count(&mode)));
+    let expected = |mode: Mode| {
+        let of_report = |report: &Report| report.estimates.as_ref().map(|of| of.of(mode).time.as_secs_f64());
+        median(point.reports.iter().filter_map(of_report))
+    };
+    let link_bytes = |report: &Report| report.link_bytes() as f64;
+    Cell {
+        name: query.name.clone(),
+        seconds: [fetch, ship, split, auto],
+        all_seconds: point.seconds.clone(),
+        first_seconds: point.first,
+        first_report: point.first_report.as_ref().map(ToString::to_string).unwrap_or_default(),
+        best: Mode::ALL.into_iter().find(|mode| of(*mode) == best).unwrap_or(Mode::Fetch).name().to_owned(),
+        chosen: chosen.name().to_owned(),
+        choices: choices.map(|(name, count)| (name.to_owned(), count)).to_vec(),
+        expected_seconds: Mode::ALL.map(expected),
+        link_bytes: median(point.reports.iter().map(link_bytes)),
+        report: point.reports.last().map(ToString::to_string).unwrap_or_default(),
+    }
+}
+
+fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", heat_map::json(runs))?;
+        return Ok(());
+    }
+    let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+    let mut lines = Vec::new();
+    for run in runs {
+        for cell in &run.cells {
+            let [fetch, ship, split, auto] = cell.seconds;
+            let choices = cell.choices.iter().filter(|(_, count)| *count > 0);
+            let choices =
+                choices.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ");
+            lines.push(vec![
+                cell.name.clone(),
+                run.link.clone(),
+                ms(fetch),
+                ms(ship),
+                ms(split),
+                ms(auto),
+                format!("{:.2}", cell.over_best()),
+                format!("{:.2}", cell.choice_over_best()),
+                choices,
+                ms(cell.expected()),
+                format!("{:.2}", cell.first_seconds / cell.best_seconds()),
+                cell.expected_seconds.map(ms).join("/"),
+            ]);
+        }
+    }
+    let header = [
+        "query",
+        "link",
+        "fetch ms",
+        "ship",
+        "split",
+        "auto",
+        "auto/best",
+        "choice/best",
+        "chosen",
+        "expected ms",
+        "first/best",
+        "expected of each",
+    ];
+    for line in table::lines(&header, &lines) {
+        writeln!(out, "{line}")?;
+    }
+    writeln!(out)?;
+    let all: Vec<&Cell> = runs.iter().flat_map(|run| &run.cells).collect();
+    let within = all.iter().filter(|cell| cell.over_best() <= 1.1).count();
+    let chosen = all.iter().filter(|cell| cell.choice_over_best() <= 1.1).count();
+    writeln!(
+        out,
+        "{within} of {} within 10 % of the best forced mode; {chosen} by what the chosen modes took when they were \
+         forced. Medians of {} rounds in turns, until all rows are here; \
+         {} in 8 columns of 8 bytes. Each mode has a session of its own; first: the planner's first run. {}",
+        all.len(),
+        args.rounds,
+        show_bytes(args.size),
+        machine()
+    )?;
+    writeln!(
+        out,
+        "Node and client are on one machine; every answer was checked, and is the same in all modes."
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::Int64Array;
+    use std::sync::Arc;
+
+    #[test]
+    fn made_rows_are_what_the_queries_expect() {
+        let mut queries = Query::all();
+        let rows = 150_000;
+        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
+        assert_eq!(made as u64, rows);
+        let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected;
+        assert_eq!((of("select-100%").rows, of("groups-16").rows, of("groups-4096").rows), (rows, 16, 4_096));
+        let a_quarter = (0..rows).filter(|number| row(*number)[0] < 25).count() as u64;
+        assert_eq!(of("select-25%").rows, a_quarter);
+    }
+
+    #[test]
+    fn digest_tells_the_order_of_rows() {
+        let batch = |values: Vec<i64>| {
+            RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from(values)) as ArrayRef)]).unwrap()
+        };
+        let whole = digest(&[batch(vec![1, 2, 3])]);
+        assert_eq!(whole, digest(&[batch(vec![1, 2]), batch(vec![3])]));
+        assert_ne!(whole, digest(&[batch(vec![2, 1, 3])]));
+    }
+}

@@ -1,0 +1,339 @@
+//! `farpool bench scan`: one query over a far table, fetched, shipped and split.
+//!
+//! A table of eight columns of eight bytes (the shape of paper 003's experiments) lies at one node. Each query is
+//! measured in turns in each mode, until its rows are in the client's memory, and its answer is compared with what was
+//! computed when the table was made.
+
+use super::scan_clients::Contest;
+use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
+use crate::exit::Failure;
+use crate::harness::contents::mix;
+use crate::harness::machine::{cpus, machine};
+use crate::harness::pools::{Cluster, wait_quiet};
+use crate::harness::statistics::median;
+use crate::signals::Stop;
+use crate::units::{self, show_bytes};
+use crate::{Outcome, table};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Int64Type};
+use arrow_array::{ArrayRef, RecordBatch};
+use farpool::FarTable;
+use farpool::operators::{Agg, Plan, col};
+use farpool::table::{Mode, Report};
+use serde_json::json;
+use std::io::Write;
+use std::time::Instant;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  farpool bench scan --size 256MiB
+  farpool bench scan --queries distinct-1000 --clients 6 --transports tcp --node-cpu-limit 0.5
+  farpool bench scan --transports tcp --node-cpu-limit 0.125 --queries select-1%")]
+pub(crate) struct ScanArgs {
+    /// Bytes of the table
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "1GiB")]
+    size: u64,
+    /// Rounds, in which all take turns; medians are shown
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How the client reaches the node
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Shm, Way::Tcp])]
+    transports: Vec<Way>,
+    /// Only queries whose names begin so
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    queries: Vec<String>,
+    /// CPUs that the node may use: given to it as its --cpu-limit (over tcp only)
+    #[arg(long, value_name = "CPUS")]
+    node_cpu_limit: Option<String>,
+    /// A pool that is there, by the address of its broker; by default one is started
+    #[arg(long, value_name = "ADDRESS")]
+    pool: Option<String>,
+    /// Reach it without TLS, also beyond this machine
+    #[arg(long, requires = "pool")]
+    plaintext: bool,
+    /// What each of so many clients gets that all ship the first query without pause (over the first transport)
+    #[arg(long, value_name = "COUNT")]
+    clients: Option<usize>,
+    /// Queries that the first of these clients has under way; the others have one each
+    #[arg(long, value_name = "COUNT", default_value_t = 4, requires = "clients")]
+    greedy: usize,
+    /// Seconds of each of their rounds
+    #[arg(long, default_value_t = 2.0, requires = "clients")]
+    seconds: f64,
+    /// For machines
+    #[arg(long)]
+    json: bool,
+}
+
+const COLUMNS: [&str; 8] = ["a", "b", "g16", "g1000", "g64000", "g1000000", "c", "d"];
+const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
+/// Per mille of the rows that a selection keeps.
+const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
+pub(crate) const TABLE: &str = "bench-scan";
+
+/// A row of the table.
+fn row(number: u64) -> Row {
+    let random = mix(number);
+    let group = |groups: u64| (mix(random ^ groups) % groups) as i64;
+    let [first, second, third, fourth] = GROUPS.map(group);
+    [
+        (random % 1_000) as i64,
+        (random >> 33) as i64,
+        first,
+        second,
+        third,
+        fourth,
+        number as i64,
+        !number as i64,
+    ]
+}
+
+enum Kind {
+    Select(u64),
+    Distinct(usize),
+    GroupBy(usize),
+}
+
+pub(crate) struct Query {
+    pub(crate) name: String,
+    kind: Kind,
+    expected: Expected,
+}
+
+impl Query {
+    fn all() -> Vec<Query> {
+        let query = |name: String, kind| Query { name, kind, expected: Expected::default() };
+        let select = KEPT.map(|kept| query(format!("select-{}%", kept as f64 / 10.0), Kind::Select(kept)));
+        let distinct = [0, 1, 2, 3].map(|at| query(format!("distinct-{}", GROUPS[at]), Kind::Distinct(at)));
+        let group = [0, 1, 2, 3].map(|at| query(format!("group-by-{}", GROUPS[at]), Kind::GroupBy(at)));
+        select.into_iter().chain(distinct).chain(group).collect()
+    }
+
+    pub(crate) fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
+        let query = over.query()?;
+        let key = |at: usize| (COLUMNS[2 + at].to_owned(), col(COLUMNS[2 + at]));
+        let query = match self.kind {
+            Kind::Select(kept) => query.filter(col("a").lt(kept as i64)),
+            Kind::Distinct(at) => query.group_by([key(at)], []),
+            Kind::GroupBy(at) => query.group_by([key(at)], [("sum".to_owned(), Agg::Sum(col("b")))]),
+        };
+        query.plan().map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    pub(crate) fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
+        let mut found = Expected::default();
+        for batch in batches {
+            found.rows += batch.num_rows() as u64;
+            found.sum += match self.kind {
+                // Every column of what is kept, so that all of it is looked at.
+                Kind::Select(_) => (0..COLUMNS.len()).map(|at| sum(batch.column(at))).sum(),
+                Kind::Distinct(_) => sum(batch.column(0)),
+                Kind::GroupBy(_) => batch.column(1).as_primitive::<Decimal128Type>().values().iter().sum(),
+            };
+        }
+        self.expected.check(found, &self.name)
+    }
+}
+
+fn sum(column: &ArrayRef) -> i128 {
+    column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).sum()
+}
+
+/// The table's batches. As they are made, what each query must answer is counted.
+fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
+    let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
+    Batches::new(COLUMNS, row, rows, move |_, row| {
+        for Query { kind, expected, .. } in queries.iter_mut() {
+            match *kind {
+                Kind::Select(kept) if row[0] < kept as i64 => {
+                    expected.add(row.iter().map(|value| i128::from(*value)).sum());
+                }
+                Kind::GroupBy(at) if !made[at][row[2 + at] as usize] => expected.add(i128::from(row[1])),
+                Kind::GroupBy(_) => expected.sum += i128::from(row[1]),
+                Kind::Distinct(at) if !made[at][row[2 + at] as usize] => {
+                    expected.add(i128::from(row[2 + at]));
+                }
+                Kind::Select(_) | Kind::Distinct(_) => {}
+            }
+        }
+        made.iter_mut().zip(&row[2..]).for_each(|(made, group)| made[*group as usize] = true);
+    })
+}
+
+/// One query, one transport, one mode.
+struct Point {
+    way: Way,
+    mode: Mode,
+    seconds: Vec<f64>,
+    report: Option<Report>,
+}
+
+pub(crate) fn run(args: &ScanArgs) -> Outcome {
+    if args.size < 1 << 20 || args.size > 64 << 30 {
+        return Err(Failure::Usage(format!("--size {}: 1MiB to 64GiB are permitted", show_bytes(args.size))));
+    }
+    if !(1..=100).contains(&args.rounds) {
+        return Err(Failure::Usage(format!("--rounds {}: 1 to 100 are permitted", args.rounds)));
+    }
+    if let Some(clients) = args.clients.filter(|clients| !(2..=64).contains(clients)) {
+        return Err(Failure::Usage(format!("--clients {clients}: 2 to 64 are permitted")));
+    }
+    if !(1..=16).contains(&args.greedy) || !(0.1..=600.0).contains(&args.seconds) {
+        return Err(Failure::Usage(format!(
+            "--greedy {} --seconds {}: 1 to 16 queries and 0.1 to 600 seconds are permitted",
+            args.greedy, args.seconds
+        )));
+    }
+    let mut stop = Stop::catch()?;
+    let mut queries = Query::all();
+    if !args.queries.is_empty() {
+        queries.retain(|query| args.queries.iter().any(|name| query.name.starts_with(name.as_str())));
+    }
+    if queries.is_empty() {
+        let all: Vec<String> = Query::all().into_iter().map(|query| query.name).collect();
+        return Err(Failure::Usage(format!("--queries: there are {}", all.join(", "))));
+    }
+    let ways: Vec<Way> = args.transports.clone();
+    if args.node_cpu_limit.is_some() && ways.contains(&Way::Shm) {
+        let why = "--node-cpu-limit: a node with a limit serves no shared memory; add --transports tcp";
+        return Err(Failure::Usage(why.into()));
+    }
+    let flags = args.node_cpu_limit.iter().flat_map(|limit| ["--cpu-limit".to_owned(), limit.clone()]);
+    let flags: Vec<_> = flags.collect();
+    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, ways.len(), &flags)?;
+    let rows = args.size / ROW_BYTES;
+    let writer = batches(&mut queries, rows).put(&cluster, ways[0], TABLE)?;
+    if let Some(clients) = args.clients {
+        let contest = Contest {
+            clients,
+            greedy: args.greedy,
+            seconds: args.seconds,
+            rounds: args.rounds,
+            bytes: rows * ROW_BYTES,
+            json: args.json,
+        };
+        wait_quiet(cluster.pids(), cluster.patience())?;
+        let shown = contest.run(&queries[0], || cluster.session(ways[0].choice(), 0));
+        writer.drop_table(TABLE)?;
+        writer.close();
+        return shown;
+    }
+    let found = measure(args, &cluster, &ways, &queries, &mut stop);
+    writer.drop_table(TABLE)?;
+    writer.close();
+    show(args, rows * ROW_BYTES, &queries, &found?)
+}
+
+fn measure(
+    args: &ScanArgs,
+    cluster: &Cluster,
+    ways: &[Way],
+    queries: &[Query],
+    stop: &mut Stop,
+) -> Result<Vec<Vec<Point>>, Failure> {
+    let mut tables = Vec::new();
+    for way in ways {
+        let pool = cluster.session(way.choice(), 0)?;
+        let table = pool.table(TABLE)?;
+        tables.push((*way, pool, table));
+    }
+    let mut found = Vec::new();
+    for query in queries {
+        let point = |way, mode| Point { way, mode, seconds: Vec::new(), report: None };
+        let mut points: Vec<Point> =
+            ways.iter().flat_map(|way| Mode::ALL.map(|mode| point(*way, mode))).collect();
+        // The first round warms up: connections, mappings, programs.
+        for round in 0..=args.rounds {
+            wait_quiet(cluster.pids(), cluster.patience())?;
+            for point in &mut points {
+                let Some((_, _, table)) = tables.iter().find(|(way, _, _)| *way == point.way) else {
+                    continue;
+                };
+                let plan = query.plan(table)?;
+                let begun = Instant::now();
+                let answer = table.run(&plan, point.mode)?;
+                let seconds = begun.elapsed().as_secs_f64();
+                query.check(&answer.batches)?;
+                if round > 0 {
+                    point.seconds.push(seconds);
+                    point.report = Some(answer.report);
+                }
+                stop.check()?;
+            }
+        }
+        found.push(points);
+    }
+    tables.into_iter().for_each(|(_, pool, _)| pool.close());
+    Ok(found)
+}
+
+fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) -> Outcome {
+    let (mut lines, mut values) = (Vec::new(), Vec::new());
+    for (query, points) in queries.iter().zip(found) {
+        for point in points {
+            let seconds = |point: &Point| median(point.seconds.iter().copied());
+            let fetched = points.iter().find(|other| other.way == point.way && other.mode == Mode::Fetch);
+            let of_fetch = fetched.map_or(0.0, seconds) / seconds(point);
+            let Some(report) = &point.report else { continue };
+            lines.push(vec![
+                query.name.clone(),
+                point.way.name().to_owned(),
+                point.mode.to_string(),
+                format!("{:.1}", seconds(point) * 1e3),
+                format!("{:.2}", bytes as f64 / seconds(point) / 1e9),
+                format!("{of_fetch:.2}"),
+                format!("{}/{}", report.shipped, report.fetched),
+                format!("{:.1}", report.link_bytes() as f64 / 1e6),
+            ]);
+            values.push(json!({
+                "query": query.name, "transport": point.way.name(), "mode": point.mode.name(),
+                "seconds": seconds(point), "all_seconds": point.seconds, "rows": query.expected.rows,
+                "gb_per_s": bytes as f64 / seconds(point) / 1e9, "over_fetch": of_fetch,
+                "shipped": report.shipped, "fetched": report.fetched, "skipped": report.skipped,
+                "link_bytes": report.link_bytes(), "node_seconds": report.node_time.as_secs_f64(),
+                "client_seconds": report.client_time.as_secs_f64(), "refusals": report.refusals,
+            }));
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let all = json!({
+            "machine": machine(), "cpus": cpus(), "bytes": bytes, "rounds": args.rounds,
+            "node_cpu_limit": args.node_cpu_limit, "points": values,
+        });
+        writeln!(out, "{all}")?;
+        return Ok(());
+    }
+    let header =
+        ["query", "over", "mode", "ms", "GB/s", "of fetch", "groups shipped/fetched", "MB over the link"];
+    for line in table::lines(&header, &lines) {
+        writeln!(out, "{line}")?;
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "Medians of {} rounds, until all rows are here; {} in 8 columns of 8 bytes, GB/s of all of them. {}",
+        args.rounds,
+        show_bytes(bytes),
+        machine()
+    )?;
+    writeln!(out, "Node and client are on one machine; every answer was checked.")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_rows_are_what_the_queries_expect() {
+        let mut queries = Query::all();
+        let rows = 200_000;
+        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
+        assert_eq!(made as u64, rows);
+        let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected.rows;
+        assert_eq!((of("select-100%"), of("distinct-16"), of("group-by-1000")), (rows, 16, 1_000));
+        let one_percent = (0..rows).filter(|number| row(*number)[0] < 10).count() as u64;
+        assert_eq!(of("select-1%"), one_percent);
+    }
+}

@@ -1,0 +1,120 @@
+//! A far table of eight columns of eight bytes (the shape of paper 003's experiments), ways to its node, and what queries over it
+//! must answer.
+
+use crate::exit::Failure;
+use crate::harness::pools::{Cluster, Room};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use clap::ValueEnum;
+use farpool::{Pool, TransportChoice};
+use std::sync::Arc;
+
+pub(crate) const ROW_BYTES: u64 = 64;
+const BATCH_ROWS: u64 = 65_536;
+
+/// A row of the table.
+pub(crate) type Row = [i64; 8];
+
+/// How the client reaches the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    Shm,
+    Tcp,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Way::Shm => "shm",
+            Way::Tcp => "tcp",
+        }
+    }
+
+    pub(crate) fn choice(self) -> TransportChoice {
+        match self {
+            Way::Shm => TransportChoice::Shm,
+            Way::Tcp => TransportChoice::Tcp,
+        }
+    }
+}
+
+/// What a query must answer: so many rows, and the sum of what it looks at in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) rows: u64,
+    pub(crate) sum: i128,
+}
+
+impl Expected {
+    /// A row more.
+    pub(crate) fn add(&mut self, sum: i128) {
+        self.rows += 1;
+        self.sum += sum;
+    }
+
+    /// Errors: another answer.
+    pub(crate) fn check(self, found: Expected, query: &str) -> Result<(), Failure> {
+        match found == self {
+            true => Ok(()),
+            false => Err(Failure::Failed(format!("WRONG ANSWER of {query}: {found:?}, expected {self:?}"))),
+        }
+    }
+}
+
+/// The table's batches; `told` of each row as it is made.
+pub(crate) struct Batches<T> {
+    schema: SchemaRef,
+    row: fn(u64) -> Row,
+    told: T,
+    next: u64,
+    rows: u64,
+}
+
+impl<T: FnMut(u64, &Row)> Batches<T> {
+    /// `row` makes the row of a number.
+    pub(crate) fn new(columns: [&str; 8], row: fn(u64) -> Row, rows: u64, told: T) -> Batches<T> {
+        let fields = columns.map(|name| Field::new(name, DataType::Int64, false));
+        Batches { schema: Arc::new(Schema::new(fields.to_vec())), row, told, next: 0, rows }
+    }
+
+    /// Puts the table, by a session of its own that drops it later.
+    pub(crate) fn put(self, cluster: &Cluster, way: Way, name: &str) -> Result<Pool, Failure> {
+        let writer = cluster.session(way.choice(), self.rows * ROW_BYTES)?;
+        writer.put_table(name, Arc::clone(&self.schema), self)?;
+        Ok(writer)
+    }
+}
+
+impl<T: FnMut(u64, &Row)> Iterator for Batches<T> {
+    type Item = RecordBatch;
+
+    fn next(&mut self) -> Option<RecordBatch> {
+        let count = BATCH_ROWS.min(self.rows - self.next);
+        if count == 0 {
+            return None;
+        }
+        let mut columns = [(); 8].map(|()| Vec::with_capacity(count as usize));
+        for number in self.next..self.next + count {
+            let row = (self.row)(number);
+            columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+            (self.told)(number, &row);
+        }
+        self.next += count;
+        let columns = columns.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef);
+        RecordBatch::try_new(Arc::clone(&self.schema), columns.into()).ok()
+    }
+}
+
+/// The pool that is named, or one that is started for a table of so many bytes and so many sessions that ask about it.
+pub(crate) fn cluster(
+    named: Option<&str>,
+    plaintext: bool,
+    bytes: u64,
+    clients: usize,
+    node_flags: &[String],
+) -> Result<Cluster, Failure> {
+    match named {
+        Some(url) => Ok(Cluster::existing(url, plaintext, &[])),
+        None => Cluster::start(Room { bytes, clients: clients as u64, nodes: 1 }, false, node_flags),
+    }
+}

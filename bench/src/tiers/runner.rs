@@ -1,0 +1,219 @@
+//! Who runs joins for `farpool bench tiers`: tickets under a virtual clock, or kernels on memory that is emulated or real.
+//!
+//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side differ, are in no order and
+//! spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds one. What comes
+//! out of every join is compared with what was drawn.
+
+use super::hash_join::Sum;
+use super::strategies::Setting;
+use super::two_tiers::BackendKind;
+use crate::exit::Failure;
+use crate::units::show_bytes;
+use farpool_join::{Exact, Kind, Memory, Settings, Sink, Tuple};
+use farpool_place::interleave::Interleave;
+use farpool_place::traffic::Rates;
+use farpool_tiers::calibrate::calibrate;
+use farpool_tiers::stage::{Backend, RealTime, StageReport};
+use farpool_tiers::strategy::{MORSEL_BYTES, Strategy};
+use farpool_tiers::topology::Topology;
+use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Virtual, join};
+
+/// Bytes of a row.
+pub(crate) const ROW_BYTES: usize = size_of::<Tuple>();
+/// On two emulated tiers: what keeps both busy without a crowd of threads. The virtual clock has a crowd for lines where they
+/// take a latency, as hardware has many more under way than one group of a worker.
+const WORKERS: usize = 2;
+const CROWD: usize = 32;
+/// The mix of the paper's machine: three near to two far.
+const PAPER_MIX: f64 = 0.6;
+/// Spreads rows over the build side: a prime greater than any number of them.
+const STEP: u64 = 6_700_417_000_111;
+
+/// What joins run on.
+pub(crate) enum Machine {
+    /// Tickets alone.
+    Virtual { streams: Virtual, lines: Virtual },
+    /// Kernels on memory.
+    Real { tiers: Box<dyn RealTime>, memory: TierMemory },
+}
+
+/// A machine, and what a planner knows of it.
+pub(crate) struct Runner {
+    pub(crate) machine: Machine,
+    pub(crate) rates: Rates,
+    /// The near share of a mix that keeps both tiers busy.
+    pub(crate) mixed: f64,
+    pub(crate) workers: usize,
+}
+
+impl Runner {
+    pub(crate) fn new(setting: &Setting) -> Result<Runner, Failure> {
+        let slower = |rate: f64| rate / setting.slower;
+        let paper = Rates::PAPER;
+        let rates = Rates::shared(slower(paper.near.both), slower(paper.far.both), slower(paper.together));
+        let far_ns = setting.far_latency_ns;
+        match setting.backend {
+            BackendKind::Virtual => {
+                let streams = Virtual::new(rates).map_err(Failure::failed)?;
+                let crowd = streams.with_workers(CROWD, 1).with_latency(0.0, far_ns);
+                let lines = if far_ns > 0.0 { crowd } else { streams };
+                let machine = Machine::Virtual { streams, lines };
+                Ok(Runner { machine, rates, mixed: PAPER_MIX, workers: WORKERS })
+            }
+            BackendKind::Emulated => {
+                let tiers = Emulated::new(rates, WORKERS).map_err(Failure::failed)?;
+                let tiers = Box::new(tiers.with_latency(0.0, far_ns));
+                let machine = Machine::Real { tiers, memory: TierMemory::new(Nodes::ANY, WORKERS) };
+                Ok(Runner { machine, rates, mixed: PAPER_MIX, workers: WORKERS })
+            }
+            BackendKind::Numa => {
+                let topology = Topology::read().map_err(Failure::failed)?;
+                let Some((near, far)) = topology.tiers() else { return Err(one_node(&topology)) };
+                let tiers = Numa::beside(near);
+                let workers = tiers.workers();
+                let measured = calibrate(&topology, workers).map_err(Failure::failed)?;
+                let Some(rates) = measured.rates() else { return Err(one_node(&topology)) };
+                let nodes = Nodes { near: Some(near.id), far: Some(far.id) };
+                let machine =
+                    Machine::Real { tiers: Box::new(tiers), memory: TierMemory::new(nodes, workers) };
+                Ok(Runner { machine, rates, mixed: rates.even_share(), workers })
+            }
+        }
+    }
+
+    /// Inputs of so many rows.
+    pub(crate) fn inputs(&self, build: usize, probe: usize) -> Result<Inputs<'_>, Failure> {
+        let Machine::Real { memory, .. } = &self.machine else {
+            return Ok(Inputs { memory: None, rows: (build, probe), wanted: Sum::default() });
+        };
+        let rows = |rows| memory.rows(Interleave::FAR, rows).map_err(Failure::failed);
+        let (mut builds, mut probes) = (rows(build)?, rows(probe)?);
+        let keys = build as u64;
+        for (row, tuple) in builds.tuples_mut()[..build].iter_mut().enumerate() {
+            let key = key_of((u128::from(row as u64) * u128::from(STEP) % u128::from(keys)) as u64);
+            *tuple = Tuple { key, payload: payload_of(key) };
+        }
+        let mut wanted = Sum::default();
+        for (row, tuple) in probes.tuples_mut()[..probe].iter_mut().enumerate() {
+            let key = key_of(spread(row as u64) % keys);
+            *tuple = Tuple { key, payload: row as i64 };
+            wanted.pair(payload_of(key), row as i64);
+        }
+        Ok(Inputs { memory: Some((builds, probes)), rows: (build, probe), wanted })
+    }
+
+    /// Joins them, and checks what comes out.
+    pub(crate) fn run(&self, strategy: &Strategy, inputs: &Inputs<'_>) -> Result<Vec<StageReport>, Failure> {
+        let (build, probe) = inputs.rows;
+        let (tiers, memory) = match &self.machine {
+            Machine::Virtual { streams, lines } => {
+                let morsels = [build, probe].map(|rows| (rows * ROW_BYTES / MORSEL_BYTES as usize) as u32);
+                return Ok(match strategy {
+                    Strategy::Partitioned(strategy) => strategy.tickets(streams, morsels, None),
+                    Strategy::NonPartitioned(strategy) => strategy.tickets(lines, morsels),
+                });
+            }
+            Machine::Real { tiers, memory } => (tiers, memory),
+        };
+        let Some((builds, probes)) = &inputs.memory else { return Err(Failure::failed("no rows")) };
+        let sides = (&builds.tuples()[..build], &probes.tuples()[..probe]);
+        let settings = Settings::new(self.workers, 1);
+        let (how, sinks) = ((Kind::Inner, &Exact), vec![Sum::default(); self.workers]);
+        let joined = join((&**tiers, memory), &settings, strategy, sides, how, None, sinks);
+        let joined = joined.map_err(Failure::failed)?;
+        let found = joined.sinks.iter().fold(Sum::default(), |all, of| Sum {
+            pairs: all.pairs + of.pairs,
+            sum: all.sum.wrapping_add(of.sum),
+        });
+        if found != inputs.wanted {
+            let wanted = inputs.wanted;
+            return Err(Failure::Failed(format!(
+                "WRONG ROWS: {found:?} instead of {wanted:?}, {strategy:?}"
+            )));
+        }
+        Ok(joined.reports)
+    }
+
+    /// Whether work is done, and not only tickets.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self.machine, Machine::Real { .. })
+    }
+
+    /// Gives memory back that nobody has, so that inputs of another size find room.
+    pub(crate) fn trim(&self) {
+        if let Machine::Real { memory, .. } = &self.machine {
+            memory.trim();
+        }
+    }
+
+    /// That all memory of real tiers lies on its node: a full node gives none, and nobody says so.
+    pub(crate) fn check_memory(&self) -> Result<(), Failure> {
+        let Machine::Real { memory, .. } = &self.machine else { return Ok(()) };
+        let landed = memory.landed().map_err(Failure::failed)?;
+        match landed.astray.len() {
+            0 => Ok(()),
+            astray => Err(Failure::Failed(format!(
+                "{astray} of {} chunks of 2 MiB do not lie on their node, which is full: give a smaller --size",
+                landed.chunks
+            ))),
+        }
+    }
+}
+
+fn one_node(topology: &Topology) -> Failure {
+    let nodes = topology.nodes.iter().map(|node| format!("node {} with {}", node.id, show_bytes(node.bytes)));
+    let nodes: Vec<String> = nodes.collect();
+    Failure::Failed(format!(
+        "--backend numa: this machine has memory on {} alone; it needs two NUMA nodes with memory, one of them with CPUs, such \
+         as DRAM and CXL memory or two sockets. --backend emulated runs on one",
+        nodes.join(", ")
+    ))
+}
+
+/// Rows in the far tier, and what must come out of a join of them.
+pub(crate) struct Inputs<'m> {
+    memory: Option<(Memory<'m>, Memory<'m>)>,
+    rows: (usize, usize),
+    wanted: Sum,
+}
+
+impl Inputs<'_> {
+    /// Of both sides.
+    pub(crate) fn bytes(&self) -> f64 {
+        ((self.rows.0 + self.rows.1) * ROW_BYTES) as f64
+    }
+}
+
+/// A key for each number.
+fn key_of(number: u64) -> i64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64
+}
+
+fn payload_of(key: i64) -> i64 {
+    key.wrapping_mul(3).wrapping_add(1)
+}
+
+/// A number that looks drawn, for a place in a sequence (splitmix64).
+fn spread(place: u64) -> u64 {
+    let mut value = place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_there_once_and_machine_of_one_node_is_told_what_it_lacks() {
+        let keys = 65_536_u64;
+        let mut all: Vec<u64> =
+            (0..keys).map(|row| (u128::from(row) * u128::from(STEP) % u128::from(keys)) as u64).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..keys));
+        let topology = Topology::read().unwrap();
+        let Failure::Failed(words) = one_node(&topology) else { panic!("no failure") };
+        assert!(words.contains("node 0 with") && words.contains("needs two NUMA nodes"), "{words}");
+    }
+}
