@@ -5,10 +5,11 @@
 # client in the other; the broker beside the node. Traffic is real TCP over a real queue, but one kernel carries
 # both sides: latency is that of this machine, and there is no NIC.
 #
-#   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5
+#   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5; what was
+#                                                            found goes to OUT/netns-RATE.json, and as a drawing to .svg
 #   MEASURE=scan bench/netns.sh FARPOOL [FLAGS OF farpool bench scan]        queries fetched, shipped and split
 #   MEASURE=place bench/netns.sh FARPOOL [FLAGS OF farpool bench place]      and as the planner chooses; what was found
-#                                                                            goes to OUT/place-RATE.json, for --plot
+#                                                                            goes to OUT/place-RATE.json, for bench/drawing.py
 #   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, in all placements
 #   MEASURE=joins bench/netns.sh FARPOOL [FLAGS OF bench/sql/joins.py]       joins that spill into the pool
 #   MEASURE=tpc bench/netns.sh FARPOOL ENGINE [FLAGS OF bench/engines/tpc.py]          TPC-H, TPC-DS in little memory
@@ -16,7 +17,7 @@
 #   MEASURE=farview bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/farview/run.py]       RCPU serves beside the node
 #   MEASURE=functions bench/netns.sh FARPOOL [FLAGS OF farpool bench functions]
 #
-# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where the plots go), MEMORY=2GiB and
+# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where that goes), MEMORY=2GiB and
 # NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
 # Needs root, ip and tc (Debian: iproute2), nsenter (util-linux) and a kernel with network namespaces, veth and sch_tbf.
 set -eu
@@ -60,7 +61,7 @@ io | scan | place | sql | joins | tpc | remote-memory | farview | functions) ;;
 *) fail "MEASURE: there are io, scan, place, sql, joins, tpc, remote-memory, farview and functions, not $measure" ;;
 esac
 [ "$(id -u)" = 0 ] || fail "network namespaces need root"
-[ -x "$farpool" ] || fail "$farpool is no program; make build makes one"
+[ -x "$farpool" ] || fail "$farpool is no program; make benches makes one, and what measures"
 for program in ip tc; do
 	command -v $program >/dev/null || fail "$program is missing (apt-get install iproute2)"
 done
@@ -163,8 +164,9 @@ for rate in $rates; do
 		echo
 		continue
 	fi
-	echo "== veth held to $rate by $how; disk: O_DIRECT in $disk"
+	echo "== veth held to $rate by $how; disk: O_DIRECT in $disk; to $out/netns-$rate.json and .svg"
 	ip netns exec "$client" "$farpool" bench io --pool "$url" --plaintext --node-pid "$node_pid" \
-		--depths 1,4,16,64 --beside disk --disk "$disk" --plot "$out/netns-$rate.svg" "$@"
+		--depths 1,4,16,64 --beside disk --disk "$disk" --json "$@" >"$out/netns-$rate.json"
+	"${PYTHON:-python3}" "$(dirname "$0")/drawing.py" io "$out/netns-$rate.json" >"$out/netns-$rate.svg"
 	echo
 done

@@ -1,5 +1,5 @@
 """Each figure and table of bench/papers in its quick form: it comes to its end, every answer in it was compared, and it
-leaves its figures and its plot. How long anything took is not looked at.
+leaves its figures and its plot; and the plots of benches without a paper. How long anything took is not looked at.
 
 Run by `make test-papers`, as root: memory cgroups, mounts and network namespaces take that.
 """
@@ -33,6 +33,11 @@ FARVIEW = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 BACKENDS = ("virtual", "emulated")
 ON_SQLITE = ("far", "local", "many")
 ON_POSTGRES = ("rangescan", "hashsort", "tpcc")
+BENCHES = {
+    "io": ("--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--depths", "1,16", "--clients", "1,2"),
+    "waiting": ("--seconds", "0.05", "--rounds", "1"),
+    "place": ("--size", "16MiB", "--rounds", "1", "--cells", "select-1%"),
+}
 WAYS = ("disk", "far, tcp", "far, shm", "enough memory")
 # Debian's is 15; the others are wheels of PyPI, which the Makefile fetches.
 POSTGRES_VERSIONS = ("15", "16", "17", "18")
@@ -187,6 +192,14 @@ def test_calls_of_functions_behind_a_shaped_link_are_measured() -> None:
     )  # fmt: skip
     (point,) = json.loads(next(line for line in told.splitlines() if line.startswith("{")))["points"]
     assert {"resident", "wasm, warm", "page of 8 KiB read"} <= {kind["kind"] for kind in point["kinds"]}
+
+
+@pytest.mark.parametrize("bench", BENCHES)
+def test_what_a_bench_found_is_drawn(bench: str, tmp_path: Path) -> None:
+    figures, plot = tmp_path / "json", tmp_path / "svg"
+    figures.write_text(run(PROGRAMS / "farpool", "bench", bench, *BENCHES[bench], "--json"))
+    plot.write_text(run(sys.executable, BENCH / "drawing.py", bench, figures))
+    check_plot(plot)
 
 
 def test_rangescan_ends_where_a_row_is_wrong(tmp_path: Path) -> None:

@@ -17,13 +17,28 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path += [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 
 import environment
 
 NAMES = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 LEAST_SIZE, MOST_SIZE = 64 << 10, 4 << 30
+# Who is who in every figure. Others take what is left, in turn.
+COLOURS = {
+    "FV": "#0060a8",
+    "FV ship": "#0060a8",
+    "FV split": "#7a3e9d",
+    "FV fetch": "#009e90",
+    "RCPU": "#d04000",
+    "LCPU best": "#222222",
+    "LCPU copy": "#222222",
+    "LCPU DuckDB": "#a09000",
+    "LCPU Polars": "#66a0d0",
+    "LCPU DataFusion": "#905020",
+    "LCPU pyarrow": "#999999",
+}
+OTHER_COLOURS = ("#c0306a", "#508030", "#0060a8", "#e08000")
 
 
 def size_bytes(text: str) -> int:
@@ -86,6 +101,37 @@ def report(figure) -> str:
     return "\n".join([*lines, ""])
 
 
+def plot(figure) -> str:
+    """All panels, three in a row. Dashes tell tcp from shm."""
+    from drawing import Lines, draw, tick_text
+    from measuring import size_text, y_text
+
+    panels, names = [], {}
+    for panel in figure.panels:
+        shown = panel.series
+        if "LCPU best" in shown:
+            # Of local engines it is drawn, beside one; tables have them all.
+            drawn = ("LCPU best", "LCPU DuckDB")
+            shown = {name: points for name, points in shown.items() if not name.startswith("LCPU ") or name in drawn}
+        series = {name: [(point.x, point.median) for point in points] for name, points in shown.items()}
+        is_size = panel.x_unit == "bytes"
+        panels.append(
+            Lines(
+                f"{panel.title}, GB/s" if panel.y_unit == "GB/s" else panel.title,
+                panel.x_label,
+                series,
+                is_log=True,
+                x_text=(lambda x: size_text(x).replace("iB", "").replace(" ", "")) if is_size else tick_text,
+                y_text=(lambda y, panel=panel: y_text(panel, y)) if panel.y_unit == "s" else tick_text,
+            )
+        )
+        for name in series:
+            known = name.rsplit(", ", 1)[0] if name.startswith("FV") else name.replace(",", "")
+            names[name] = COLOURS.get(known) or OTHER_COLOURS[len(names) % len(OTHER_COLOURS)]
+    rows = [panels[at : at + 3] for at in range(0, len(panels), 3)]
+    return draw(*rows, colours=names, dashed=[name for name in names if name.endswith("tcp")])
+
+
 def versions() -> str:
     from importlib.metadata import version
 
@@ -99,7 +145,6 @@ def main() -> None:
         sys.argv.append("--no-build")
     environment.enter()
     from contenders import Place
-    from drawing import draw
     from figures import FIGURES, Settings
     from measuring import Quiet
 
@@ -116,7 +161,7 @@ def main() -> None:
         found.append(FIGURES[name](Settings(args.size, args.rounds, place, quiet, progress)))
         if args.plots:
             Path(args.plots).mkdir(parents=True, exist_ok=True)
-            (Path(args.plots) / f"farview-{name}.svg").write_text(draw(found[-1]))
+            (Path(args.plots) / f"farview-{name}.svg").write_text(plot(found[-1]))
     head |= {"load_after": os.getloadavg()[0], "rounds_in_all": quiet.rounds, "rounds_disturbed": quiet.disturbed}
     print("\n".join(report(figure) for figure in found))
     print(f"{head['machine']}; {head['versions']}.")

@@ -13,12 +13,14 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
-PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
+sys.path += [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
+
+from drawing import Bars, Lines, draw
+from environment import PROGRAMS, ROOT, TARGET
+
 BACKENDS = ("virtual", "emulated", "numa")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # The paper's probe side: 256 Mi rows of 16 bytes.
@@ -91,9 +93,6 @@ def measure(backend: str, args: argparse.Namespace) -> dict:
     rounds = 1 if args.quick else args.rounds
     command = [PROGRAMS / "farpool", "bench", "tiers", "--backend", backend, "--size", size_text(size)]
     command += ["--rounds", rounds, "--slower", args.slower, "--json"]
-    if args.plots:
-        Path(args.plots).mkdir(parents=True, exist_ok=True)
-        command += ["--plot", Path(args.plots) / f"hash-joins-cxl-{backend}.svg"]
     print(f"{backend}: probe side {size_text(size)}, {rounds} rounds ...", file=sys.stderr, flush=True)
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -175,6 +174,49 @@ def figures(label: str, run: dict) -> list[str]:
     ]
 
 
+def plot(run: dict) -> str:
+    """Figures 2, 5 and 6, and below them 4: a bar for each strategy, and above it its gain over the far tier."""
+    moves, curve, model = run["figure_2"], run["figure_5"], run["table_1"]["partitioned"]
+    fastest = max(max(p["bytes_per_s"], p["by_bytes"]) for p in moves)
+    k, m, paper = model["taken"]["k"], model["taken"]["m"], PAPER["partitioned"][0] * PAPER["partitioned"][1]
+    copies = {
+        "taken": [(p["x"], p["bytes_per_s"] / fastest) for p in moves],
+        "from bytes": [(p["x"], p["by_bytes"] / fastest) for p in moves],
+    }
+    gains = {
+        "taken": [(p["x"], p["gain"]) for p in curve],
+        "from bytes": [(p["x"], p["by_bytes"]) for p in curve],
+        "g(x) of k and m": [(x, (k * m * x + k) / (m * x * x + x + k)) for p in curve if (x := p["x"]) <= run["mixed"]],
+        "paper": [PAPER_BEST],
+    }
+    best_by_lambda = {
+        "phi": [(step / 20, phi(step / 20)) for step in range(121)],
+        "taken": [(model["taken"]["lambda"], model["taken"]["phi"])],
+        "from bytes": [(model["bytes"]["lambda"], model["bytes"]["phi"])],
+        "paper": [(paper, phi(paper))],
+    }
+    rows = [
+        [
+            Lines("figure 2: copying to a mix with x near, over the fastest", "x", copies),
+            Lines("figure 5: gain of moving the share x, then partitioning", "x", gains, least=0.6),
+            Lines("figure 6: gain that the model projects", "lambda = m k", best_by_lambda, least=0.9),
+        ]
+    ]
+    for join in dict.fromkeys(bar["join"] for bar in run["figure_4"]):
+        bars = [bar for bar in run["figure_4"] if bar["join"] == join]
+        named = [(bar["strategy"], f"{bar['build_probe']} {bar['near'].strip('-')}") for bar in bars]
+        labels = ["\n".join(line for words in each for line in textwrap.wrap(words, 12)) for each in named]
+        phases = {
+            phase: [bar["seconds"][at] * 1e3 for bar in bars]
+            for at, phase in enumerate(("move", "partition, build", "join, probe"))
+        }
+        above = [f"{bar['gain']:.2f}" for bar in bars]
+        title = f"figure 4: {join} joins, ms; above, the gain over the far tier"
+        rows.append([Bars(title, labels, phases, above)])
+    caption = f"{run['backend']}, probe side {size_text(run['probe_bytes'])}, {run['rounds']} rounds; {run['machine']}"
+    return draw(*rows, caption=caption)
+
+
 def main() -> None:
     args = arguments()
     if not args.no_build:
@@ -187,6 +229,9 @@ def main() -> None:
     for label, run in runs.items():
         lines += figures(label, run)
     print("\n".join(lines))
+    for label, run in runs.items() if args.plots else ():
+        Path(args.plots).mkdir(parents=True, exist_ok=True)
+        Path(args.plots, f"hash-joins-cxl-{label}.svg").write_text(plot(run))
     if "emulated" in runs:
         print("Emulated: ratios mean something, times do not.")
     if args.json:

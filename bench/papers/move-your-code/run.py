@@ -17,8 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path += [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 
+import drawing
 import environment
 from environment import CACHE, PROGRAMS, ROOT, TARGET
 
@@ -166,11 +167,11 @@ def second_table(found: dict) -> list[str]:
 def groups(args: argparse.Namespace) -> list:
     print("groupings ...", file=sys.stderr, flush=True)
     command = [PROGRAMS / "farpool", "bench", "place", "--cells", "paper", "--size", f"{args.size}B"]
-    command += ["--rounds", args.rounds, "--json"]
+    found = json.loads(call(*command, "--rounds", args.rounds, "--json"))
     if args.plots:
         Path(args.plots).mkdir(parents=True, exist_ok=True)
-        command += ["--plot", Path(args.plots) / "move-your-code.svg"]
-    return json.loads(call(*command))["runs"]
+        Path(args.plots, "move-your-code.svg").write_text(drawing.place(found))
+    return found["runs"]
 
 
 def groups_in_duckdb(args: argparse.Namespace) -> list:

@@ -6,7 +6,6 @@ mod empty_rpc;
 pub(crate) mod fairness;
 pub(crate) mod leases;
 pub(crate) mod neighbour;
-mod plot;
 mod report;
 mod rivals;
 pub(crate) mod transports;

@@ -5,7 +5,6 @@
 
 use super::contenders::{Asked, Cast, Contender, Stage, contenders};
 use super::empty_rpc;
-use super::plot;
 use super::report::{self, Idle, Report, Row};
 use super::rivals::{Rival, Word, asked_for, parse_rival};
 use crate::exit::Failure;
@@ -30,7 +29,7 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  farpool bench io\n  \
-    farpool bench io --depths 1,16,64,128 --clients 1,2,4 --nodes 1,2,4 --plot growth.svg\n  \
+    farpool bench io --depths 1,16,64,128 --clients 1,2,4 --nodes 1,2,4 --json | bench/drawing.py io > growth.svg\n  \
     farpool bench io --beside redis,memcached,tmpfs,disk,fuse --json")]
 pub(crate) struct IoArgs {
     /// Bytes of the far files of all clients together
@@ -85,9 +84,6 @@ pub(crate) struct IoArgs {
     /// How client and nodes wait for each other: adaptive, spin or park
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive", conflicts_with = "pool")]
     waiting: Waiting,
-    /// Draw the figures
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -141,11 +137,7 @@ pub(crate) fn run(args: &IoArgs) -> Outcome {
         run.round(round)?;
     }
     run.bar.finish_and_clear();
-    let report = run.report();
-    if let Some(path) = &args.plot {
-        plot::draw(path, &report)?;
-    }
-    report::show(&report, args.json)
+    report::show(&run.report(), args.json)
 }
 
 fn check(args: &IoArgs) -> Outcome {

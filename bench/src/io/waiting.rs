@@ -6,7 +6,6 @@
 
 use super::leases::Pool;
 use super::neighbour::{Load, work};
-use super::plot::{Line, Panel, draw_panels};
 use crate::exit::Failure;
 use crate::harness::access::{ACCESSES, Access, LARGE, Offsets, SMALL};
 use crate::harness::bursts::Means;
@@ -27,12 +26,11 @@ use farpool_wire::{ClientId, Request};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:  farpool bench waiting --plot waiting.svg")]
+#[command(after_help = "Example:  farpool bench waiting --json | bench/drawing.py waiting > waiting.svg")]
 pub(crate) struct WaitingArgs {
     /// Reads of 8 KiB a second that are asked for beside busy CPUs
     #[arg(long, default_value_t = 2_000)]
@@ -43,9 +41,6 @@ pub(crate) struct WaitingArgs {
     /// Rounds, in which all take turns; medians are shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Draw times against depth
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -128,9 +123,6 @@ pub(crate) fn run(args: &WaitingArgs) -> Outcome {
         }
     }
     bar.finish_and_clear();
-    if let Some(path) = &args.plot {
-        draw_panels(path, &format!("farpool bench waiting, {}", machine()), &panels(&sides, &found))?;
-    }
     show(args, &sides, &found)
 }
 
@@ -288,25 +280,6 @@ fn hand_over_us(cpu: usize, seconds: f64) -> Result<f64, Failure> {
         answering.join().map_err(|_| panicked())??;
         asking.join().map_err(|_| panicked())?
     })
-}
-
-fn panels(sides: &[Side], found: &Found) -> Vec<Panel> {
-    let line = |contender: usize, field: fn(&Figures) -> f64, is_thin| {
-        let points = DEPTHS.iter().zip(&found.quiet[contender]);
-        let points = points.map(|(depth, rounds)| (*depth as f64, field(&Figures::median(rounds)))).collect();
-        Line { name: sides[contender].name, contender, is_thin, points }
-    };
-    let lines = |thick: fn(&Figures) -> f64, thin: Option<fn(&Figures) -> f64>| -> Vec<Line> {
-        let thick = (0..WAYS).map(|way| line(way, thick, false));
-        let thin = thin.into_iter().flat_map(|thin| (0..WAYS).map(move |way| line(way, thin, true)));
-        thick.chain(thin.collect::<Vec<_>>()).collect()
-    };
-    let times = lines(|figures| figures.p50_us, Some(|figures| figures.p99_us));
-    let cpu = lines(|figures| figures.client_cpu_us + figures.server_cpu_us.unwrap_or(0.0), None);
-    vec![
-        Panel { title: "8 KiB reads over tcp: p50, p99 (thin)".into(), x: "depth", y: "us", lines: times },
-        Panel { title: "CPU of both sides for a read".into(), x: "depth", y: "us", lines: cpu },
-    ]
 }
 
 fn show(args: &WaitingArgs, sides: &[Side], found: &Found) -> Outcome {

@@ -1,9 +1,9 @@
 //! Rows: queries over far tables, and the operators that they are made of.
 
+mod choices;
 mod ciphers;
 mod cryptopp;
 pub(crate) mod groups;
-mod heat_map;
 pub(crate) mod operators;
 mod patterns;
 pub(crate) mod place;

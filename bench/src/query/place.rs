@@ -6,7 +6,7 @@
 //! of a query is the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of the best of the others, in the
 //! first run and in those behind it.
 
-use super::heat_map::{self, Cell, Run};
+use super::choices::{self, Cell, Run};
 use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
 use crate::exit::Failure;
 use crate::harness::contents::mix;
@@ -24,14 +24,13 @@ use farpool::operators::{Agg, Plan, col, lit};
 use farpool::table::{Mode, Report};
 use farpool::{FarTable, Pool};
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   farpool bench place
   farpool bench place --transports tcp --cells select --json > tcp.json
-  farpool bench place --plot place.svg netns-1gbit.json netns-10gbit.json local.json")]
+  bench/drawing.py place netns-1gbit.json netns-10gbit.json tcp.json > place.svg")]
 pub(crate) struct PlaceArgs {
     /// Bytes of the table
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128MiB")]
@@ -57,12 +56,6 @@ pub(crate) struct PlaceArgs {
     /// For machines
     #[arg(long)]
     json: bool,
-    /// Draw the choices, and the times over the best, to a file
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// What --json wrote: nothing is measured then, and --plot draws these, a row for each link
-    #[arg(value_name = "RUN.json", requires = "plot")]
-    runs: Vec<PathBuf>,
 }
 
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g1000000", "c"];
@@ -189,11 +182,6 @@ fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
 }
 
 pub(crate) fn run(args: &PlaceArgs) -> Outcome {
-    if !args.runs.is_empty() {
-        let runs = args.runs.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?;
-        let runs: Vec<Run> = runs.into_iter().flatten().collect();
-        return args.plot.iter().try_for_each(|path| heat_map::draw(path, &runs));
-    }
     if args.size < 16 << 20 || args.size > 64 << 30 {
         return Err(Failure::Usage(format!(
             "--size {}: 16MiB to 64GiB are permitted",
@@ -219,11 +207,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
     let found = found.collect::<Result<Vec<_>, _>>();
     writer.drop_table(TABLE)?;
     writer.close();
-    let found = found?;
-    if let Some(path) = &args.plot {
-        heat_map::draw(path, &found)?;
-    }
-    show(args, &found)
+    show(args, &found?)
 }
 
 /// All that was measured of one query.
@@ -295,7 +279,6 @@ fn cell(query: &Query, point: &Point) -> Cell {
     };
     let count = |mode: &Mode| point.reports.iter().filter(|report| report.chosen == *mode).count();
     let chosen = Mode::ALL.into_iter().max_by_key(count).unwrap_or(Mode::Fetch);
-    let choices = Mode::ALL.map(|mode| (mode.name(), count(&mode)));
     let expected = |mode: Mode| {
         let of_report = |report: &Report| report.estimates.as_ref().map(|of| of.of(mode).time.as_secs_f64());
         median(point.reports.iter().filter_map(of_report))
@@ -307,9 +290,9 @@ fn cell(query: &Query, point: &Point) -> Cell {
         all_seconds: point.seconds.clone(),
         first_seconds: point.first,
         first_report: point.first_report.as_ref().map(ToString::to_string).unwrap_or_default(),
-        best: Mode::ALL.into_iter().find(|mode| of(*mode) == best).unwrap_or(Mode::Fetch).name().to_owned(),
-        chosen: chosen.name().to_owned(),
-        choices: choices.map(|(name, count)| (name.to_owned(), count)).to_vec(),
+        best: Mode::ALL.into_iter().find(|mode| of(*mode) == best).unwrap_or(Mode::Fetch).name(),
+        chosen: chosen.name(),
+        choices: Mode::ALL.map(|mode| (mode.name(), count(&mode))),
         expected_seconds: Mode::ALL.map(expected),
         link_bytes: median(point.reports.iter().map(link_bytes)),
         report: point.reports.last().map(ToString::to_string).unwrap_or_default(),
@@ -319,7 +302,7 @@ fn cell(query: &Query, point: &Point) -> Cell {
 fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", heat_map::json(runs))?;
+        writeln!(out, "{}", choices::json(runs))?;
         return Ok(());
     }
     let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);

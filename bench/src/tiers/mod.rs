@@ -1,7 +1,6 @@
 //! Hash joins in memory: of one tier, and over two.
 
 pub(crate) mod hash_join;
-mod plot;
 mod runner;
 mod strategies;
 pub(crate) mod two_tiers;

@@ -6,7 +6,6 @@
 //! `farpool-join` on a machine that has one tier only; where there are two nodes, time is what it takes there. Each gain is
 //! over staying in the far tier, in the same round.
 
-use super::plot;
 use super::strategies::{Bar, Found, Setting, measure};
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -18,14 +17,13 @@ use farpool_place::partial_move::{PAPER_NON_PARTITIONED, PAPER_PARTITIONED, best
 use farpool_place::traffic::Rates;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::PathBuf;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   farpool bench tiers
   farpool bench tiers --backend emulated --rounds 5 --json > tiers.json
   farpool bench tiers --backend numa --size 4GiB
-  farpool bench tiers --plot tiers.svg")]
+bench/papers/hash-joins-cxl/run.py draws what it finds.")]
 pub(crate) struct TierArgs {
     /// What runs the joins
     #[arg(long, value_enum, default_value_t = BackendKind::Virtual)]
@@ -45,9 +43,6 @@ pub(crate) struct TierArgs {
     /// For machines
     #[arg(long)]
     json: bool,
-    /// Draw figures 2, 4, 5 and 6 to a file
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
 }
 
 /// What runs morsels.
@@ -100,9 +95,6 @@ pub(crate) fn run(args: &TierArgs) -> Outcome {
     };
     let mut stop = Stop::catch()?;
     let found = measure(&setting, &mut stop)?;
-    if let Some(path) = &args.plot {
-        plot::draw(path, &found, &caption(&setting))?;
-    }
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", json_of(&setting, &found))?;
