@@ -82,9 +82,10 @@ fn files(root: &Path) -> Result<Vec<String>, String> {
     Ok(listed.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect())
 }
 
-/// `crates/NAME/src/**.rs`.
+/// `crates/NAME/src/**.rs`, and what `bench` has of it.
 fn is_source(path: &str) -> bool {
-    path.strip_prefix("crates/").is_some_and(|rest| rest.contains("/src/")) && path.ends_with(".rs")
+    let is_measured = path.starts_with("crates/") || path.starts_with("bench/");
+    is_measured && path.contains("/src/") && path.ends_with(".rs")
 }
 
 /// `crates/NAME/src/lib.rs`.
@@ -193,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn only_sources_of_crates_are_measured() {
-        assert!(is_source("crates/a/src/b/c.rs"));
+    fn only_sources_of_crates_and_benches_are_measured() {
+        assert!(is_source("crates/a/src/b/c.rs") && is_source("bench/src/a.rs"));
         assert!(
             !is_source("crates/a/tests/c.rs")
                 && !is_source("xtask/src/main.rs")
