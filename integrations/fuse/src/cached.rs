@@ -5,17 +5,17 @@
 //! is now, so that what changed behind the mount's back is read as it is. Far memory that is gone makes reads as slow as they
 //! were, and nothing else.
 
-use crate::listings::{Entry, Listings};
-use crate::{answer, errno, lock, read_into, widen};
+use crate::adapter::{Allocation, Changes, Files, Name, New, Opened, Write};
+use crate::listings::Entry;
+use crate::lock;
+use crate::tree::{Ino, Kind, ROOT};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
+use rustix::fs::{
+    self as sys, AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat, StatVfs, Timespec,
+    Timestamps, XattrFlags,
 };
-use rustix::fs::{self as sys, AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Gid, Uid};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -29,8 +29,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const GENERATION: Generation = Generation(0);
-const ROOT: u64 = 1;
 /// Bytes of an extended attribute, or of all names of one node's (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
@@ -70,7 +68,7 @@ impl Node {
     }
 
     fn stat(&self) -> Result<Stat, Errno> {
-        sys::statat(&self.place, "", AtFlags::EMPTY_PATH).map_err(errno)
+        sys::statat(&self.place, "", AtFlags::EMPTY_PATH)
     }
 
     fn identity(&self) -> Result<Identity, Errno> {
@@ -80,9 +78,9 @@ impl Node {
 
 #[derive(Default)]
 struct Nodes {
-    nodes: HashMap<u64, (Arc<Node>, u64)>,
-    by_identity: HashMap<(u64, u64), u64>,
-    next: u64,
+    nodes: HashMap<Ino, (Arc<Node>, u64)>,
+    by_identity: HashMap<(u64, u64), Ino>,
+    next: Ino,
 }
 
 struct Handle {
@@ -94,7 +92,7 @@ impl Source for Handle {
     type Error = Errno;
 
     fn identity(&self) -> Result<Identity, Errno> {
-        sys::fstat(&self.file).map(|stat| Identity::from(&stat)).map_err(errno)
+        sys::fstat(&self.file).map(|stat| Identity::from(&stat))
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
@@ -102,7 +100,7 @@ impl Source for Handle {
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
-        self.file.write_all_at(from, offset).map_err(Errno::from)
+        self.file.write_all_at(from, offset).map_err(errno)
     }
 }
 
@@ -114,7 +112,6 @@ pub(crate) struct Cached {
     device: u64,
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
-    listings: Listings,
     next_handle: AtomicU64,
     is_root: bool,
 }
@@ -136,84 +133,36 @@ impl Cached {
             device,
             nodes: Mutex::new(nodes),
             handles: Mutex::default(),
-            listings: Listings::default(),
             next_handle: AtomicU64::new(1),
             is_root: rustix::process::geteuid().is_root(),
         })
     }
 
-    fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
-        lock(&self.nodes).nodes.get(&ino.0).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
+    fn node(&self, ino: Ino) -> Result<Arc<Node>, Errno> {
+        lock(&self.nodes).nodes.get(&ino).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
     }
 
     fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::EBADF)
-    }
-
-    /// What a name leads to; the kernel remembers it from now on.
-    fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
-        let parent = self.node(parent)?;
-        let place = place(&parent, name)?;
-        let stat = sys::statat(&place, "", AtFlags::EMPTY_PATH).map_err(errno)?;
-        let identity = (stat.st_dev, stat.st_ino);
-        let mut nodes = lock(&self.nodes);
-        let ino = match nodes.by_identity.get(&identity) {
-            Some(ino) => *ino,
-            None => {
-                let ino = nodes.next;
-                nodes.next += 1;
-                // Another file system below may have other times.
-                let times = if self.options.is_alone || stat.st_dev == self.device {
-                    self.times
-                } else {
-                    Times::Coarse
-                };
-                let node = Node { place, kept: CachedFile::new(times), opened: Mutex::default() };
-                nodes.nodes.insert(ino, (Arc::new(node), 0));
-                nodes.by_identity.insert(identity, ino);
-                ino
-            }
-        };
-        if let Some((_, known)) = nodes.nodes.get_mut(&ino) {
-            *known += 1;
-        }
-        Ok(file_attr(ino, &stat))
-    }
-
-    fn entry(&self, found: Result<FileAttr, Errno>, reply: ReplyEntry) {
-        match found {
-            Ok(attr) => reply.entry(&self.options.fresh_for, &attr, GENERATION),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn attributes(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
-        Ok(file_attr(ino.0, &self.node(ino)?.stat()?))
+        lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::BADF)
     }
 
     /// Gives what was made to whoever asked for it, with the rights asked for.
-    fn hand_over(
-        &self,
-        request: &Request,
-        parent: &Node,
-        made: BorrowedFd<'_>,
-        then: Then,
-    ) -> Result<(), Errno> {
+    fn hand_over(&self, made: BorrowedFd<'_>, folder: &Node, new: New<'_>, then: Then) -> Result<(), Errno> {
         if self.is_root {
             // In a folder of a group it belongs to the group already.
-            let is_shared = parent.stat()?.st_mode & 0o2000 != 0;
-            let group = (!is_shared).then(|| Gid::from_raw(request.gid()));
-            let user = Some(Uid::from_raw(request.uid()));
-            sys::chownat(made, "", user, group, AtFlags::EMPTY_PATH).map_err(errno)?;
+            let is_shared = folder.stat()?.st_mode & 0o2000 != 0;
+            let group = (!is_shared).then(|| Gid::from_raw(new.group));
+            let user = Some(Uid::from_raw(new.user));
+            sys::chownat(made, "", user, group, AtFlags::EMPTY_PATH)?;
         }
         let mode = match then {
             Then::Keeps | Then::Gains(0) => return Ok(()),
-            Then::Gains(more) => sys::fstat(made).map_err(errno)?.st_mode | more,
+            Then::Gains(more) => sys::fstat(made)?.st_mode | more,
             Then::Gets(mode) => mode,
         };
         // By its descriptor, since others may have given its name to something else.
         let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-        sys::chmod(path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno)
+        sys::chmod(path, Mode::from_raw_mode(mode & 0o7777))
     }
 
     fn keep(&self, file: OwnedFd, node: Arc<Node>) -> FileHandle {
@@ -234,56 +183,31 @@ impl Cached {
                     let file = sys::open(node.path(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
                     sys::ftruncate(file, size)
                 };
-                let cut = match &open {
+                match &open {
                     // It may be open for reading alone.
                     Some(handle) => sys::ftruncate(&handle.file, size).or_else(|error| match error {
-                        rustix::io::Errno::INVAL => by_name(),
+                        Errno::INVAL => by_name(),
                         error => Err(error),
                     }),
                     None => by_name(),
-                };
-                cut.map_err(errno)
+                }
             },
         )
     }
+}
 
-    fn listing(&self, node: &Node) -> rustix::io::Result<Vec<Entry>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = sys::openat(&node.place, ".", flags, Mode::empty())?;
-        let mut listing = Vec::new();
-        for entry in sys::Dir::read_from(&folder)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
-            let kind = match entry.file_type() {
-                sys::FileType::Directory => FileType::Directory,
-                sys::FileType::Symlink => FileType::Symlink,
-                sys::FileType::Fifo => FileType::NamedPipe,
-                sys::FileType::Socket => FileType::Socket,
-                sys::FileType::CharacterDevice => FileType::CharDevice,
-                sys::FileType::BlockDevice => FileType::BlockDevice,
-                sys::FileType::RegularFile => FileType::RegularFile,
-                // Some file systems do not tell it here.
-                sys::FileType::Unknown => {
-                    match sys::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
-                        Ok(stat) => file_attr(0, &stat).kind,
-                        Err(_) => continue,
-                    }
-                }
-            };
-            listing.push((name, entry.ino(), kind));
-        }
-        Ok(listing)
-    }
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// Writes all of it to where the file ends by then.
 fn append(file: &File, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
         match rustix::io::pwritev2(file, &[IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
-            Ok(0) => return Err(Errno::EIO),
+            Ok(0) => return Err(Errno::IO),
             Ok(count) => data = &data[count..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(errno(error)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -293,11 +217,11 @@ fn append(file: &File, mut data: &[u8]) -> Result<(), Errno> {
 fn read_full(file: &File, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut count = 0;
     while count < into.len() {
-        match file.read_at(&mut into[count..], offset + count as u64) {
+        match rustix::io::pread(file, &mut into[count..], offset + count as u64) {
             Ok(0) => break,
             Ok(more) => count += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Errno::from(error)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(count)
@@ -311,8 +235,8 @@ fn time(seconds: i64, nanos: u64) -> SystemTime {
     }
 }
 
-fn file_attr(ino: u64, stat: &Stat) -> FileAttr {
-    let kind = match sys::FileType::from_raw_mode(stat.st_mode) {
+fn file_type(kind: sys::FileType) -> FileType {
+    match kind {
         sys::FileType::Directory => FileType::Directory,
         sys::FileType::Symlink => FileType::Symlink,
         sys::FileType::Fifo => FileType::NamedPipe,
@@ -320,7 +244,10 @@ fn file_attr(ino: u64, stat: &Stat) -> FileAttr {
         sys::FileType::CharacterDevice => FileType::CharDevice,
         sys::FileType::BlockDevice => FileType::BlockDevice,
         _ => FileType::RegularFile,
-    };
+    }
+}
+
+fn file_attr(ino: Ino, stat: &Stat) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size: stat.st_size as u64,
@@ -329,7 +256,7 @@ fn file_attr(ino: u64, stat: &Stat) -> FileAttr {
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
         crtime: UNIX_EPOCH,
-        kind,
+        kind: file_type(sys::FileType::from_raw_mode(stat.st_mode)),
         perm: (stat.st_mode & 0o7777) as u16,
         nlink: stat.st_nlink as u32,
         uid: stat.st_uid,
@@ -360,18 +287,8 @@ fn timespec(wished: Option<TimeOrNow>) -> Timespec {
     }
 }
 
-/// What an extended attribute's reply takes: its size, or itself if it fits.
-fn answer_xattr(found: rustix::io::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match found {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= size as usize => reply.data(&value),
-        Ok(_) => reply.error(Errno::ERANGE),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-impl Filesystem for Cached {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+impl Files for Cached {
+    fn wishes(&self) -> InitFlags {
         // Before each write the kernel would ask for what `drop_set_ids` knows.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // The rights that the folder's files have are checked whole, and what is made has those that its folder says (acl(5)).
@@ -381,487 +298,286 @@ impl Filesystem for Cached {
             // those by writes through the mount.
             wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
         }
-        let _ = config.add_capabilities(wanted & config.capabilities());
-        widen(config);
+        wanted
+    }
+
+    fn fresh_for(&self) -> Duration {
+        self.options.fresh_for
+    }
+
+    fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno> {
+        let folder = self.node(at.parent)?;
+        let place = place(&folder, at.name)?;
+        let stat = sys::statat(&place, "", AtFlags::EMPTY_PATH)?;
+        let identity = (stat.st_dev, stat.st_ino);
+        let mut nodes = lock(&self.nodes);
+        let ino = match nodes.by_identity.get(&identity) {
+            Some(ino) => *ino,
+            None => {
+                let ino = nodes.next;
+                nodes.next += 1;
+                // Another file system below may have other times.
+                let times = if self.options.is_alone || stat.st_dev == self.device {
+                    self.times
+                } else {
+                    Times::Coarse
+                };
+                let node = Node { place, kept: CachedFile::new(times), opened: Mutex::default() };
+                nodes.nodes.insert(ino, (Arc::new(node), 0));
+                nodes.by_identity.insert(identity, ino);
+                ino
+            }
+        };
+        if let Some((_, known)) = nodes.nodes.get_mut(&ino) {
+            *known += 1;
+        }
+        Ok(file_attr(ino, &stat))
+    }
+
+    fn forget(&self, ino: Ino, times: u64) {
+        let mut nodes = lock(&self.nodes);
+        let Some((node, known)) = nodes.nodes.get_mut(&ino) else { return };
+        *known = known.saturating_sub(times);
+        if *known == 0 && ino != ROOT {
+            let identity = node.stat().map(|stat| (stat.st_dev, stat.st_ino));
+            nodes.nodes.remove(&ino);
+            match identity {
+                Ok(identity) => drop(nodes.by_identity.remove(&identity)),
+                Err(_) => nodes.by_identity.retain(|_, of| *of != ino),
+            }
+        }
+    }
+
+    fn attributes(&self, ino: Ino) -> Result<FileAttr, Errno> {
+        Ok(file_attr(ino, &self.node(ino)?.stat()?))
+    }
+
+    fn change(&self, ino: Ino, changes: Changes) -> Result<FileAttr, Errno> {
+        let node = self.node(ino)?;
+        let Changes { accessed, modified, .. } = changes;
+        if changes.user.is_some() || changes.group.is_some() {
+            let (user, group) = (changes.user.map(Uid::from_raw), changes.group.map(Gid::from_raw));
+            let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+            sys::chownat(&node.place, "", user, group, flags)?;
+        }
+        if let Some(mode) = changes.mode {
+            sys::chmodat(CWD, node.path(), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        }
+        if let Some(size) = changes.size {
+            if changes.by_user != 0 {
+                drop_set_ids(&node)?;
+            }
+            self.truncate(&node, changes.handle, size)?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            let times = Timestamps { last_access: timespec(accessed), last_modification: timespec(modified) };
+            sys::utimensat(CWD, node.path(), &times, AtFlags::empty())?;
+        }
+        self.attributes(ino)
+    }
+
+    fn target(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        Ok(sys::readlinkat(&self.node(ino)?.place, "", Vec::new())?.into_bytes())
+    }
+
+    fn make(&self, new: New<'_>, kind: Kind) -> Result<FileAttr, Errno> {
+        let folder = self.node(new.at.parent)?;
+        let name = new.at.name;
+        let make_node = |kind, device: u32| -> Result<Then, Errno> {
+            let (first, then) = rights(&folder, new, Mode::empty());
+            sys::mknodat(&folder.place, name, kind, first, device.into())?;
+            Ok(then)
+        };
+        let then = match kind {
+            Kind::File => make_node(sys::FileType::RegularFile, 0)?,
+            Kind::Special(bits, device) => make_node(sys::FileType::from_raw_mode(bits), device)?,
+            Kind::Link(target) => {
+                sys::symlinkat(target, &folder.place, name)?;
+                Then::Keeps
+            }
+            Kind::Folder => {
+                let (first, then) = rights(&folder, new, Mode::RWXU);
+                sys::mkdirat(&folder.place, name, first)?;
+                let shared = folder.stat()?.st_mode & 0o2000;
+                match then {
+                    Then::Gets(mode) => Then::Gets(mode | shared),
+                    // Of folders they mean something else, and are passed on.
+                    _ => Then::Keeps,
+                }
+            }
+        };
+        self.hand_over(place(&folder, name)?.as_fd(), &folder, new, then)?;
+        self.look_up(new.at)
+    }
+
+    fn link(&self, ino: Ino, at: Name<'_>) -> Result<FileAttr, Errno> {
+        let (node, folder) = (self.node(ino)?, self.node(at.parent)?);
+        sys::linkat(CWD, node.path(), &folder.place, at.name, AtFlags::SYMLINK_FOLLOW)?;
+        self.look_up(at)
+    }
+
+    fn unlink(&self, at: Name<'_>) -> Result<(), Errno> {
+        sys::unlinkat(&self.node(at.parent)?.place, at.name, AtFlags::empty())
+    }
+
+    fn remove_folder(&self, at: Name<'_>) -> Result<(), Errno> {
+        sys::unlinkat(&self.node(at.parent)?.place, at.name, AtFlags::REMOVEDIR)
+    }
+
+    fn rename(&self, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<(), Errno> {
+        let (old, new) = (self.node(from.parent)?, self.node(to.parent)?);
+        sys::renameat_with(&old.place, from.name, &new.place, to.name, flags)
+    }
+
+    fn open(&self, ino: Ino, flags: i32) -> Result<Opened, Errno> {
+        let node = self.node(ino)?;
+        let file = sys::open(node.path(), open_flags(flags), Mode::empty())?;
+        let identity = node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
+        let now = node.kept.is_settled(identity).then_some(identity);
+        let before = std::mem::replace(&mut *lock(&node.opened), now);
+        // What the kernel holds of it stays right as long as the file does.
+        Ok(Opened { is_as_held: before == Some(identity), handle: self.keep(file, node) })
+    }
+
+    fn create(&self, new: New<'_>, flags: i32) -> Result<(FileAttr, Opened), Errno> {
+        let folder = self.node(new.at.parent)?;
+        let (first, then) = rights(&folder, new, Mode::RUSR | Mode::WUSR);
+        let how = open_flags(flags) | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
+        let file = match sys::openat(&folder.place, new.at.name, how, first) {
+            Ok(file) => file,
+            // Somebody else has made it since the kernel looked: it looks again, and asks who may open it.
+            Err(Errno::EXIST) if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) => {
+                return Err(Errno::STALE);
+            }
+            Err(error) => return Err(error),
+        };
+        self.hand_over(file.as_fd(), &folder, new, then)?;
+        let attr = self.look_up(new.at)?;
+        let node = self.node(attr.ino.0)?;
+        node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
+        Ok((attr, Opened { is_as_held: false, handle: self.keep(file, node) }))
+    }
+
+    fn read(&self, _: Ino, handle: FileHandle, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        let handle = self.handle(handle)?;
+        handle.node.kept.read(&self.cache, &*handle, offset, into)
+    }
+
+    fn write(&self, _: Ino, handle: FileHandle, write: Write<'_>) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        let node = &handle.node;
+        if write.drops_set_ids {
+            drop_set_ids(node)?;
+        }
+        // The kernel says where the file ended when it last looked, and others may have appended since.
+        if write.appends {
+            let append = || append(&handle.file, write.data);
+            return node.kept.change(&self.cache, || handle.identity(), append);
+        }
+        let before = handle.identity()?;
+        node.kept.write(&self.cache, &*handle, write.offset, write.data)?;
+        let after = handle.identity()?;
+        // What the kernel holds of it is what was written.
+        let mut opened = lock(&node.opened);
+        if *opened == Some(before) && node.kept.is_settled(after) {
+            *opened = Some(after);
+        }
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.look_up(parent, name), reply);
-    }
-
-    fn forget(&self, _request: &Request, ino: INodeNo, times: u64) {
-        let mut nodes = lock(&self.nodes);
-        let Some((node, known)) = nodes.nodes.get_mut(&ino.0) else { return };
-        *known = known.saturating_sub(times);
-        if *known == 0 && ino.0 != ROOT {
-            let identity = node.stat().map(|stat| (stat.st_dev, stat.st_ino));
-            nodes.nodes.remove(&ino.0);
-            match identity {
-                Ok(identity) => drop(nodes.by_identity.remove(&identity)),
-                Err(_) => nodes.by_identity.retain(|_, of| *of != ino.0),
-            }
+    fn allocate(&self, _: Ino, handle: FileHandle, allocation: Allocation) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        let Allocation { by_user, offset, bytes, mode } = allocation;
+        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        if by_user != 0 {
+            drop_set_ids(&handle.node)?;
         }
+        let allocate = || sys::fallocate(&handle.file, mode, offset, bytes);
+        handle.node.kept.change(&self.cache, || handle.identity(), allocate)
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(ino) {
-            Ok(attr) => reply.attr(&self.options.fresh_for, &attr),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        user: Option<u32>,
-        group: Option<u32>,
-        size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _created: Option<SystemTime>,
-        _flags_changed: Option<SystemTime>,
-        _backed_up: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let set = || {
-            let node = self.node(ino)?;
-            if user.is_some() || group.is_some() {
-                let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
-                let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-                sys::chownat(&node.place, "", user, group, flags).map_err(errno)?;
-            }
-            if let Some(mode) = mode {
-                let mode = Mode::from_raw_mode(mode & 0o7777);
-                sys::chmodat(CWD, node.path(), mode, AtFlags::empty()).map_err(errno)?;
-            }
-            if let Some(size) = size {
-                if request.uid() != 0 {
-                    drop_set_ids(&node)?;
-                }
-                self.truncate(&node, handle, size)?;
-            }
-            if accessed.is_some() || modified.is_some() {
-                let times =
-                    Timestamps { last_access: timespec(accessed), last_modification: timespec(modified) };
-                sys::utimensat(CWD, node.path(), &times, AtFlags::empty()).map_err(errno)?;
-            }
-            self.attributes(ino)
-        };
-        match set() {
-            Ok(attr) => reply.attr(&self.options.fresh_for, &attr),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        let target =
-            self.node(ino).and_then(|node| sys::readlinkat(&node.place, "", Vec::new()).map_err(errno));
-        match target {
-            Ok(target) => reply.data(target.as_bytes()),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = self.node(parent).and_then(|folder| {
-            let kind = sys::FileType::from_raw_mode(mode);
-            let (first, then) = rights(&folder, mode, umask, Mode::empty());
-            sys::mknodat(&folder.place, name, kind, first, device.into()).map_err(errno)?;
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), then)?;
-            self.look_up(parent, name)
-        });
-        self.entry(made, reply);
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = self.node(parent).and_then(|folder| {
-            let (first, then) = rights(&folder, mode, umask, Mode::RWXU);
-            sys::mkdirat(&folder.place, name, first).map_err(errno)?;
-            let shared = folder.stat()?.st_mode & 0o2000;
-            let then = match then {
-                Then::Gets(mode) => Then::Gets(mode | shared),
-                // Of folders they mean something else, and are passed on.
-                _ => Then::Keeps,
-            };
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), then)?;
-            self.look_up(parent, name)
-        });
-        self.entry(made, reply);
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let made = self.node(parent).and_then(|folder| {
-            sys::symlinkat(target, &folder.place, name).map_err(errno)?;
-            self.hand_over(request, &folder, place(&folder, name)?.as_fd(), Then::Keeps)?;
-            self.look_up(parent, name)
-        });
-        self.entry(made, reply);
-    }
-
-    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let linked = self.node(ino).and_then(|node| {
-            let folder = self.node(parent)?;
-            sys::linkat(CWD, node.path(), &folder.place, name, AtFlags::SYMLINK_FOLLOW).map_err(errno)?;
-            self.look_up(parent, name)
-        });
-        self.entry(linked, reply);
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let unlinked = self
-            .node(parent)
-            .and_then(|folder| sys::unlinkat(&folder.place, name, AtFlags::empty()).map_err(errno));
-        answer(unlinked, reply);
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self
-            .node(parent)
-            .and_then(|folder| sys::unlinkat(&folder.place, name, AtFlags::REMOVEDIR).map_err(errno));
-        answer(removed, reply);
-    }
-
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let renamed = self.node(parent).and_then(|from| {
-            let to = self.node(new_parent)?;
-            let flags = sys::RenameFlags::from_bits_retain(flags.bits());
-            sys::renameat_with(&from.place, name, &to.place, new_name, flags).map_err(errno)
-        });
-        answer(renamed, reply);
-    }
-
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.node(ino).and_then(|node| {
-            let file = sys::open(node.path(), open_flags(flags.0), Mode::empty()).map_err(errno)?;
-            let identity = node
-                .kept
-                .look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))
-                .map_err(errno)?;
-            let now = node.kept.is_settled(identity).then_some(identity);
-            let before = std::mem::replace(&mut *lock(&node.opened), now);
-            Ok((before == Some(identity), self.keep(file, node)))
-        });
-        match opened {
-            // What the kernel holds of it stays right as long as the file does.
-            Ok((true, handle)) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
-            Ok((false, handle)) => reply.opened(handle, FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let made = self.node(parent).and_then(|folder| {
-            let (first, then) = rights(&folder, mode, umask, Mode::RUSR | Mode::WUSR);
-            let (wanted, is_new) = (OFlags::from_bits_retain(flags as u32), OFlags::CREATE | OFlags::EXCL);
-            let open = |more| {
-                let flags = open_flags(flags) | OFlags::NOFOLLOW | more;
-                sys::openat(&folder.place, name, flags, first)
-            };
-            let file = match open(is_new) {
-                Ok(file) => {
-                    self.hand_over(request, &folder, file.as_fd(), then)?;
-                    file
-                }
-                // Somebody else has made it since the kernel looked: it looks again, and asks who may open it.
-                Err(rustix::io::Errno::EXIST) if !wanted.contains(OFlags::EXCL) => return Err(Errno::ESTALE),
-                Err(error) => return Err(errno(error)),
-            };
-            let attr = self.look_up(parent, name)?;
-            let node = self.node(attr.ino)?;
-            node.kept
-                .look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))
-                .map_err(errno)?;
-            Ok((attr, self.keep(file, node)))
-        });
-        match made {
-            Ok((attr, handle)) => {
-                reply.created(&self.options.fresh_for, &attr, GENERATION, handle, FopenFlags::empty());
-            }
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        read_into(size, reply, |into| {
-            let handle = self.handle(handle)?;
-            handle.node.kept.read(&self.cache, &*handle, offset, into)
-        });
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let is_append = OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
-        let written = self.handle(handle).and_then(|handle| {
-            let node = &handle.node;
-            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                drop_set_ids(node)?;
-            }
-            // The kernel says where the file ended when it last looked, and others may have appended since.
-            if is_append {
-                let append = || append(&handle.file, data);
-                return node.kept.change(&self.cache, || handle.identity(), append);
-            }
-            let before = handle.identity()?;
-            node.kept.write(&self.cache, &*handle, offset, data)?;
-            let after = handle.identity()?;
-            // What the kernel holds of it is what was written.
-            let mut opened = lock(&node.opened);
-            if *opened == Some(before) && node.kept.is_settled(after) {
-                *opened = Some(after);
-            }
-            Ok(())
-        });
-        match written {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn flush(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
+    fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
         // Some file systems, such as NFS, say at a close what did not get there: one descriptor more has them say it now, as
-        // nobody hears what `release` says.
-        let closed = self.handle(handle).and_then(|handle| {
-            let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0).map_err(errno)?;
-            nix::unistd::close(again).map_err(|error| Errno::from_i32(error as i32))
-        });
-        answer(closed, reply);
+        // nobody hears what `close` says.
+        let handle = self.handle(handle)?;
+        let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0)?;
+        nix::unistd::close(again).map_err(|error| errno(error.into()))
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn sync(&self, handle: FileHandle, data_only: bool) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        if data_only { sys::fdatasync(&handle.file) } else { sys::fsync(&handle.file) }
+    }
+
+    fn sync_folder(&self, ino: Ino) -> Result<(), Errno> {
+        let folder = self.node(ino)?;
+        sys::fsync(open_folder(&folder)?)
+    }
+
+    fn close(&self, _: Ino, handle: FileHandle) {
         lock(&self.handles).remove(&handle.0);
-        reply.ok();
     }
 
-    fn fsync(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        let synced = self.handle(handle).and_then(|handle| {
-            if data_only { sys::fdatasync(&handle.file) } else { sys::fsync(&handle.file) }.map_err(errno)
-        });
-        answer(synced, reply);
-    }
-
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.node(ino).and_then(|node| self.listing(&node).map_err(errno)) {
-            Ok(listing) => reply.opened(self.listings.open(listing), FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: ReplyDirectory,
-    ) {
-        self.listings.read(handle, offset, reply);
-    }
-
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.listings.close(handle);
-        reply.ok();
-    }
-
-    fn fsyncdir(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        let synced = self.node(ino).and_then(|node| {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            sys::openat(&node.place, ".", flags, Mode::empty()).and_then(sys::fsync).map_err(errno)
-        });
-        answer(synced, reply);
-    }
-
-    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        match self.node(ino).and_then(|node| sys::statvfs(node.path()).map_err(errno)) {
-            Ok(found) => reply.statfs(
-                found.f_blocks,
-                found.f_bfree,
-                found.f_bavail,
-                found.f_files,
-                found.f_ffree,
-                found.f_bsize as u32,
-                found.f_namemax as u32,
-                found.f_frsize as u32,
-            ),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn setxattr(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let set = self.node(ino).and_then(|node| {
-            let flags = XattrFlags::from_bits_retain(flags as u32);
-            sys::setxattr(node.path(), name, value, flags).map_err(errno)
-        });
-        answer(set, reply);
-    }
-
-    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        match self.node(ino) {
-            Ok(node) => {
-                let mut value = vec![0; XATTR_BYTES_MAX];
-                let found = match sys::getxattr(node.path(), name, &mut value[..]) {
-                    // A file system that has no lists: the kernel, which asks for them by itself, would refuse everything.
-                    Err(rustix::io::Errno::OPNOTSUPP) if name == ACCESS_ACL || name == DEFAULT_ACL => {
-                        Err(rustix::io::Errno::NODATA)
+    fn entries(&self, ino: Ino) -> Result<Vec<Entry>, Errno> {
+        let node = self.node(ino)?;
+        let folder = open_folder(&node)?;
+        let mut entries = Vec::new();
+        for entry in sys::Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+            let kind = match entry.file_type() {
+                // Some file systems do not tell it here.
+                sys::FileType::Unknown => {
+                    match sys::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                        Ok(stat) => sys::FileType::from_raw_mode(stat.st_mode),
+                        Err(_) => continue,
                     }
-                    found => found.map(|count| value[..count].to_vec()),
-                };
-                answer_xattr(found, size, reply);
-            }
-            Err(error) => reply.error(error),
+                }
+                kind => kind,
+            };
+            entries.push((name, entry.ino(), file_type(kind)));
+        }
+        Ok(entries)
+    }
+
+    fn space(&self, ino: Ino) -> Result<StatVfs, Errno> {
+        sys::statvfs(self.node(ino)?.path())
+    }
+
+    fn attribute(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        match sys::getxattr(self.node(ino)?.path(), name, &mut value[..]) {
+            // A file system that has no lists: the kernel, which asks for them by itself, would refuse everything.
+            Err(Errno::OPNOTSUPP) if name == ACCESS_ACL || name == DEFAULT_ACL => Err(Errno::NODATA),
+            found => found.map(|count| value[..count].to_vec()),
         }
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.node(ino) {
-            Ok(node) => {
-                let mut names = vec![0; XATTR_BYTES_MAX];
-                let found = sys::listxattr(node.path(), &mut names[..]).map(|count| names[..count].to_vec());
-                answer_xattr(found, size, reply);
-            }
-            Err(error) => reply.error(error),
-        }
+    fn attribute_names(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let mut names = vec![0; XATTR_BYTES_MAX];
+        let count = sys::listxattr(self.node(ino)?.path(), &mut names[..])?;
+        Ok(names[..count].to_vec())
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(self.node(ino).and_then(|node| sys::removexattr(node.path(), name).map_err(errno)), reply);
+    fn set_attribute(&self, ino: Ino, name: &OsStr, value: &[u8], flags: i32) -> Result<(), Errno> {
+        sys::setxattr(self.node(ino)?.path(), name, value, XattrFlags::from_bits_retain(flags as u32))
     }
 
-    fn fallocate(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        bytes: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let allocated = self.handle(handle).and_then(|handle| {
-            let mode = sys::FallocateFlags::from_bits_retain(mode as u32);
-            if request.uid() != 0 {
-                drop_set_ids(&handle.node)?;
-            }
-            handle.node.kept.change(
-                &self.cache,
-                || handle.identity(),
-                || sys::fallocate(&handle.file, mode, offset, bytes).map_err(errno),
-            )
-        });
-        answer(allocated, reply);
+    fn remove_attribute(&self, ino: Ino, name: &OsStr) -> Result<(), Errno> {
+        sys::removexattr(self.node(ino)?.path(), name)
     }
 }
 
 /// Refers to what a name leads to, a link itself if it is one.
 fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    sys::openat(&folder.place, name, flags, Mode::empty()).map_err(errno)
+    sys::openat(&folder.place, name, flags, Mode::empty())
+}
+
+/// Opens a folder, for what is in it.
+fn open_folder(folder: &Node) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    sys::openat(&folder.place, ".", flags, Mode::empty())
 }
 
 /// What becomes of the rights of what was made, once it is its maker's.
@@ -875,10 +591,10 @@ enum Then {
 
 /// With which rights something is made in a folder, so that nobody else uses it before it is its maker's, and what becomes of them
 /// then. In a folder with default rights, its file system knows which they are (acl(5)).
-fn rights(folder: &Node, mode: u32, umask: u32, alone: Mode) -> (Mode, Then) {
+fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     match sys::getxattr_query(folder.path(), DEFAULT_ACL) {
-        Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(mode & 0o1777), Then::Gains(mode & 0o6000)),
-        _ => (alone, Then::Gets(mode & !umask)),
+        Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(new.mode & 0o1777), Then::Gains(new.mode & 0o6000)),
+        _ => (alone, Then::Gets(new.mode & !new.umask)),
     }
 }
 
@@ -889,7 +605,7 @@ fn drop_set_ids(node: &Node) -> Result<(), Errno> {
     // With no right to execute it, the group's bit means something else.
     let set_ids = if mode.contains(Mode::XGRP) { Mode::SUID | Mode::SGID } else { Mode::SUID };
     if mode.intersects(set_ids) {
-        sys::chmodat(CWD, node.path(), mode.difference(set_ids), AtFlags::empty()).map_err(errno)?;
+        sys::chmodat(CWD, node.path(), mode.difference(set_ids), AtFlags::empty())?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! Never in this crate: a rule about leases, a socket, a clock in `tree.rs`.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod cached;
 mod complaints;
 mod listings;
@@ -19,16 +20,13 @@ pub use cached::CachedOptions;
 pub use scratch::ScratchOptions;
 pub use unmounting::{Unmounted, detach_dead};
 
+use adapter::{Adapter, Files};
 use cached::Cached;
 use complaints::Complaints;
 use farpool::Pool;
 use farpool_cache::BlockCache;
-use fuser::{
-    BackgroundSession, Config, Errno, Filesystem, KernelConfig, MountOption, ReplyData, ReplyEmpty, Session,
-    SessionACL,
-};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use scratch::Scratch;
-use std::cell::RefCell;
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
@@ -38,10 +36,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads that answer the kernel. What they wait for is the pool.
 const THREADS: usize = 4;
-/// A write or a read of the kernel's, at most.
-const TRANSFER_BYTES: u32 = 1 << 20;
-/// Writes and reads ahead that may be under way at once.
-const UNDER_WAY: u16 = 64;
 /// Source by which mounts of this crate are known: this, or this and a colon before more.
 const NAME: &str = "farpool";
 
@@ -182,7 +176,7 @@ fn check_folder(at: &Path, mount: MountOptions) -> Result<Metadata, MountError> 
     Ok(found)
 }
 
-fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> Result<Mounted, MountError> {
+fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Result<Mounted, MountError> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(from.to_owned()),
@@ -195,7 +189,7 @@ fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> 
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     let place = at.canonicalize().map_err(|error| MountError::Refused(at.to_owned(), error))?;
-    let session = Session::new(files, at, &config).and_then(Session::spawn);
+    let session = Session::new(Adapter::new(files), at, &config).and_then(Session::spawn);
     let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
     let mounted = Mounted { session: Some(session), at: place };
     // Until somebody asks, the kernel takes its root for root's, and lets nobody else change it.
@@ -203,45 +197,6 @@ fn begin(files: impl Filesystem, at: &Path, from: &str, mount: MountOptions) -> 
     Ok(mounted)
 }
 
-/// Has the kernel ask for much at once. What it does not do makes it slower, and no more.
-fn widen(config: &mut KernelConfig) {
-    for set in [KernelConfig::set_max_write, KernelConfig::set_max_readahead] {
-        if let Err(nearest) = set(config, TRANSFER_BYTES) {
-            let _ = set(config, nearest);
-        }
-    }
-    let _ = config.set_max_background(UNDER_WAY);
-}
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Answers with what is read into a buffer of that many bytes, or with less.
-fn read_into(size: u32, reply: ReplyData, read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
-    BUFFER.with_borrow_mut(|buffer| {
-        let size = size as usize;
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        match read(&mut buffer[..size]) {
-            Ok(count) => reply.data(&buffer[..count]),
-            Err(error) => reply.error(error),
-        }
-    });
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_i32(error.raw_os_error())
-}
-
-fn answer(outcome: Result<(), Errno>, reply: ReplyEmpty) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
 }

@@ -21,6 +21,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 const LINKS_MAX: u32 = 65_000;
 
 const SET_GROUP_ID: u16 = 0o2000;
+/// Bits of `st_mode` that say what a node is.
+pub(crate) const TYPE_BITS: u32 = 0o170_000;
 
 /// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
