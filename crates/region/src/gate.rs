@@ -18,15 +18,13 @@
 //! revoke: it is over before the revoke is).
 #![allow(unsafe_code)]
 
+use crate::fence::{Fence, GATE_BYTES_MAX};
 use crate::window::Window;
 use farpool_wire::{Code, Epoch, Handle, Refusal};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Most bytes moved between entering a gate and leaving it: bounds how long a close waits.
-pub const GATE_BYTES_MAX: usize = 256 << 10;
 
 /// The largest epoch: its tag and its word must fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = (1 << 62) - 1;
@@ -37,23 +35,6 @@ const DRAIN_SLEEP: Duration = Duration::from_micros(50);
 
 const TAG_WRITE: u64 = 2;
 const TAG_READ: u64 = 1;
-
-/// What an operation on a region is judged by. All of it was true at one moment after entering.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// The region's epoch.
-    pub epoch: Epoch,
-    /// The lease is in its grace time: it has holders, but they must renew first.
-    pub suspended: bool,
-    /// Who shows this may read and write; nobody if there is none.
-    pub write_handle: Option<Handle>,
-    /// Who shows this may read; nobody if there is none.
-    pub read_handle: Option<Handle>,
-    /// It can be read and not written.
-    pub sealed: bool,
-    /// Bytes of the region.
-    pub region_bytes: u64,
-}
 
 /// One cache line per region.
 #[repr(C, align(64))]

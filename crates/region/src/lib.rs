@@ -11,6 +11,7 @@
 
 mod arena;
 mod error;
+mod fence;
 mod gate;
 mod mapping;
 mod memfd;
@@ -19,6 +20,7 @@ mod words;
 
 pub use arena::{Arena, ArenaOptions, SharedAccess};
 pub use error::RegionError;
-pub use gate::{Entered, Fence, GATE_BYTES_MAX};
+pub use fence::{Fence, GATE_BYTES_MAX};
+pub use gate::Entered;
 pub use mapping::SealedSlice;
 pub use window::{WINDOWS_MAX, Window, receive, send};
