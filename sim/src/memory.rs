@@ -11,7 +11,7 @@
 use crate::kernel::{rest, world};
 use crate::profile::Theme;
 use farpool_node::{Inside, Memory};
-use farpool_region::{Fence, GATE_BYTES_MAX, RegionError, SharedAccess};
+use farpool_region::{Fence, RegionError, SharedAccess};
 use farpool_transport::shm::{Mapped, MappedBytes};
 use farpool_transport::{Mappable, Shared};
 use farpool_wire::control::Attached;
@@ -519,19 +519,9 @@ pub(crate) struct Entered<'a> {
 impl Entered<'_> {
     fn admit(&self, offset: u64, bytes: usize) -> Result<(), Refusal> {
         if !self.is_in {
-            return Err(match self.fence.suspended {
-                true => Refusal::new(Code::LeaseExpired, 0),
-                false => Refusal::new(Code::StaleEpoch, self.fence.epoch.0),
-            });
+            return Err(self.fence.closed());
         }
-        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.fence.region_bytes) {
-            return Err(Refusal::new(Code::OutOfBounds, self.fence.region_bytes));
-        }
-        let moved = self.moved_bytes.get().saturating_add(bytes);
-        if moved > GATE_BYTES_MAX {
-            return Err(Refusal::new(Code::LimitReached, GATE_BYTES_MAX as u64));
-        }
-        self.moved_bytes.set(moved);
+        self.moved_bytes.set(self.fence.admit(offset, bytes, self.moved_bytes.get())?);
         Ok(())
     }
 
@@ -569,9 +559,7 @@ impl Inside for Entered<'_> {
 
     fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
         self.admit(offset, from.len())?;
-        if self.fence.write_handle.is_none() {
-            return Err(Refusal::new(Code::Sealed, 0));
-        }
+        self.fence.admit_write()?;
         let (first, second) = from.split_at(from.len() / 2);
         for (offset, from) in [(offset, first), (offset + first.len() as u64, second)] {
             interrupted_inside();

@@ -18,9 +18,9 @@
 //! revoke: it is over before the revoke is).
 #![allow(unsafe_code)]
 
-use crate::fence::{Fence, GATE_BYTES_MAX};
+use crate::fence::Fence;
 use crate::window::Window;
-use farpool_wire::{Code, Epoch, Handle, Refusal};
+use farpool_wire::{Epoch, Handle, Refusal};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -160,7 +160,7 @@ impl Entered<'_> {
     /// Copies bytes of the region to `into`.
     ///
     /// Refused: `OutOfBounds`; `LeaseExpired` if suspended; `StaleEpoch` if closed; `LimitReached` if more
-    /// than [`GATE_BYTES_MAX`] would have moved since entering.
+    /// than [`crate::GATE_BYTES_MAX`] would have moved since entering.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
         let (_, from) = self.admit(offset, into.len())?;
         // SAFETY: source: `admit` returned the start of `into.len()` mapped bytes that stay mapped until `self`
@@ -191,9 +191,7 @@ impl Entered<'_> {
     /// The address of a range that may be written now and until `self` is dropped; it counts as written.
     fn admit_write(&self, offset: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let (gate, into) = self.admit(offset, bytes)?;
-        if self.fence.write_handle.is_none() {
-            return Err(Refusal::new(Code::Sealed, 0));
-        }
+        self.fence.admit_write()?;
         // Bounded by the region's size: `admit` has checked it.
         let end = offset + bytes as u64;
         // Mostly only a look: a line that does not change stays in every core's cache.
@@ -205,22 +203,10 @@ impl Entered<'_> {
 
     /// The address of a range that may be copied now and until `self` is dropped.
     fn admit(&self, offset: u64, bytes: usize) -> Result<(&Gate, *mut u8), Refusal> {
-        let Some(gate) = self.gate else {
-            return Err(match self.fence.suspended {
-                true => Refusal::new(Code::LeaseExpired, 0),
-                false => Refusal::new(Code::StaleEpoch, self.fence.epoch.0),
-            });
-        };
-        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.fence.region_bytes) {
-            return Err(Refusal::new(Code::OutOfBounds, self.fence.region_bytes));
-        }
-        let moved = self.moved_bytes.get().saturating_add(bytes);
-        if moved > GATE_BYTES_MAX {
-            return Err(Refusal::new(Code::LimitReached, GATE_BYTES_MAX as u64));
-        }
-        self.moved_bytes.set(moved);
+        let gate = self.gate.ok_or_else(|| self.fence.closed())?;
+        self.moved_bytes.set(self.fence.admit(offset, bytes, self.moved_bytes.get())?);
         // SAFETY: the gate was seen open after entering, so until `self` is dropped no close returns, no seat
-        // happens and `base` is the start of `region_bytes` mapped bytes; the offset was just checked.
+        // happens and `base` is the start of `region_bytes` mapped bytes, in which `Fence::admit` has found the range.
         Ok((gate, unsafe { gate.base.load(Ordering::Acquire).add(offset as usize) }))
     }
 }
