@@ -2,8 +2,9 @@
 //!
 //! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both
 //! only ever move bytes. Region bytes may be changed by a client's process at any time, so no Rust reference
-//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other. The one
-//! exception is a file that nobody writes any more ([`SealedSlice`]).
+//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other. The
+//! exceptions are a file that nobody writes any more ([`SealedSlice`]), and memory that is no region of a pool
+//! ([`PrivateMemory`]).
 //!
 //! It never decides when the bytes may be touched: that is the gate's business.
 //!
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Alignment of an anonymous mapping: a huge page.
-pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// No host has smaller pages.
 const PAGE_BYTES_MIN: usize = 4096;
 
@@ -33,14 +34,14 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: the range stays mapped until drop and any thread may touch it; all accesses are raw copies, fills
-// and atomics, whose order the gate provides.
+// and atomics, whose order the gate provides, or by slices of the one `PrivateMemory` that owns it.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Private zero pages on a huge-page boundary, none of them present yet.
-    pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Mapping, Errno> {
+    fn aligned(bytes: usize) -> Result<Mapping, Errno> {
         let padded = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let start: *mut u8 = unsafe {
@@ -54,8 +55,8 @@ impl Mapping {
         .cast();
         let head = start.align_offset(HUGE_PAGE_BYTES);
         let tail = HUGE_PAGE_BYTES - head;
-        // SAFETY: head <= HUGE_PAGE_BYTES, so base and the end of the mapping lie in what was just mapped; the
-        // two pieces cut off lie outside `base..base + bytes`, and nobody has seen their addresses.
+        // SAFETY: head < HUGE_PAGE_BYTES, for pages are aligned, so `base..base + bytes` lies in what was just mapped; the
+        // two pieces cut off lie outside of it, and nobody has seen their addresses.
         let base = unsafe {
             let base = start.add(head);
             if head > 0 {
@@ -66,7 +67,12 @@ impl Mapping {
             }
             base
         };
-        let mapping = Mapping { base, bytes };
+        Ok(Mapping { base, bytes })
+    }
+
+    /// The same for regions, of huge pages if wished.
+    pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Mapping, Errno> {
+        let mapping = Mapping::aligned(bytes)?;
         mapping.keep_private()?;
         if huge_pages {
             mapping.whole().advise(Advice::LinuxHugepage)?;
@@ -119,7 +125,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what this value owns; parts and words borrow it and are gone. The gate's copy
+        // SAFETY: unmaps exactly what this value owns; what borrows it is gone. The gate's copy
         // of the address is unused: see `Gate::seat`.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
@@ -201,6 +207,44 @@ impl Part<'_> {
     /// Returns private pages to the host; they read as zeros from here on.
     pub(crate) fn discard(&self) -> Result<(), Errno> {
         self.advise(Advice::LinuxDontNeed)
+    }
+}
+
+/// Memory that only this process has, lent out as slices under the rules of any other memory.
+pub struct PrivateMemory(Mapping);
+
+impl PrivateMemory {
+    /// Zeros on a boundary of [`HUGE_PAGE_BYTES`], none of them present yet.
+    pub fn reserve(bytes: usize) -> Result<PrivateMemory, Errno> {
+        Mapping::aligned(bytes).map(PrivateMemory)
+    }
+
+    /// Asks for huge pages.
+    pub fn ask_for_huge_pages(&self) -> Result<(), Errno> {
+        self.0.whole().advise(Advice::LinuxHugepage)
+    }
+
+    /// Makes pages of a part present, as if each had been written to. Panics if the part leaves the memory.
+    pub fn populate(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
+        self.0.part(offset, bytes).advise(Advice::LinuxPopulateWrite)
+    }
+
+    /// Where it begins, for whoever lends parts of it out and keeps account of them.
+    pub fn base(&self) -> *mut u8 {
+        self.0.base
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped until drop, and initialised, for fresh pages are zeros; nothing writes while it is borrowed, for
+        // writing takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.0.base, self.0.bytes) }
+    }
+
+    /// All of it, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed by nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.0.base, self.0.bytes) }
     }
 }
 

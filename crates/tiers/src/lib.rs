@@ -11,7 +11,7 @@
 //! Figures of emulated tiers are called so wherever they are shown: they are good for ratios, never for rates.
 //!
 //! Never in this crate: an operator over rows, a decision where something should lie, sockets. Unsafe code stands in
-//! `mapping.rs`, `memory.rs` and `policy.rs` alone.
+//! `memory.rs` and `policy.rs` alone.
 #![deny(unsafe_code)]
 
 pub mod calibrate;
@@ -20,7 +20,6 @@ mod feed;
 mod flow;
 mod join;
 pub mod kept;
-mod mapping;
 mod memory;
 mod meter;
 mod moving;

@@ -6,10 +6,10 @@
 //! by several threads, each chunk from its node. Whether they came from there is asked of the kernel ([`TieredRegion::landed`]),
 //! never assumed: a node may be full, and a policy that is accepted may name a node that is not there.
 
-use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::policy;
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::Side;
+use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,7 +42,7 @@ impl Nodes {
 
 /// Private memory whose chunks lie near or far.
 pub struct TieredRegion {
-    mapping: Mapping,
+    memory: PrivateMemory,
     nodes: Nodes,
     chunks: Vec<Side>,
 }
@@ -65,12 +65,12 @@ impl TieredRegion {
         if all as u128 > u128::from(info.totalram) * u128::from(info.mem_unit) {
             return Err(refused("the machine has less than", rustix::io::Errno::NOMEM));
         }
-        let mapping = Mapping::reserve(all).map_err(|errno| refused("reserving", errno))?;
+        let memory = PrivateMemory::reserve(all).map_err(|errno| refused("reserving", errno))?;
         let side = |chunk| if interleave.is_near(chunk) { Side::Near } else { Side::Far };
         let chunks: Vec<Side> = (0..count as u64).map(side).collect();
         // Without huge pages all is as right and a little slower, so it is no error that a kernel has none.
-        let _ = mapping.ask_for_huge_pages();
-        let region = TieredRegion { mapping, nodes, chunks };
+        let _ = memory.ask_for_huge_pages();
+        let region = TieredRegion { memory, nodes, chunks };
         for (chunk, side) in region.chunks.iter().enumerate() {
             if let Some(node) = nodes.of(*side) {
                 let range = region.chunk(chunk);
@@ -84,7 +84,7 @@ impl TieredRegion {
 
     /// Bytes, a multiple of [`CHUNK_BYTES`].
     pub fn len(&self) -> usize {
-        self.mapping.bytes().len()
+        self.memory.bytes().len()
     }
 
     /// Never: there is at least one chunk.
@@ -104,17 +104,17 @@ impl TieredRegion {
 
     /// All of it.
     pub fn bytes(&self) -> &[u8] {
-        self.mapping.bytes()
+        self.memory.bytes()
     }
 
     /// All of it, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.mapping.bytes_mut()
+        self.memory.bytes_mut()
     }
 
     /// Where it begins, for [`TierMemory`](crate::TierMemory), which lends chunks out.
     pub(crate) fn base(&self) -> *mut u8 {
-        self.mapping.base()
+        self.memory.base()
     }
 
     /// One chunk. Panics if there is none.
@@ -155,7 +155,7 @@ impl TieredRegion {
                 if chunk >= self.chunks.len() {
                     return Ok(());
                 }
-                self.mapping.populate(chunk * CHUNK_BYTES, CHUNK_BYTES)?;
+                self.memory.populate(chunk * CHUNK_BYTES, CHUNK_BYTES)?;
             }
         };
         std::thread::scope(|scope| {
