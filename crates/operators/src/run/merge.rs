@@ -2,7 +2,7 @@
 
 use super::batch::{batch_of, columns_of};
 use super::bounds::{BATCH_BYTES_MAX, Stopped};
-use super::grouping::Grouping;
+use super::group::Grouping;
 use super::input_of;
 use super::top::Top;
 use crate::program::{Operator, Program};

@@ -5,40 +5,25 @@
 //! the result, the same however the rows were divided and in whatever order they came. Only sums of floats may differ,
 //! by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
 
-mod arithmetic;
-mod automaton;
 mod batch;
-mod bloom;
 mod bounds;
-mod cast;
-mod compare;
-mod evaluate;
+mod expr;
 mod group;
-mod grouping;
 mod hash;
 mod heap;
-mod hold;
 mod keep;
-mod key_set;
-mod keys;
 mod lookup;
 mod merge;
-mod pack;
-mod packed;
-mod pattern;
-mod slots;
 mod sort;
-mod tally;
-mod texts;
 mod top;
 
 pub use batch::{data_type, type_of, widened};
-pub use bloom::Bloom;
 pub use bounds::{BATCH_BYTES_MAX, Bounds, Stopped};
-pub(crate) use cast::date_text;
-pub use cast::{as_float, rescaled};
-pub use key_set::KeySet;
-pub use keys::Keys;
+pub(crate) use expr::cast::date_text;
+pub use expr::cast::{as_float, rescaled};
+pub use lookup::bloom::Bloom;
+pub use lookup::key_set::KeySet;
+pub use lookup::keys::Keys;
 pub use lookup::{LookupTable, Lookups};
 pub use merge::Merge;
 pub use sort::sorted;
@@ -49,8 +34,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array};
 use batch::{Rows, batch_of, bytes_of, columns_of, plain};
 use bounds::{Steps, bounded};
-use evaluate::{Compiled, Limits};
-use grouping::Grouping;
+use expr::{Compiled, Limits};
+use group::Grouping;
 use keep::kept;
 use std::sync::Arc;
 use top::Top;

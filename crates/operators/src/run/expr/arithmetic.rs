@@ -1,8 +1,8 @@
 //! Arithmetic between columns of one length. Whole numbers and decimals are checked, floats are those of IEEE 754.
 
-use super::batch::{data_type, unexpected};
 use crate::expression::Binary;
 use crate::limits::DECIMAL_DIGITS_MAX;
+use crate::run::batch::{data_type, unexpected};
 use crate::types::Type;
 use arrow_arith::numeric;
 use arrow_array::cast::AsArray;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const DECIMAL_BITS: u32 = 126;
 
 /// One past the greatest decimal.
-pub(super) const DECIMAL_END: i128 = 10i128.pow(DECIMAL_DIGITS_MAX as u32);
+pub(in crate::run) const DECIMAL_END: i128 = 10i128.pow(DECIMAL_DIGITS_MAX as u32);
 
 /// The rows where neither is NULL.
 fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
@@ -171,7 +171,7 @@ pub(super) fn bits(values: &[i128]) -> u32 {
 }
 
 /// All ones of the magnitudes of these values, as [`farpool_kernels::ones`] has them of words.
-pub(super) fn ones(values: &[i128]) -> u128 {
+pub(in crate::run) fn ones(values: &[i128]) -> u128 {
     values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128)
 }
 

@@ -4,8 +4,8 @@
 //! Dictionaries are looked up value by value, not row by row. Numbers say nothing about the order of texts until all are
 //! known: [`Texts::sorted`] then gives others that do.
 
-use super::hash::{Found, Table, hash_bytes};
 use super::hold::bytes_column;
+use crate::run::hash::{Found, Table, hash_bytes};
 use crate::types::Type;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};

@@ -5,8 +5,8 @@
 //! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for it.
 //! Texts are numbers ([`Texts`]), in an order of their own once all are known.
 
-use super::batch::{from_ordered, is_ordered, key_values, ordered_values};
 use super::texts::{NUMBER_BITS, Texts};
+use crate::run::batch::{from_ordered, is_ordered, key_values, ordered_values};
 use crate::types::Type;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;

@@ -2,16 +2,16 @@
 //!
 //! The idea: where keys fit two words ([`Packing`]) and accumulators are of fixed width ([`Tally`]), both lie in one
 //! table ([`Slots`]), and no row costs more than its probe and an addition. What does not fit there is for
-//! [`super::group::Groups`], which gives the same results.
+//! [`super::groups::Groups`], which gives the same results.
 
-use super::batch::*;
-use super::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
-use super::group::LEAVING_GROUPS_MAX;
+use super::groups::LEAVING_GROUPS_MAX;
 use super::pack::{Packed, Packing, sort};
 use super::slots::{BLOCK_ROWS, Key, LANES, Room, Slots};
 use super::tally::{Input, Tally};
 use super::texts::Texts;
 use crate::program::Aggregate;
+use crate::run::batch::*;
+use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
 use crate::types::Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 
@@ -26,7 +26,7 @@ const TEXT_SHARE: usize = 4;
 const PASSING: usize = 15;
 
 /// The groups of a run, or of a merge.
-pub(super) struct PackedGroups {
+pub(in crate::run) struct PackedGroups {
     key_columns: Vec<usize>,
     packing: Packing,
     tally: Tally,
@@ -416,11 +416,11 @@ fn blocks<const K: usize, T: Key<K>>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::group::Groups;
-    use super::super::grouping::Grouping;
-    use super::super::hash::fold;
+    use super::super::Grouping;
+    use super::super::groups::Groups;
     use super::*;
     use crate::program::Function;
+    use crate::run::hash::fold;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Decimal128Type, Int64Type, UInt16Type};
     use arrow_array::{

@@ -3,17 +3,16 @@
 //! The idea: a key that this table's type has no value for cannot be that of any row, so it is left out, and what is left
 //! compares by bytes. NULL is like nothing.
 
-use super::batch::*;
 use super::bloom::{Bloom, KeyColumn, Keyed};
-use super::bounds::{BATCH_BYTES_MAX, Stopped};
-use super::cast::{fitting, rescaled};
-use super::evaluate::bytes_at;
-use super::hash::hash_bytes;
 use super::keys::Keys;
-use super::lookup::LookupTable;
-use super::lookup::VALUES_MAX;
+use super::{LookupTable, VALUES_MAX};
 use crate::limits::{LOOKUP_BYTES_MAX, LOOKUP_KEYS_MAX};
 use crate::packed::{pack, packed_bytes};
+use crate::run::batch::*;
+use crate::run::bounds::{BATCH_BYTES_MAX, Stopped};
+use crate::run::expr::bytes_at;
+use crate::run::expr::cast::{fitting, rescaled};
+use crate::run::hash::hash_bytes;
 use crate::types::{Arithmetic, Type, Value};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::cast::AsArray;

@@ -130,8 +130,8 @@ floats!(float64, Float64Type, i64, u64);
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::{from_i64, repeated, with_one_zero};
     use super::*;
+    use crate::run::batch::{from_i64, repeated, with_one_zero};
     use crate::types::{Scalar, Type, Value};
     use arrow_array::{Float32Array, Float64Array, Scalar as ArrowScalar};
     use arrow_ord::cmp;

@@ -5,12 +5,12 @@
 //! elsewhere. Sums need more than their result for that: a decimal one its carries, a float one its rest; these
 //! travel in a hidden column behind the aggregates.
 
-use super::arithmetic::DECIMAL_END;
-use super::batch::*;
-use super::bounds::Stopped;
-use super::evaluate::bytes_at;
 use crate::limits::DECIMAL_DIGITS_MAX;
 use crate::program::Function;
+use crate::run::batch::*;
+use crate::run::bounds::Stopped;
+use crate::run::expr::arithmetic::DECIMAL_END;
+use crate::run::expr::bytes_at;
 use crate::types::{Arithmetic, Type};
 use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder, StringBuilder};
 use arrow_array::cast::AsArray;

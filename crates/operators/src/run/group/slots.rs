@@ -8,7 +8,7 @@
 //! A table that may hold no more gives a row a *spare* slot, which leaves behind the block. One of sixteen such rows takes
 //! the place of a group that is held: a key that is frequent soon stays, and keys that occur once do not displace it.
 
-use super::hash::{fold, mixed};
+use crate::run::hash::{fold, mixed};
 /// Rows of a block, what they touch stays in the nearest cache until they are added up; and slots of a bucket.
 pub(super) use farpool_kernels::{BLOCK_ROWS, LANES};
 use farpool_kernels::{COPIES, Hasher, Shape, Sums, Table, find_and_add, zeroed};

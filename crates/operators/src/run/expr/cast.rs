@@ -1,7 +1,7 @@
 //! Casts. One rule for all that loses digits: to the nearest, halves away from zero. What does not fit is an error.
 
 use super::arithmetic::{DECIMAL_END, bits};
-use super::batch::{data_type, from_i64, ordered_values};
+use crate::run::batch::{data_type, from_i64, ordered_values};
 use crate::types::{Arithmetic, TimeUnit, Type};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -177,7 +177,7 @@ pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
 }
 
 /// A value if a type has it: of whole numbers, times and decimals.
-pub(super) fn fitting(value: i128, to: Type) -> Option<i128> {
+pub(in crate::run) fn fitting(value: i128, to: Type) -> Option<i128> {
     let (least, most) = match to {
         Type::Boolean => (0, 1),
         Type::Int8 => (i128::from(i8::MIN), i128::from(i8::MAX)),

@@ -4,13 +4,15 @@
 //! they do as SQL wants it, and what looks at one value at a time and yields a boolean looks at each value of
 //! a dictionary once.
 
-use super::arithmetic;
-use super::batch::*;
-use super::bounds::{Steps, Stopped, bounded};
-use super::cast::cast;
-use super::compare::{swapped, with_literal};
-use super::pattern::{self, Pattern};
+pub(super) mod arithmetic;
+mod automaton;
+pub(super) mod cast;
+mod compare;
+mod pattern;
+
 use crate::expression::{Comparison, Expression, Instruction};
+use crate::run::batch::*;
+use crate::run::bounds::{Steps, Stopped, bounded};
 use crate::types::{Scalar, Type};
 use arrow_arith::boolean;
 use arrow_array::cast::AsArray;
@@ -19,6 +21,9 @@ use arrow_array::{Array, ArrayRef, BooleanArray, Datum, Scalar as ArrowScalar, n
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_ord::cmp;
 use arrow_schema::DataType;
+use cast::cast;
+use compare::{swapped, with_literal};
+use pattern::Pattern;
 use std::sync::Arc;
 
 /// An expression that is ready to run.

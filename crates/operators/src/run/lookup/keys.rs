@@ -4,10 +4,10 @@
 //! which are compared without a branch, as half of the rows may be found and half not. All else is bytes in a row, and a
 //! table of where each key begins. Who does not know the seed cannot choose keys that meet in either table.
 
-use super::batch::*;
 use super::bloom::{KeyColumn, Keyed, appended_bytes};
-use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
-use super::hash::{fold, hash_bytes, mixed};
+use crate::run::batch::*;
+use crate::run::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
+use crate::run::hash::{fold, hash_bytes, mixed};
 use crate::types::Type;
 use arrow_array::RecordBatch;
 use arrow_buffer::BooleanBuffer;

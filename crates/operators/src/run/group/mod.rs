@@ -1,13 +1,21 @@
 //! The groups of a run or of a merge, held in whichever way is quickest for their keys and aggregates.
 
-use super::batch::Rows;
-use super::bounds::{Steps, Stopped};
-use super::group::Groups;
-use super::packed::PackedGroups;
-use super::slots::Room;
+mod groups;
+mod hold;
+mod pack;
+mod packed;
+mod slots;
+mod tally;
+mod texts;
+
 use crate::program::Aggregate;
+use crate::run::batch::Rows;
+use crate::run::bounds::{Steps, Stopped};
 use crate::types::Type;
 use arrow_array::{ArrayRef, RecordBatch};
+use groups::Groups;
+use packed::PackedGroups;
+use slots::Room;
 
 /// Groups, by how they are held.
 pub(super) enum Grouping {

@@ -4,11 +4,11 @@
 //! The idea: each key has five bits in one word of 64, so a look is one word of memory and one comparison, whatever the
 //! filter's size. That takes more room for the same share of errors than bits anywhere; exact keys are behind it anyway.
 
-use super::batch::*;
-use super::bounds::{BATCH_BYTES_MAX, Stopped};
-use super::evaluate::bytes_at;
-use super::hash::{fold, hash_bytes};
 use crate::limits::LOOKUP_BYTES_MAX;
+use crate::run::batch::*;
+use crate::run::bounds::{BATCH_BYTES_MAX, Stopped};
+use crate::run::expr::bytes_at;
+use crate::run::hash::{fold, hash_bytes};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};

@@ -4,11 +4,11 @@
 //! One key of up to 8 bytes is its own hash key; any other set of keys is made into comparable bytes by `arrow-row`
 //! and found by a hash of them. When a bound is reached, all groups leave and the table starts anew.
 
-use super::batch::*;
-use super::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
-use super::hash::{Found, Table, fold, hash_bytes};
 use super::hold::{Accumulator, Input};
 use crate::program::Aggregate;
+use crate::run::batch::*;
+use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
+use crate::run::hash::{Found, Table, fold, hash_bytes};
 use crate::types::Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::NullBuffer;
@@ -26,7 +26,7 @@ const SMALL_BATCHES_MAX: usize = 256;
 const LEAVING_STEPS: usize = 1_024;
 
 /// The groups of a run, or of a merge.
-pub(super) struct Groups {
+pub(in crate::run) struct Groups {
     keys: Keys,
     key_columns: Vec<usize>,
     key_types: Vec<Type>,

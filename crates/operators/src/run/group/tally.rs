@@ -4,13 +4,13 @@
 //! word. How large a sum may be is known from the magnitude of each block's values, before they are added. When that ends,
 //! accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a value.
 
-use super::arithmetic::ones;
-use super::batch::*;
-use super::bounds::Stopped;
 use super::hold::{Accumulator, add_decimal, add_float};
 use super::pack::Numbers;
 use super::slots::{BLOCK_ROWS, LANES};
 use crate::program::{Aggregate, Function};
+use crate::run::batch::*;
+use crate::run::bounds::Stopped;
+use crate::run::expr::arithmetic::ones;
 use crate::types::{Arithmetic, Type};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;

@@ -1,19 +1,23 @@
 //! What semi-joins look up in: the keys of another table, or a Bloom filter of them.
 
-use super::batch::{bytes_of, plain};
-use super::bloom::{Bloom, Keyed};
-use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
-use super::evaluate::Limits;
-use super::keys::Keys;
+pub(super) mod bloom;
+pub(super) mod key_set;
+pub(super) mod keys;
+
 use crate::limits::{KEYS_MAX, LOOKUP_KEYS_MAX};
 use crate::packed::take_batch;
 use crate::program::Lookup;
+use crate::run::batch::{bytes_of, plain};
+use crate::run::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
+use crate::run::expr::Limits;
 use crate::types::Type;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray};
 use arrow_buffer::{BooleanBuffer, Buffer};
 use arrow_schema::DataType;
+use bloom::{Bloom, Keyed};
 use farpool_wire::WireError;
+use keys::Keys;
 use std::sync::Arc;
 
 /// Batches that keys travel in.
@@ -91,7 +95,7 @@ impl LookupTable {
         }
         let types = batches.first().map(|batch| {
             let fields = batch.schema_ref().fields().iter();
-            fields.map(|field| super::type_of(field.data_type())).collect::<Option<Vec<Type>>>()
+            fields.map(|field| crate::run::type_of(field.data_type())).collect::<Option<Vec<Type>>>()
         });
         let Some(types) = types.unwrap_or(Some(Vec::new())) else { return Err(not("the types of keys")) };
         room(taken + Keys::bytes_at_most(&types, &batches))?;
