@@ -34,9 +34,10 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamR
         .map_err(|error| errors::invalid(py, format!("the Arrow stream cannot be read: {error}")))
 }
 
-/// A capsule that hands batches over.
+/// What `__arrow_c_stream__` answers: a capsule that hands batches over. Another schema is a wish, which need not be fulfilled.
 pub(crate) fn capsule_of<'py>(
     py: Python<'py>,
+    _requested_schema: Option<Bound<'py, PyAny>>,
     batches: Box<dyn RecordBatchReader + Send>,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(batches), NAME)

@@ -494,7 +494,7 @@ impl PyScan {
     /// Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises.
     #[pyo3(signature = (*, mode="auto"))]
     fn to_arrow<'py>(&self, py: Python<'py>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
-        Bound::new(py, self.collect(py, mode)?)?.get().to_arrow(py)
+        PyRows::to_arrow(&Bound::new(py, self.collect(py, mode)?)?)
     }
 
     /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of it.
@@ -644,10 +644,8 @@ impl PyRows {
     }
 
     /// As a `pyarrow.Table`.
-    fn to_arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (schema, batches) = (Arc::clone(&self.schema), self.batches.clone());
-        let rows = PyRows { schema, batches, report: self.report.clone() };
-        py.import("pyarrow")?.getattr("table")?.call1((Bound::new(py, rows)?,))
+    fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("pyarrow")?.getattr("table")?.call1((slf,))
     }
 
     /// For any library that reads Arrow.
@@ -657,9 +655,8 @@ impl PyRows {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // Another schema is a wish, which need not be fulfilled.
-        drop(requested_schema);
         let batches = self.batches.clone().into_iter().map(Ok);
-        arrow::capsule_of(py, Box::new(RecordBatchIterator::new(batches, Arc::clone(&self.schema))))
+        let batches = RecordBatchIterator::new(batches, Arc::clone(&self.schema));
+        arrow::capsule_of(py, requested_schema, Box::new(batches))
     }
 }

@@ -257,8 +257,6 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // Another schema is a wish, which need not be fulfilled.
-        drop(requested_schema);
         let taken = self.query.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((scan, plan, mode)) = taken else {
             return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
@@ -272,7 +270,7 @@ impl PyStream {
             .spawn(move || run(&scan, &plan, mode, &done, &sender))?;
         let steps =
             Steps { schema: Arc::clone(&self.schema), ready: VecDeque::new(), receiver: Some(receiver) };
-        arrow::capsule_of(py, Box::new(steps))
+        arrow::capsule_of(py, requested_schema, Box::new(steps))
     }
 
     fn __repr__(&self) -> String {

@@ -137,10 +137,8 @@ impl PyTable {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // Another schema is a wish, which need not be fulfilled.
-        drop(requested_schema);
         let reader = self.usable(py)?.read(None, None).map_err(|error| errors::of(py, &error))?;
-        arrow::capsule_of(py, Box::new(Fetched(reader)))
+        arrow::capsule_of(py, requested_schema, Box::new(Fetched(reader)))
     }
 }
 
@@ -158,9 +156,8 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        drop(requested_schema);
         let batches = self.batches.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let none = || Box::new(RecordBatchIterator::new([], Arc::new(Schema::empty())));
-        arrow::capsule_of(py, batches.unwrap_or_else(|| none()))
+        arrow::capsule_of(py, requested_schema, batches.unwrap_or_else(|| none()))
     }
 }
