@@ -9,8 +9,8 @@ use crate::harness::machine::{cpus, machine};
 use crate::harness::statistics::median;
 use crate::{Outcome, table};
 use farpool_join::{
-    CHUNK_BYTES, Chunks, Cursor, Exact, HugePages, Kernels, Kind, Memory, Partitioner, Purpose, Settings,
-    Side, Sink, Table, Tuple, join_partitions, partition, probe,
+    CHUNK_BYTES, Chunks, Cursor, Exact, How, HugePages, Kernels, Kind, Memory, Partitioner, Purpose,
+    Settings, Side, Sides, Sink, Table, Tuple, join_partitions, partition, probe,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -371,20 +371,20 @@ impl Point {
             let cursor = Cursor::new(tuples.len());
             partition(&settings, &hasher, pages, side, tuples, &cursor).map_err(Failure::failed)
         };
-        let how = (Kind::Inner, &Exact);
+        let how = How { kind: Kind::Inner, equal: &Exact };
         let sinks = vec![Sum::default(); args.threads];
         let begun = Instant::now();
         let parts = cut(Side::Build, build)?;
         let (sums, first, second) = if self.algorithm == "partitioned" {
             let probes = cut(Side::Probe, outer)?;
             let (first, begun) = (begun.elapsed(), Instant::now());
-            let sums = join_partitions(&settings, pages, (&parts, &probes), how, sinks);
+            let sums = join_partitions(&settings, pages, Sides { build: &parts, probe: &probes }, how, sinks);
             (sums, first, begun.elapsed())
         } else {
             let table = Table::build(&settings, pages, &parts).map_err(Failure::failed)?;
             drop(parts);
             let (first, begun) = (begun.elapsed(), Instant::now());
-            let sums = probe(&settings, &table, (outer, &Cursor::new(outer.len())), how, sinks);
+            let sums = probe(&settings, &table, outer, &Cursor::new(outer.len()), how, sinks);
             (sums, first, begun.elapsed())
         };
         let mut found = Sum::default();

@@ -9,14 +9,14 @@ use super::strategies::Setting;
 use super::two_tiers::BackendKind;
 use crate::exit::Failure;
 use crate::units::show_bytes;
-use farpool_join::{Exact, Kind, Memory, Settings, Sink, Tuple};
+use farpool_join::{Exact, How, Kind, Memory, Settings, Sides, Sink, Tuple};
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::Rates;
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::stage::{Backend, RealTime, StageReport};
 use farpool_tiers::strategy::{MORSEL_BYTES, Strategy};
 use farpool_tiers::topology::Topology;
-use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Virtual, join};
+use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, Virtual, join};
 
 /// Bytes of a row.
 pub(crate) const ROW_BYTES: usize = size_of::<Tuple>();
@@ -116,10 +116,10 @@ impl Runner {
             Machine::Real { tiers, memory } => (tiers, memory),
         };
         let Some((builds, probes)) = &inputs.memory else { return Err(Failure::failed("no rows")) };
-        let sides = (&builds.tuples()[..build], &probes.tuples()[..probe]);
+        let sides = Sides { build: &builds.tuples()[..build], probe: &probes.tuples()[..probe] };
         let settings = Settings::new(self.workers, 1);
-        let (how, sinks) = ((Kind::Inner, &Exact), vec![Sum::default(); self.workers]);
-        let joined = join((&**tiers, memory), &settings, strategy, sides, how, None, sinks);
+        let (how, sinks) = (How { kind: Kind::Inner, equal: &Exact }, vec![Sum::default(); self.workers]);
+        let joined = join(Tiered { tiers: &**tiers, memory }, &settings, strategy, sides, how, None, sinks);
         let joined = joined.map_err(Failure::failed)?;
         let found = joined.sinks.iter().fold(Sum::default(), |all, of| Sum {
             pairs: all.pairs + of.pairs,

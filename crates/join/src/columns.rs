@@ -8,11 +8,10 @@
 //! Keys are equal as SQL has it: NaN equals itself, both zeros are equal, a dictionary is what it stands for, text is equal
 //! in whichever layout, and so are whole numbers of different widths.
 
-use crate::emit::{Equal, Exact, Kind, Sink};
+use crate::emit::{Equal, Exact, How, Kind, Sides, Sink};
 use crate::hash::{fold, mixed};
 use crate::{
-    Chunks, Cursor, JoinError, Morsels, Settings, Side, Source, Table, Tuple, join_partitions, partition,
-    probe,
+    Chunks, Cursor, JoinError, Settings, Side, Source, Table, Tuple, join_partitions, partition, probe,
 };
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -107,7 +106,8 @@ impl Sink for Pairs {
 pub fn join(
     settings: &Settings,
     chunks: &dyn Chunks,
-    (algorithm, kind): (Algorithm, Kind),
+    algorithm: Algorithm,
+    kind: Kind,
     build: &[ArrayRef],
     outer: &[ArrayRef],
 ) -> Result<Vec<Pairs>, JoinError> {
@@ -122,12 +122,13 @@ pub fn join(
     let sinks = std::iter::repeat_with(padded).take(settings.threads).collect();
     let mut pairs = match (build.packed(), outer.packed()) {
         (Some(build), Some(outer)) => {
-            phases(settings, chunks, (algorithm, kind), (&build, &outer), &Exact, sinks)?
+            let how = How { kind, equal: &Exact };
+            phases(settings, chunks, algorithm, Sides { build: &build, probe: &outer }, how, sinks)?
         }
         _ => {
             let (build, outer) = (build.rows(settings.seed)?, outer.rows(settings.seed)?);
-            let same = SameRows { build: build.1, probe: outer.1 };
-            phases(settings, chunks, (algorithm, kind), (&build.0, &outer.0), &same, sinks)?
+            let how = How { kind, equal: &SameRows { build: build.1, probe: outer.1 } };
+            phases(settings, chunks, algorithm, Sides { build: &build.0, probe: &outer.0 }, how, sinks)?
         }
     };
     if let (Kind::Left | Kind::Anti, Some(nulls), Some(first)) = (kind, &outer.nulls, pairs.first_mut()) {
@@ -175,8 +176,8 @@ impl<'m> Lookup<'m> {
         let words = Columns::new(outer, &vec![false; outer.len()])?.packed();
         let words = words.ok_or_else(|| JoinError::Keys(format!("{types:?} do not fit a word")))?;
         let sinks = std::iter::repeat_with(Pairs::default).take(self.settings.threads).collect();
-        let rows = (&words, &Cursor::new(words.rows()) as &dyn Morsels);
-        let found = probe(&self.settings, &self.table, rows, (Kind::Inner, &Exact), sinks)?;
+        let how = How { kind: Kind::Inner, equal: &Exact };
+        let found = probe(&self.settings, &self.table, &words, &Cursor::new(words.rows()), how, sinks)?;
         let all = |mut all: Pairs, more: Pairs| {
             all.build.extend(more.build);
             all.probe.extend(more.probe);
@@ -189,24 +190,24 @@ impl<'m> Lookup<'m> {
 fn phases<E: Equal>(
     settings: &Settings,
     chunks: &dyn Chunks,
-    (algorithm, kind): (Algorithm, Kind),
-    (build, outer): (&Words, &Words),
-    equal: &E,
+    algorithm: Algorithm,
+    sides: Sides<&Words>,
+    how: How<'_, E>,
     sinks: Vec<Pairs>,
 ) -> Result<Vec<Pairs>, JoinError> {
-    let hasher = settings.hasher(build.rows())?;
+    let hasher = settings.hasher(sides.build.rows())?;
     let cut =
         |side, words: &Words| partition(settings, &hasher, chunks, side, words, &Cursor::new(words.rows()));
-    let parts = cut(Side::Build, build)?;
+    let parts = cut(Side::Build, sides.build)?;
     match algorithm {
         Algorithm::Partitioned => {
-            let outer = cut(Side::Probe, outer)?;
-            join_partitions(settings, chunks, (&parts, &outer), (kind, equal), sinks)
+            let outer = cut(Side::Probe, sides.probe)?;
+            join_partitions(settings, chunks, Sides { build: &parts, probe: &outer }, how, sinks)
         }
         Algorithm::Shared => {
             let table = Table::build(settings, chunks, &parts)?;
             drop(parts);
-            probe(settings, &table, (outer, &Cursor::new(outer.rows())), (kind, equal), sinks)
+            probe(settings, &table, sides.probe, &Cursor::new(sides.probe.rows()), how, sinks)
         }
     }
 }

@@ -57,6 +57,32 @@ impl Equal for Exact {
     const IS_EXACT: bool = true;
 }
 
+/// Which rows come out, and which of those whose keys are equal match.
+#[derive(Debug)]
+pub struct How<'e, E> {
+    /// Which come out.
+    pub kind: Kind,
+    /// Which match.
+    pub equal: &'e E,
+}
+
+impl<E> Clone for How<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for How<'_, E> {}
+
+/// Two sides that are joined.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides<T> {
+    /// Of which tables are made.
+    pub build: T,
+    /// Whose rows are looked up in them.
+    pub probe: T,
+}
+
 /// What lies beside a key whose rows are listed elsewhere: where they begin and how many there are.
 #[inline(always)]
 pub(crate) fn listed(start: u32, count: u32) -> i64 {
@@ -72,12 +98,13 @@ fn rows_of(word: i64, rows: &[i64]) -> &[i64] {
 /// Hands on what the tuples of a batch found: words beside their keys, which are payloads, or places in `rows`.
 #[inline(always)]
 pub(crate) fn emit<S: Sink, E: Equal>(
-    kind: Kind,
-    (tuples, hits): (&[Tuple], &[Hit]),
+    how: How<'_, E>,
+    tuples: &[Tuple],
+    hits: &[Hit],
     rows: Option<&[i64]>,
-    equal: &E,
     sink: &mut S,
 ) {
+    let How { kind, equal } = how;
     match (kind, rows) {
         (Kind::Inner, None) => {
             for hit in hits {

@@ -36,7 +36,7 @@ mod two_reads;
 mod x86;
 
 pub use chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose, Side};
-pub use emit::{Equal, Exact, Kind, Sink};
+pub use emit::{Equal, Exact, How, Kind, Sides, Sink};
 pub use error::JoinError;
 pub use hash::Hasher;
 pub use huge_pages::HugePages;

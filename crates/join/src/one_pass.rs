@@ -104,6 +104,13 @@ impl<'a> Scatter<'a> {
     }
 }
 
+/// One of the threads that partition a side.
+pub(crate) struct Part {
+    pub(crate) side: Side,
+    pub(crate) worker: usize,
+    pub(crate) workers: usize,
+}
+
 /// The part of one thread.
 pub(crate) fn write<'m, S: Source + ?Sized>(
     hasher: &Hasher,
@@ -111,8 +118,9 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
     chunks: &'m dyn Chunks,
     source: &S,
     morsels: &dyn Morsels,
-    (side, worker, workers): (Side, usize, usize),
+    part: Part,
 ) -> Result<(Run<'m>, usize), JoinError> {
+    let Part { side, worker, workers } = part;
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
     // An eighth of what a partition gets, so that little stays empty.

@@ -28,14 +28,15 @@ pub fn partition<'m, S: Source + ?Sized>(
     let (partitioned, handed) = match settings.partitioner {
         Partitioner::OnePass => {
             let written = threads::each(vec![(); workers], |worker, ()| {
-                one_pass::write(hasher, kernels, chunks, source, morsels, (side, worker, workers))
+                let part = one_pass::Part { side, worker, workers };
+                one_pass::write(hasher, kernels, chunks, source, morsels, part)
             })?;
             let handed = written.iter().map(|(_, handed)| handed).sum();
             let runs = written.into_iter().map(|(run, _)| run).collect();
             (Partitioned::new(*hasher, runs, None), handed)
         }
         Partitioner::TwoReads => {
-            two_reads::partition(hasher, kernels, chunks, source, morsels, (side, workers))?
+            two_reads::partition(hasher, kernels, chunks, source, morsels, side, workers)?
         }
     };
     match handed == rows {

@@ -6,7 +6,7 @@
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
 use crate::direct::{Direct, Filled, Span, fill};
-use crate::emit::{Equal, Kind, Sink, emit};
+use crate::emit::{Equal, How, Kind, Sides, Sink, emit};
 use crate::kernels::Kernels;
 use crate::memory::{Memory, words, words_mut};
 use crate::morsels::{MORSEL_ROWS, Morsels};
@@ -29,16 +29,17 @@ const HEAVY_PARTS: usize = 8;
 pub fn join_partitions<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn Chunks,
-    (build, probe): (&Partitioned<'_>, &Partitioned<'_>),
-    (kind, equal): (Kind, &E),
+    sides: Sides<&Partitioned<'_>>,
+    how: How<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
+    let Sides { build, probe } = sides;
     // The heavy ones first, as they take longest.
     let is_heavy = |partition: &usize| is_heavy(settings, probe, *partition);
     let heavy = (0..build.partitions()).filter(is_heavy);
     let others = (0..build.partitions()).filter(|partition| !is_heavy(partition));
     let order = InOrder { partitions: heavy.chain(others).collect(), next: AtomicUsize::new(0) };
-    join_partitions_by(settings, chunks, (build, probe), &order, (kind, equal), sinks)
+    join_partitions_by(settings, chunks, sides, &order, how, sinks)
 }
 
 /// The same, where `morsels` hands out which partitions a thread joins next, by their numbers. It may leave some out: those
@@ -49,11 +50,12 @@ pub fn join_partitions<S: Sink, E: Equal>(
 pub fn join_partitions_by<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn Chunks,
-    (build, probe): (&Partitioned<'_>, &Partitioned<'_>),
+    sides: Sides<&Partitioned<'_>>,
     morsels: &dyn Morsels,
-    (kind, equal): (Kind, &E),
+    how: How<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
+    let Sides { build, probe } = sides;
     if build.hasher != probe.hasher {
         return Err(JoinError::Unlike);
     }
@@ -75,19 +77,18 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
                 if let Ok(at) = heavy.binary_search(&partition) {
                     let mut own = Memory::none();
                     let purpose = Purpose::Table;
-                    let made = make(settings, (chunks, purpose), (build, partition), (&mut own, &mut None))?;
+                    let made = make(settings, chunks, purpose, build, partition, &mut own, &mut None)?;
                     let alone = Alone { memory: own, made };
                     *tables[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
                     continue;
                 }
                 let purpose = Purpose::Scratch { worker };
-                let made = make(settings, (chunks, purpose), (build, partition), (&mut scratch, &mut guess))?;
+                let made = make(settings, chunks, purpose, build, partition, &mut scratch, &mut guess)?;
                 let lookup = made.lookup(build, scratch.lines());
                 let mut slices = probe.slices(partition).peekable();
                 while let Some(tuples) = slices.next() {
                     let behind = slices.peek().copied().unwrap_or_default();
-                    let into = (&mut *found, &mut sink);
-                    look_up(settings.kernels, &lookup, (tuples, behind), (kind, equal), into);
+                    look_up(settings.kernels, &lookup, tuples, behind, how, &mut found, &mut sink);
                 }
             }
         }
@@ -114,7 +115,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
         while let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Some(Alone { memory, made }) = &tables[*at] else { continue };
             let lookup = made.lookup(build, memory.lines());
-            look_up(settings.kernels, &lookup, (tuples, &[]), (kind, equal), (&mut found, &mut sink));
+            look_up(settings.kernels, &lookup, tuples, &[], how, &mut found, &mut sink);
         }
         Ok(sink)
     })
@@ -170,14 +171,17 @@ impl Made {
 /// Makes the table of a partition at the front of `memory`, which is exchanged if it is too small.
 fn make<'m>(
     settings: &Settings,
-    (chunks, purpose): (&'m dyn Chunks, Purpose),
-    (build, partition): (&Partitioned<'_>, usize),
-    (memory, guess): (&mut Memory<'m>, &mut Option<Span>),
+    chunks: &'m dyn Chunks,
+    purpose: Purpose,
+    build: &Partitioned<'_>,
+    partition: usize,
+    memory: &mut Memory<'m>,
+    guess: &mut Option<Span>,
 ) -> Result<Made, JoinError> {
     let count = build.count(partition);
     let buckets = buckets_for(count);
     let entry = Entry { first: 0, buckets: buckets as u32, marker: build.hasher.marker(partition) };
-    reserve(memory, (chunks, purpose), buckets)?;
+    reserve(memory, chunks, purpose, buckets)?;
     match make_direct(build, partition, &mut memory.lines_mut()[..buckets], guess) {
         Some((span, Filled::All)) => return Ok(Made::Direct(span)),
         // Neither will buckets do.
@@ -188,11 +192,11 @@ fn make<'m>(
         _ => {}
     }
     let lines = count.div_ceil(8);
-    reserve(memory, (chunks, purpose), buckets + 2 * lines)?;
+    reserve(memory, chunks, purpose, buckets + 2 * lines)?;
     let (buckets, rest) = memory.lines_mut().split_at_mut(buckets);
     let (rows, scratch) = rest.split_at_mut(lines);
     let rows = &mut words_mut(rows)[..count];
-    build_groups(build, partition, buckets, (rows, 0), words_mut(scratch));
+    build_groups(build, partition, buckets, rows, 0, words_mut(scratch));
     Ok(Made::Buckets(entry, Some(lines)))
 }
 
@@ -218,7 +222,8 @@ fn make_direct(
 
 fn reserve<'m>(
     memory: &mut Memory<'m>,
-    (chunks, purpose): (&'m dyn Chunks, Purpose),
+    chunks: &'m dyn Chunks,
+    purpose: Purpose,
     lines: usize,
 ) -> Result<(), JoinError> {
     if memory.lines().len() < lines {
@@ -236,8 +241,9 @@ fn reserve<'m>(
 pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
     settings: &Settings,
     table: &Table<'_>,
-    (source, morsels): (&P, &dyn Morsels),
-    (kind, equal): (Kind, &E),
+    source: &P,
+    morsels: &dyn Morsels,
+    how: How<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     check_sinks(settings, &sinks)?;
@@ -248,7 +254,7 @@ pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
         while let Some(range) = morsels.next(worker) {
             handed += check(&range, source.rows())?;
             source.tuples(range, &mut |tuples| {
-                look_up(settings.kernels, &lookup, (tuples, &[]), (kind, equal), (&mut found, &mut sink));
+                look_up(settings.kernels, &lookup, tuples, &[], how, &mut found, &mut sink);
             });
         }
         Ok((sink, handed))
@@ -272,11 +278,13 @@ fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
 fn look_up<S: Sink, E: Equal>(
     kernels: Kernels,
     lookup: &Lookup<'_>,
-    (tuples, behind): (&[Tuple], &[Tuple]),
-    (kind, equal): (Kind, &E),
-    (found, sink): (&mut Found, &mut S),
+    tuples: &[Tuple],
+    behind: &[Tuple],
+    how: How<'_, E>,
+    found: &mut Found,
+    sink: &mut S,
 ) {
-    let wants_pairs = E::IS_EXACT && kind == Kind::Inner;
+    let wants_pairs = E::IS_EXACT && how.kind == Kind::Inner;
     let mut rest = tuples;
     while !rest.is_empty() {
         let (batch, ahead) = rest.split_at(rest.len().min(BATCH_ROWS));
@@ -296,6 +304,6 @@ fn look_up<S: Sink, E: Equal>(
             Lookup::Direct(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
             Lookup::Buckets(view, rows) => (kernels.find(view, batch, ahead, found), *rows),
         };
-        emit(kind, (batch, hits), rows, equal, sink);
+        emit(how, batch, hits, rows, sink);
     }
 }

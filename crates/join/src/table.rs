@@ -155,7 +155,8 @@ pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
     buckets: &mut [Line],
-    (rows, base): (&mut [i64], u32),
+    rows: &mut [i64],
+    base: u32,
     scratch: &mut [i64],
 ) {
     let (hasher, marker) = (&build.hasher, build.hasher.marker(partition));
@@ -282,7 +283,7 @@ impl<'m> Table<'m> {
         })?;
         let rows = match is_plain.into_inner() {
             true => None,
-            false => Some(Table::group(settings, chunks, build, (&entries, &mut lines))?),
+            false => Some(Table::group(settings, chunks, build, &entries, &mut lines)?),
         };
         Ok(Table { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
@@ -340,7 +341,8 @@ impl<'m> Table<'m> {
         settings: &Settings,
         chunks: &'m dyn Chunks,
         build: &Partitioned<'_>,
-        (entries, lines): (&[Entry], &mut Memory<'m>),
+        entries: &[Entry],
+        lines: &mut Memory<'m>,
     ) -> Result<Memory<'m>, JoinError> {
         let mut memory = take(chunks, Purpose::Table, chunks_for(build.rows().div_ceil(8)))?;
         let mut rest = words_mut(memory.lines_mut());
@@ -360,7 +362,7 @@ impl<'m> Table<'m> {
             // Kept by its source, so asking for each partition is cheap.
             let scratch = chunks_for(rows.len().div_ceil(8));
             let mut scratch = take(chunks, Purpose::Scratch { worker }, scratch)?;
-            build_groups(build, partition, buckets, (rows, *base), words_mut(scratch.lines_mut()));
+            build_groups(build, partition, buckets, rows, *base, words_mut(scratch.lines_mut()));
             Ok(())
         })?;
         drop(parts);

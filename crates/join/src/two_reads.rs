@@ -20,7 +20,8 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
     chunks: &'m dyn Chunks,
     source: &S,
     morsels: &dyn Morsels,
-    (side, workers): (Side, usize),
+    side: Side,
+    workers: usize,
 ) -> Result<(Partitioned<'m>, usize), JoinError> {
     let partitions = hasher.partitions();
     let counted = threads::each(vec![(); workers], |worker, ()| {

@@ -161,7 +161,7 @@ fn join_of_columns_gives_what_a_map_gives() {
                 .zip(&probe)
                 .map(|(form, values)| column(other_form(*form, choice), values))
                 .collect();
-            let pairs = join(&settings, &pages, (algorithm, kind), &left, &right);
+            let pairs = join(&settings, &pages, algorithm, kind, &left, &right);
             let pairs = pairs.map_err(|error| TestCaseError::fail(error.to_string()))?;
             let mut found: Vec<Row> = Vec::new();
             for pairs in &pairs {
@@ -240,8 +240,8 @@ fn lookup_gives_what_an_inner_join_gives_if_keys_are_words_and_differ() {
 fn columns_that_cannot_be_compared_are_refused_by_their_types() {
     let pages = HugePages::new();
     let refused = |left: &[ArrayRef], right: &[ArrayRef]| {
-        let how = (Algorithm::Shared, Kind::Inner);
-        match join(&Settings::new(1, 0), &pages, how, left, right) {
+        let settings = Settings::new(1, 0);
+        match join(&settings, &pages, Algorithm::Shared, Kind::Inner, left, right) {
             Err(JoinError::Keys(reason)) => reason,
             other => panic!("{other:?}"),
         }

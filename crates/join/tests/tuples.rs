@@ -1,8 +1,8 @@
 //! Joins of tuples give what a map gives, whatever the sizes, keys, skew, threads, kernels and kind.
 
 use farpool_join::{
-    Chunks, Cursor, Exact, HugePages, JoinError, Kernels, Kind, Memory, Morsels, Partitioner, Purpose,
-    Settings, Side, Sink, Source, Table, Tuple, join_partitions, partition, probe,
+    Chunks, Cursor, Exact, How, HugePages, JoinError, Kernels, Kind, Memory, Morsels, Partitioner, Purpose,
+    Settings, Side, Sides, Sink, Source, Table, Tuple, join_partitions, partition, probe,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -74,16 +74,16 @@ fn run(
     };
     let parts = cut(Side::Build, build)?;
     assert_eq!(parts.rows(), build.len());
-    let sinks = sinks(settings.threads);
+    let (how, sinks) = (How { kind, equal: &Exact }, sinks(settings.threads));
     let sinks = match algorithm {
         Algorithm::Partitioned => {
             let outer = cut(Side::Probe, outer)?;
-            join_partitions(settings, chunks, (&parts, &outer), (kind, &Exact), sinks)?
+            join_partitions(settings, chunks, Sides { build: &parts, probe: &outer }, how, sinks)?
         }
         Algorithm::Shared => {
             let table = Table::build(settings, chunks, &parts)?;
             drop(parts);
-            probe(settings, &table, (outer, &Cursor::new(outer.len())), (kind, &Exact), sinks)?
+            probe(settings, &table, outer, &Cursor::new(outer.len()), how, sinks)?
         }
     };
     Ok(sorted(sinks))

@@ -21,8 +21,9 @@ pub(crate) struct Feed<'a> {
     name: &'static str,
     pace: Pace,
     lines: Lines,
-    /// Rows of a chunk, and of all of them.
-    rows: (usize, usize),
+    chunk_rows: usize,
+    /// Of all chunks.
+    rows: usize,
     workers: Vec<Mutex<Worker>>,
     /// Where what is written in the second reading goes; if there is one.
     again: Option<Arc<Room>>,
@@ -38,11 +39,12 @@ struct Worker {
 
 impl<'a> Feed<'a> {
     /// Of a stage that begins now, whose chunks have so many rows, of so many.
-    pub(crate) fn new(pace: Pace, workers: usize, stage: &Stage, rows: (usize, usize)) -> Feed<'a> {
+    pub(crate) fn new(pace: Pace, workers: usize, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'a> {
         let queues = Arc::new(Queues::new(stage));
         let worker = || Mutex::new(Worker { flow: pace.flow(&queues), taken: Vec::new(), again: None });
         let workers = (0..workers).map(|_| worker()).collect();
-        Feed { name: stage.name, lines: stage.lines, pace, rows, workers, again: None, joins: None }
+        let Stage { name, lines, .. } = *stage;
+        Feed { name, lines, pace, chunk_rows, rows, workers, again: None, joins: None }
     }
 
     /// What is written goes where there is room.
@@ -81,9 +83,8 @@ impl<'a> Feed<'a> {
     }
 
     fn rows_of(&self, morsel: &Morsel) -> Range<usize> {
-        let (of_chunk, all) = self.rows;
-        let start = morsel.chunk as usize * of_chunk;
-        start..all.min(start + of_chunk)
+        let start = morsel.chunk as usize * self.chunk_rows;
+        start..self.rows.min(start + self.chunk_rows)
     }
 }
 

@@ -11,8 +11,8 @@ use crate::region::RegionError;
 use crate::stage::{Morsel, Order, RealTime, Stage, StageReport, Task, evenly, mixed};
 use crate::strategy::{NonPartitionedStrategy, Part, PartitionedStrategy, Steps, Strategy, batch_of};
 use farpool_join::{
-    Equal, Hasher, JoinError, Kind, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sink, Source,
-    Table, Tuple, join_partitions_by, partition, probe, table_bytes,
+    Equal, Hasher, How, JoinError, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sides, Sink,
+    Source, Table, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
 use farpool_place::balance::Balance;
 use farpool_place::hash_join::{Joining, Partitioning};
@@ -21,6 +21,15 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tiers, and memory on them.
+#[derive(Clone, Copy)]
+pub struct Tiered<'a> {
+    /// Where work is done.
+    pub tiers: &'a dyn RealTime,
+    /// Where everything lies.
+    pub memory: &'a TierMemory,
+}
 
 /// What came out of a join.
 #[derive(Debug)]
@@ -43,20 +52,21 @@ pub struct Joined<S> {
 /// # Errors
 /// If settings are for other threads than there are workers, there is no memory, or only one pass can do what is asked.
 pub fn join<S: Sink, E: Equal>(
-    (tiers, memory): (&dyn RealTime, &TierMemory),
+    on: Tiered<'_>,
     settings: &Settings,
     strategy: &Strategy,
-    sides: (&[Tuple], &[Tuple]),
-    how: (Kind, &E),
+    sides: Sides<&[Tuple]>,
+    how: How<'_, E>,
     correcting: Option<&mut Balance>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
+    let Tiered { tiers, memory } = on;
     let workers = tiers.workers();
     if settings.threads != workers || sinks.len() != workers {
         let (threads, sinks) = (settings.threads, sinks.len());
         return Err(TierError::Workers { workers, threads, sinks });
     }
-    let hasher = settings.hasher(sides.0.len())?;
+    let hasher = settings.hasher(sides.build.len())?;
     let common = Common { tiers, memory, settings, hasher: &hasher };
     match strategy {
         Strategy::Partitioned(strategy) => partitioned(&common, strategy, sides, how, correcting, sinks),
@@ -97,8 +107,8 @@ impl Common<'_> {
         (!stage.morsels.is_empty()).then(|| self.tiers.run(&stage, input))
     }
 
-    fn feed(&self, stage: &Stage, rows: (usize, usize)) -> Feed<'_> {
-        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, rows)
+    fn feed(&self, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'_> {
+        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, chunk_rows, rows)
     }
 
     /// A morsel for each partition, near and far ones mixed: of those that are laid out beforehand, many behind each other lie
@@ -128,18 +138,19 @@ fn morsels_of(rows: usize) -> u32 {
 fn partitioned<S: Sink, E: Equal>(
     common: &Common<'_>,
     strategy: &PartitionedStrategy,
-    (build, outer): (&[Tuple], &[Tuple]),
-    how: (Kind, &E),
+    sides: Sides<&[Tuple]>,
+    how: How<'_, E>,
     correcting: Option<&mut Balance>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
+    let Sides { build, probe: outer } = sides;
     let batches = strategy.joining.batches() as usize;
     if batches > 1 && strategy.partitioning != Partitioning::OnePass {
         return Err(TierError::Beside(strategy.partitioning));
     }
     let rows: Vec<(Part, &[Tuple])> = std::iter::once((Part::Build, build))
         .chain((0..batches).map(|at| {
-            let rows = batch_of(outer.len(), MORSEL_ROWS, (at, batches));
+            let rows = batch_of(outer.len(), MORSEL_ROWS, at, batches);
             (Part::Batch(at, batches), &outer[rows])
         }))
         .collect();
@@ -184,7 +195,7 @@ struct Kernels<'a, S, E> {
     /// Of the part that is partitioned next.
     copies: Option<Copies<'a>>,
     parts: Vec<Option<Partitioned<'a>>>,
-    how: (Kind, &'a E),
+    how: How<'a, E>,
     /// By worker. One that is missing was lost with an error.
     sinks: Vec<Mutex<Option<S>>>,
 }
@@ -200,6 +211,11 @@ impl<'a, S, E> Kernels<'a, S, E> {
         let morsels = morsels_of(rows.len());
         let copies = (0..morsels).map(|morsel| self.strategy.copy_of(morsel, morsels, near_share));
         (at, rows, copies.collect())
+    }
+
+    /// Both sides of what is joined with a batch, once they are partitioned.
+    fn sides(&self, batch: usize) -> Option<Sides<&Partitioned<'a>>> {
+        Some(Sides { build: self.parts[0].as_ref()?, probe: self.parts[batch + 1].as_ref()? })
     }
 }
 
@@ -248,9 +264,9 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         if order == Order::AsGiven && !strategy.is_blocked {
             morsels = mixed(morsels);
         }
-        let before = joins.and_then(|batch| Some((self.parts[0].as_ref()?, self.parts[batch + 1].as_ref()?)));
-        if let Some((build, batch)) = before {
-            morsels = evenly(morsels, common.of_partitions(Task::Join, &[build, batch]));
+        let before = joins.and_then(|batch| self.sides(batch));
+        if let Some(Sides { build, probe }) = before {
+            morsels = evenly(morsels, common.of_partitions(Task::Join, &[build, probe]));
         }
         let failed = Mutex::new(None);
         let join_one = |worker: usize, partition: usize| {
@@ -266,7 +282,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         };
         let stage = Stage { order, ..Stage::new("partition", morsels) };
         let placed = &self.placed[at];
-        let feed = common.feed(&stage, (MORSEL_ROWS, rows.len())).joining(&join_one);
+        let feed = common.feed(&stage, MORSEL_ROWS, rows.len()).joining(&join_one);
         let (feed, partitioner) = match reads_twice {
             true => (feed.reading_again(&placed.room), Partitioner::TwoReads),
             false => (feed.writing_to(&placed.room), Partitioner::OnePass),
@@ -284,13 +300,11 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
 
     fn join(&mut self, batch: usize) -> Result<StageReport, TierError> {
         let common = self.common;
-        let sides = self.parts[0].as_ref().zip(self.parts[batch + 1].as_ref());
-        let Some((build, probe)) = sides else { return Err(JoinError::Unlike.into()) };
-        let morsels = common.of_partitions(Task::Join, &[build, probe]);
-        let feed = common.feed(&Stage::new("join", morsels), (1, common.hasher.partitions()));
+        let Some(sides) = self.sides(batch) else { return Err(JoinError::Unlike.into()) };
+        let morsels = common.of_partitions(Task::Join, &[sides.build, sides.probe]);
+        let feed = common.feed(&Stage::new("join", morsels), 1, common.hasher.partitions());
         let sinks = self.sinks.iter().filter_map(|sink| lock(sink).take()).collect();
-        let sinks =
-            join_partitions_by(common.settings, self.scratch, (build, probe), &feed, self.how, sinks)?;
+        let sinks = join_partitions_by(common.settings, self.scratch, sides, &feed, self.how, sinks)?;
         let report = feed.finish();
         self.sinks = sinks.into_iter().map(|sink| Mutex::new(Some(sink))).collect();
         Ok(report)
@@ -313,10 +327,11 @@ impl Morsels for Once {
 fn non_partitioned<S: Sink, E: Equal>(
     common: &Common<'_>,
     strategy: &NonPartitionedStrategy,
-    (build, outer): (&[Tuple], &[Tuple]),
-    how: (Kind, &E),
+    sides: Sides<&[Tuple]>,
+    how: How<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
+    let Sides { build, probe: outer } = sides;
     let (memory, mut reports) = (common.memory, Vec::new());
     let copies_of = |rows: &[Tuple]| -> Vec<Option<Side>> {
         let morsels = morsels_of(rows.len());
@@ -334,7 +349,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     };
     let morsels = (0..).zip(common.reads(&input, &to)).map(scatter).collect();
     let stage = Stage::new("partition", mixed(morsels));
-    let feed = common.feed(&stage, (MORSEL_ROWS, build.len())).writing_to(&placed.room);
+    let feed = common.feed(&stage, MORSEL_ROWS, build.len()).writing_to(&placed.room);
     let settings = Settings { partitioner: Partitioner::OnePass, ..*common.settings };
     let parts = partition(&settings, common.hasher, &placed, Of::Build, &input, &feed)?;
     reports.push(feed.finish());
@@ -345,7 +360,7 @@ fn non_partitioned<S: Sink, E: Equal>(
         morsel.writing_share(strategy.table_share, made)
     };
     let morsels = common.of_partitions(Task::Build, &[&parts]).into_iter().map(fill).collect();
-    let feed = common.feed(&Stage::new("build", morsels), (1, parts.partitions()));
+    let feed = common.feed(&Stage::new("build", morsels), 1, parts.partitions());
     let feed = feed.writing_to(&of_table.room);
     let table = Table::build_by(&settings, &of_table, &parts, &feed)?;
     reports.push(feed.finish());
@@ -365,8 +380,8 @@ fn non_partitioned<S: Sink, E: Equal>(
     };
     let morsels = (0..).zip(common.reads(&input, &to)).map(look_up).collect();
     let stage = Stage::new("probe", mixed(morsels));
-    let feed = common.feed(&stage, (MORSEL_ROWS, input.rows()));
-    let sinks = probe(&settings, &table, (&input, &feed), how, sinks)?;
+    let feed = common.feed(&stage, MORSEL_ROWS, input.rows());
+    let sinks = probe(&settings, &table, &input, &feed, how, sinks)?;
     reports.push(feed.finish());
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.dealt() })
 }

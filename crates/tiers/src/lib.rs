@@ -34,7 +34,7 @@ pub mod topology;
 mod virtual_clock;
 
 pub use emulated::Emulated;
-pub use join::{Joined, TierError, join};
+pub use join::{Joined, TierError, Tiered, join};
 pub use memory::{TierMemory, share_in_chunks};
 pub use numa::Numa;
 pub use pace::Pace;

@@ -186,7 +186,7 @@ impl PartitionedStrategy {
 }
 
 /// Rows `at / of` of so many, in whole pieces of `piece`.
-pub(crate) fn batch_of(all: usize, piece: usize, (at, of): (usize, usize)) -> std::ops::Range<usize> {
+pub(crate) fn batch_of(all: usize, piece: usize, at: usize, of: usize) -> std::ops::Range<usize> {
     let pieces = all.div_ceil(piece);
     let start = |at: usize| all.min(pieces * at / of.max(1) * piece);
     start(at)..start(at + 1)
@@ -205,7 +205,7 @@ impl Tickets<'_> {
         match part {
             Part::Build => self.build,
             // A part of what is 32 bits.
-            Part::Batch(at, of) => batch_of(self.probe as usize, 1, (at, of)).len() as u32,
+            Part::Batch(at, of) => batch_of(self.probe as usize, 1, at, of).len() as u32,
         }
     }
 

@@ -3,14 +3,14 @@
 
 mod strategies;
 
-use farpool_join::{Exact, Kind, Settings, Tuple};
+use farpool_join::{Exact, How, Kind, Settings, Sides, Tuple};
 use farpool_place::balance::Balance;
 use farpool_place::hash_join::{Joining, Partitioning};
 use farpool_place::interleave::Interleave;
 use farpool_place::traffic::{Rates, Side};
 use farpool_tiers::stage::{RealTime, StageReport};
 use farpool_tiers::strategy::{PartitionedStrategy, Strategy};
-use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, join};
+use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, join};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use strategies::{ALPHA, Run, Sum, drawn, naive, strategies, total, tuples};
@@ -101,10 +101,10 @@ fn what_cannot_be_done_is_said() {
         "batches joined beside partitioning in the far tier; only one pass is permitted"
     );
     let settings = Settings::new(3, 7);
-    let how = (Kind::Inner, &Exact);
-    let sinks = vec![Sum::default(); 2];
-    let error =
-        join((&tiers, &memory), &settings, &strategies()[0], (&[], &[]), how, None, sinks).unwrap_err();
+    let on = Tiered { tiers: &tiers, memory: &memory };
+    let (none, how): (&[Tuple], _) = (&[], How { kind: Kind::Inner, equal: &Exact });
+    let (sides, sinks) = (Sides { build: none, probe: none }, vec![Sum::default(); 2]);
+    let error = join(on, &settings, &strategies()[0], sides, how, None, sinks).unwrap_err();
     let words = "settings of 3 threads and 2 sinks for a join of 2 workers: as many of each are permitted";
     assert_eq!(error.to_string(), words);
 }

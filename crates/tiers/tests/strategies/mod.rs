@@ -1,11 +1,11 @@
 //! All strategies of joins over tiers, and what must come out of them: for tests on one node and on two.
 
-use farpool_join::{Exact, Kind, Settings, Sink, Tuple};
+use farpool_join::{Exact, How, Kind, Settings, Sides, Sink, Tuple};
 use farpool_place::balance::Balance;
 use farpool_place::hash_join::{Joining, Partitioning};
 use farpool_tiers::stage::RealTime;
 use farpool_tiers::strategy::{Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy};
-use farpool_tiers::{Joined, TierError, TierMemory, join};
+use farpool_tiers::{Joined, TierError, TierMemory, Tiered, join};
 use std::collections::HashMap;
 
 pub const ALPHA: f64 = 0.6;
@@ -119,7 +119,10 @@ impl Run<'_> {
     pub fn run(&self, strategy: &Strategy, balance: Option<&mut Balance>) -> Result<Joined<Sum>, TierError> {
         let settings = Settings::new(self.tiers.workers(), 7);
         let sinks = vec![Sum::default(); self.tiers.workers()];
-        join((self.tiers, self.memory), &settings, strategy, self.sides, (self.kind, &Exact), balance, sinks)
+        let on = Tiered { tiers: self.tiers, memory: self.memory };
+        let sides = Sides { build: self.sides.0, probe: self.sides.1 };
+        let how = How { kind: self.kind, equal: &Exact };
+        join(on, &settings, strategy, sides, how, balance, sinks)
     }
 }
 
