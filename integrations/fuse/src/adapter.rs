@@ -5,7 +5,7 @@
 //! and errors.
 
 use crate::listings::{Entry, Listings};
-use crate::tree::{Ino, Kind, TYPE_BITS};
+use crate::tree::{Ino, Kind, Name, TYPE_BITS};
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
@@ -25,13 +25,6 @@ const TRANSFER_BYTES: u32 = 1 << 20;
 const UNDER_WAY: u16 = 64;
 const GENERATION: Generation = Generation(0);
 const NO_ATTRIBUTES: Errno = Errno::NOSYS;
-
-/// A name in a folder.
-#[derive(Clone, Copy)]
-pub(crate) struct Name<'a> {
-    pub(crate) parent: Ino,
-    pub(crate) name: &'a OsStr,
-}
 
 /// How something is made, and for whom.
 #[derive(Clone, Copy)]

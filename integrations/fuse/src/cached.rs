@@ -5,10 +5,10 @@
 //! is now, so that what changed behind the mount's back is read as it is. Far memory that is gone makes reads as slow as they
 //! were, and nothing else.
 
-use crate::adapter::{Allocation, Changes, Files, Name, New, Opened, Write};
+use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
 use crate::lock;
-use crate::tree::{Ino, Kind, ROOT};
+use crate::tree::{Ino, Kind, Name, ROOT};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
 use rustix::fs::{

@@ -30,7 +30,6 @@ use scratch::Scratch;
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -140,8 +139,7 @@ pub fn mount_scratch(
     say: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Mounted, MountError> {
     let found = check_folder(at, mount)?;
-    let permissions = (found.mode() & 0o7777) as u16;
-    let scratch = Scratch::new(pool, options, (found.uid(), found.gid()), permissions, Complaints::new(say));
+    let scratch = Scratch::new(pool, options, &found, Complaints::new(say));
     begin(scratch, at, NAME, mount)
 }
 

@@ -5,18 +5,20 @@
 //! reads ahead. What it sent and the pool did not take is known by the far file, which refuses to read it: such a file answers
 //! `EIO`, never other bytes.
 
-use crate::adapter::{Allocation, Changes, Files, Name, New, Opened, Write};
+use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
 use crate::listings::Entry;
 use crate::lock;
-use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Rename, TYPE_BITS, Tree, Wish};
+use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Name, Rename, TYPE_BITS, Tree, Wish};
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
 use rustix::fs::{FallocateFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -68,15 +70,15 @@ pub(crate) struct Scratch {
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
 impl Scratch {
-    /// An empty folder of this owner.
+    /// An empty folder with the owner and the permissions of this one.
     pub(crate) fn new(
         pool: &Pool,
         options: ScratchOptions,
-        (user, group): (u32, u32),
-        permissions: u16,
+        folder: &Metadata,
         complaints: Complaints,
     ) -> Scratch {
-        let now = SystemTime::now();
+        let permissions = (folder.mode() & 0o7777) as u16;
+        let (user, group, now) = (folder.uid(), folder.gid(), SystemTime::now());
         let number = MOUNTS.fetch_add(1, Ordering::Relaxed);
         Scratch {
             pool: pool.clone(),
@@ -109,7 +111,7 @@ impl Scratch {
             permissions: (new.mode & 0o7777) as u16,
             now: SystemTime::now(),
         };
-        let ino = self.tree().make(new.at.parent, new.at.name, kind, maker)?;
+        let ino = self.tree().make(new.at, kind, maker)?;
         if is_file {
             let empty = Contents { far: None, length: 0, used_to: 0, is_damaged: false };
             lock(&self.contents).insert(ino, Arc::new(Mutex::new(empty)));
@@ -294,7 +296,7 @@ impl Files for Scratch {
     }
 
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno> {
-        let found = self.tree().look_up(at.parent, at.name);
+        let found = self.tree().look_up(at);
         if found == Err(Errno::NOENT) {
             return Ok(file_attr(0, &Attributes::of_nothing(), 0));
         }
@@ -348,12 +350,12 @@ impl Files for Scratch {
     }
 
     fn link(&self, ino: Ino, at: Name<'_>) -> Result<FileAttr, Errno> {
-        self.tree().link(ino, at.parent, at.name, SystemTime::now())?;
+        self.tree().link(ino, at, SystemTime::now())?;
         self.attributes(ino)
     }
 
     fn unlink(&self, at: Name<'_>) -> Result<(), Errno> {
-        let over = self.tree().unlink(at.parent, at.name, SystemTime::now())?;
+        let over = self.tree().unlink(at, SystemTime::now())?;
         if let Some(over) = over {
             self.drop_contents(over);
         }
@@ -361,7 +363,7 @@ impl Files for Scratch {
     }
 
     fn remove_folder(&self, at: Name<'_>) -> Result<(), Errno> {
-        self.tree().remove_folder(at.parent, at.name, SystemTime::now())
+        self.tree().remove_folder(at, SystemTime::now())
     }
 
     fn rename(&self, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<(), Errno> {
@@ -371,7 +373,6 @@ impl Files for Scratch {
             flags if flags.is_empty() => Rename::Replaces,
             _ => return Err(Errno::INVAL),
         };
-        let (from, to) = ((from.parent, from.name), (to.parent, to.name));
         let now = SystemTime::now();
         let over = self.tree().rename(from, to, how, now)?;
         if let Some(over) = over {

@@ -24,6 +24,13 @@ const SET_GROUP_ID: u16 = 0o2000;
 /// Bits of `st_mode` that say what a node is.
 pub(crate) const TYPE_BITS: u32 = 0o170_000;
 
+/// A name in a folder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name<'a> {
+    pub(crate) parent: Ino,
+    pub(crate) name: &'a OsStr,
+}
+
 /// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -123,9 +130,9 @@ impl Tree {
         if node.attributes.kind == Kind::Folder { Ok(node) } else { Err(Errno::NOTDIR) }
     }
 
-    fn entry(&self, parent: Ino, name: &OsStr) -> Result<Ino, Errno> {
-        check_name(name)?;
-        self.folder(parent)?.entries.get(name).copied().ok_or(Errno::NOENT)
+    fn entry(&self, at: Name<'_>) -> Result<Ino, Errno> {
+        check_name(at.name)?;
+        self.folder(at.parent)?.entries.get(at.name).copied().ok_or(Errno::NOENT)
     }
 
     /// How many nodes there are.
@@ -138,8 +145,8 @@ impl Tree {
     }
 
     /// What a name leads to; the kernel remembers it from now on.
-    pub(crate) fn look_up(&mut self, parent: Ino, name: &OsStr) -> Result<Ino, Errno> {
-        let ino = self.entry(parent, name)?;
+    pub(crate) fn look_up(&mut self, at: Name<'_>) -> Result<Ino, Errno> {
+        let ino = self.entry(at)?;
         self.node_mut(ino)?.known += 1;
         Ok(ino)
     }
@@ -180,15 +187,15 @@ impl Tree {
     }
 
     /// Makes a node with a name. The kernel remembers it.
-    pub(crate) fn make(&mut self, parent: Ino, name: &OsStr, kind: Kind, maker: Maker) -> Result<Ino, Errno> {
-        match self.entry(parent, name) {
+    pub(crate) fn make(&mut self, at: Name<'_>, kind: Kind, maker: Maker) -> Result<Ino, Errno> {
+        match self.entry(at) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
         let is_folder = kind == Kind::Folder;
         let ino = self.next;
-        let folder = self.node_mut(parent)?;
+        let folder = self.node_mut(at.parent)?;
         // Whoever unlinked a folder may still stand in it.
         if folder.attributes.links == 0 {
             return Err(Errno::NOENT);
@@ -196,7 +203,7 @@ impl Tree {
         if is_folder && folder.attributes.links >= LINKS_MAX {
             return Err(Errno::MLINK);
         }
-        let mut made = node(kind, maker, parent);
+        let mut made = node(kind, maker, at.parent);
         if folder.attributes.permissions & SET_GROUP_ID != 0 {
             made.attributes.group = folder.attributes.group;
             if is_folder {
@@ -204,7 +211,7 @@ impl Tree {
             }
         }
         made.known = 1;
-        folder.entries.insert(name.to_owned(), ino);
+        folder.entries.insert(at.name.to_owned(), ino);
         folder.attributes.links += u32::from(is_folder);
         touch(&mut folder.attributes, maker.now);
         self.nodes.insert(ino, made);
@@ -213,18 +220,13 @@ impl Tree {
     }
 
     /// Takes the name of anything but a folder away; whose contents are over.
-    pub(crate) fn unlink(
-        &mut self,
-        parent: Ino,
-        name: &OsStr,
-        now: SystemTime,
-    ) -> Result<Option<Ino>, Errno> {
-        let ino = self.entry(parent, name)?;
+    pub(crate) fn unlink(&mut self, at: Name<'_>, now: SystemTime) -> Result<Option<Ino>, Errno> {
+        let ino = self.entry(at)?;
         if self.node(ino)?.attributes.kind == Kind::Folder {
             return Err(Errno::ISDIR);
         }
-        let folder = self.node_mut(parent)?;
-        folder.entries.remove(name);
+        let folder = self.node_mut(at.parent)?;
+        folder.entries.remove(at.name);
         touch(&mut folder.attributes, now);
         Ok(self.lose_name(ino, now))
     }
@@ -239,13 +241,13 @@ impl Tree {
         is_over.then_some(ino)
     }
 
-    pub(crate) fn remove_folder(&mut self, parent: Ino, name: &OsStr, now: SystemTime) -> Result<(), Errno> {
-        let ino = self.entry(parent, name)?;
+    pub(crate) fn remove_folder(&mut self, at: Name<'_>, now: SystemTime) -> Result<(), Errno> {
+        let ino = self.entry(at)?;
         if !self.folder(ino)?.entries.is_empty() {
             return Err(Errno::NOTEMPTY);
         }
-        let folder = self.node_mut(parent)?;
-        folder.entries.remove(name);
+        let folder = self.node_mut(at.parent)?;
+        folder.entries.remove(at.name);
         folder.attributes.links = folder.attributes.links.saturating_sub(1);
         touch(&mut folder.attributes, now);
         self.lose_folder(ino, now);
@@ -261,8 +263,8 @@ impl Tree {
     }
 
     /// One more name for what is no folder.
-    pub(crate) fn link(&mut self, ino: Ino, parent: Ino, name: &OsStr, now: SystemTime) -> Result<(), Errno> {
-        match self.entry(parent, name) {
+    pub(crate) fn link(&mut self, ino: Ino, at: Name<'_>, now: SystemTime) -> Result<(), Errno> {
+        match self.entry(at) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
@@ -275,15 +277,15 @@ impl Tree {
             _ if attributes.links == 0 => return Err(Errno::NOENT),
             _ => {}
         }
-        if self.node(parent)?.attributes.links == 0 {
+        if self.node(at.parent)?.attributes.links == 0 {
             return Err(Errno::NOENT);
         }
         let node = self.node_mut(ino)?;
         node.attributes.links += 1;
         node.attributes.changed = now;
         node.known += 1;
-        let folder = self.node_mut(parent)?;
-        folder.entries.insert(name.to_owned(), ino);
+        let folder = self.node_mut(at.parent)?;
+        folder.entries.insert(at.name.to_owned(), ino);
         touch(&mut folder.attributes, now);
         Ok(())
     }
@@ -300,36 +302,36 @@ impl Tree {
     /// Gives what has one name another; whose contents are over.
     pub(crate) fn rename(
         &mut self,
-        (parent, name): (Ino, &OsStr),
-        (new_parent, new_name): (Ino, &OsStr),
+        from: Name<'_>,
+        to: Name<'_>,
         how: Rename,
         now: SystemTime,
     ) -> Result<Option<Ino>, Errno> {
-        let ino = self.entry(parent, name)?;
-        let there = match self.entry(new_parent, new_name) {
+        let ino = self.entry(from)?;
+        let there = match self.entry(to) {
             Ok(there) => Some(there),
             Err(Errno::NOENT) => None,
             Err(error) => return Err(error),
         };
         let is_folder = self.node(ino)?.attributes.kind == Kind::Folder;
-        if self.node(new_parent)?.attributes.links == 0 {
+        if self.node(to.parent)?.attributes.links == 0 {
             return Err(Errno::NOENT);
         }
-        if is_folder && self.is_above(ino, new_parent) {
+        if is_folder && self.is_above(ino, to.parent) {
             return Err(Errno::INVAL);
         }
         match (how, there) {
             (Rename::Exchanges, None) => return Err(Errno::NOENT),
             (Rename::Exchanges, Some(there)) => {
                 let other_is_folder = self.node(there)?.attributes.kind == Kind::Folder;
-                if other_is_folder && self.is_above(there, parent) {
+                if other_is_folder && self.is_above(there, from.parent) {
                     return Err(Errno::INVAL);
                 }
-                self.put(parent, name, there, other_is_folder, now)?;
-                self.put(new_parent, new_name, ino, is_folder, now)?;
+                self.put(from, there, other_is_folder, now)?;
+                self.put(to, ino, is_folder, now)?;
                 // Each folder lost one and got the other.
-                self.count_folder(parent, is_folder, other_is_folder);
-                self.count_folder(new_parent, other_is_folder, is_folder);
+                self.count_folder(from.parent, is_folder, other_is_folder);
+                self.count_folder(to.parent, other_is_folder, is_folder);
                 return Ok(None);
             }
             (Rename::Refuses, Some(_)) => return Err(Errno::EXIST),
@@ -346,12 +348,12 @@ impl Tree {
             }
             (_, None) => {}
         }
-        let folder = self.node_mut(parent)?;
-        folder.entries.remove(name);
+        let folder = self.node_mut(from.parent)?;
+        folder.entries.remove(from.name);
         touch(&mut folder.attributes, now);
-        self.put(new_parent, new_name, ino, is_folder, now)?;
-        self.count_folder(parent, is_folder, false);
-        self.count_folder(new_parent, is_folder && there.is_some(), is_folder);
+        self.put(to, ino, is_folder, now)?;
+        self.count_folder(from.parent, is_folder, false);
+        self.count_folder(to.parent, is_folder && there.is_some(), is_folder);
         Ok(match there {
             Some(there) if is_folder => {
                 self.lose_folder(there, now);
@@ -363,21 +365,14 @@ impl Tree {
     }
 
     /// Leads a name to a node, whatever it led to before.
-    fn put(
-        &mut self,
-        parent: Ino,
-        name: &OsStr,
-        ino: Ino,
-        is_folder: bool,
-        now: SystemTime,
-    ) -> Result<(), Errno> {
-        let folder = self.node_mut(parent)?;
-        folder.entries.insert(name.to_owned(), ino);
+    fn put(&mut self, at: Name<'_>, ino: Ino, is_folder: bool, now: SystemTime) -> Result<(), Errno> {
+        let folder = self.node_mut(at.parent)?;
+        folder.entries.insert(at.name.to_owned(), ino);
         touch(&mut folder.attributes, now);
         let node = self.node_mut(ino)?;
         node.attributes.changed = now;
         if is_folder {
-            node.parent = parent;
+            node.parent = at.parent;
         }
         Ok(())
     }

@@ -38,41 +38,46 @@ fn step() -> impl Strategy<Value = Step> {
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 const MAKER: Maker = Maker { user: 0, group: 0, permissions: 0o755, now: NOW };
 
+/// A name in the folder that is mounted.
+fn top(name: &str) -> Name<'_> {
+    Name { parent: ROOT, name: OsStr::new(name) }
+}
+
 /// A folder and a name in it, as the kernel finds them.
-fn find<'a>(tree: &mut Tree, path: &'a Path) -> Result<(Ino, &'a OsStr), Errno> {
+fn find<'a>(tree: &mut Tree, path: &'a Path) -> Result<Name<'a>, Errno> {
     let mut parent = ROOT;
     for part in path.parent().into_iter().flat_map(Path::iter) {
-        let ino = tree.look_up(parent, part)?;
+        let ino = tree.look_up(Name { parent, name: part })?;
         tree.forget(ino, 1);
         if tree.attributes(ino)?.kind != Kind::Folder {
             return Err(Errno::NOTDIR);
         }
         parent = ino;
     }
-    Ok((parent, path.file_name().expect("paths have parts")))
+    Ok(Name { parent, name: path.file_name().expect("paths have parts") })
 }
 
 fn ask_tree(tree: &mut Tree, step: &Step) -> Result<(), Errno> {
     match step {
         Step::File(path) | Step::Folder(path) => {
-            let (parent, name) = find(tree, path)?;
+            let at = find(tree, path)?;
             let kind = if matches!(step, Step::File(_)) { Kind::File } else { Kind::Folder };
-            let ino = tree.make(parent, name, kind, MAKER)?;
+            let ino = tree.make(at, kind, MAKER)?;
             tree.forget(ino, 1);
             Ok(())
         }
         Step::Unlink(path) => {
-            let (parent, name) = find(tree, path)?;
-            tree.unlink(parent, name, NOW).map(drop)
+            let at = find(tree, path)?;
+            tree.unlink(at, NOW).map(drop)
         }
         Step::RemoveFolder(path) => {
-            let (parent, name) = find(tree, path)?;
-            tree.remove_folder(parent, name, NOW)
+            let at = find(tree, path)?;
+            tree.remove_folder(at, NOW)
         }
         Step::Link(from, to) => {
-            let (parent, name) = find(tree, from)?;
-            let ino = tree.look_up(parent, name)?;
-            let linked = find(tree, to).and_then(|(parent, name)| tree.link(ino, parent, name, NOW));
+            let at = find(tree, from)?;
+            let ino = tree.look_up(at)?;
+            let linked = find(tree, to).and_then(|at| tree.link(ino, at, NOW));
             tree.forget(ino, 1 + u64::from(linked.is_ok()));
             linked
         }
@@ -173,12 +178,11 @@ proptest! {
 #[test]
 fn file_without_a_name_lives_while_a_handle_is_open_and_its_number_is_known() {
     let mut tree = Tree::new(MAKER);
-    let name = OsStr::new("f");
-    let ino = tree.make(ROOT, name, Kind::File, MAKER).expect("made");
+    let ino = tree.make(top("f"), Kind::File, MAKER).expect("made");
     tree.open(ino).expect("open");
-    assert_eq!(tree.unlink(ROOT, name, NOW), Ok(None), "its contents live");
+    assert_eq!(tree.unlink(top("f"), NOW), Ok(None), "its contents live");
     assert_eq!(tree.attributes(ino).expect("it lives").links, 0);
-    assert_eq!(tree.link(ino, ROOT, name, NOW), Err(Errno::NOENT));
+    assert_eq!(tree.link(ino, top("f"), NOW), Err(Errno::NOENT));
     assert!(tree.close(ino), "its contents are over");
     assert!(tree.attributes(ino).is_ok(), "the kernel may still ask");
     tree.forget(ino, 1);
@@ -189,9 +193,9 @@ fn file_without_a_name_lives_while_a_handle_is_open_and_its_number_is_known() {
 fn what_is_made_in_a_folder_of_a_group_belongs_to_the_group() {
     let mut tree = Tree::new(MAKER);
     let shared = Maker { group: 7, permissions: 0o2775, ..MAKER };
-    let folder = tree.make(ROOT, OsStr::new("d"), Kind::Folder, shared).expect("made");
-    let file = tree.make(folder, OsStr::new("f"), Kind::File, MAKER).expect("made");
-    let below = tree.make(folder, OsStr::new("e"), Kind::Folder, MAKER).expect("made");
+    let folder = tree.make(top("d"), Kind::Folder, shared).expect("made");
+    let file = tree.make(Name { parent: folder, ..top("f") }, Kind::File, MAKER).expect("made");
+    let below = tree.make(Name { parent: folder, ..top("e") }, Kind::Folder, MAKER).expect("made");
     assert_eq!(tree.attributes(file).expect("it lives").group, 7);
     let below = tree.attributes(below).expect("it lives");
     assert_eq!((below.group, below.permissions & SET_GROUP_ID), (7, SET_GROUP_ID));
@@ -201,15 +205,14 @@ fn what_is_made_in_a_folder_of_a_group_belongs_to_the_group() {
 fn name_is_refused_only_if_it_is_longer_than_a_name_may_be() {
     let mut tree = Tree::new(MAKER);
     let (fits, is_longer) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));
-    assert!(tree.make(ROOT, OsStr::new(&fits), Kind::File, MAKER).is_ok());
-    assert_eq!(tree.make(ROOT, OsStr::new(&is_longer), Kind::File, MAKER), Err(Errno::NAMETOOLONG));
+    assert!(tree.make(top(&fits), Kind::File, MAKER).is_ok());
+    assert_eq!(tree.make(top(&is_longer), Kind::File, MAKER), Err(Errno::NAMETOOLONG));
 }
 
 #[test]
 fn file_whose_contents_are_over_is_not_opened_any_more() {
     let mut tree = Tree::new(MAKER);
-    let name = OsStr::new("f");
-    let ino = tree.make(ROOT, name, Kind::File, MAKER).expect("made");
-    assert_eq!(tree.unlink(ROOT, name, NOW), Ok(Some(ino)), "its contents are over");
+    let ino = tree.make(top("f"), Kind::File, MAKER).expect("made");
+    assert_eq!(tree.unlink(top("f"), NOW), Ok(Some(ino)), "its contents are over");
     assert_eq!(tree.open(ino), Err(Errno::STALE), "the kernel looks the name up anew");
 }
