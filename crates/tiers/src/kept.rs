@@ -30,8 +30,16 @@ pub fn path(folder: &Path, topology: &Topology, threads: usize) -> PathBuf {
         // Not its size, which of virtual machines comes and goes.
         parts.push(format!("{} {:?} {:?}", node.id, node.cpus, node.distances));
     }
-    let fingerprint = farpool_place::fingerprint(parts.iter().map(String::as_bytes));
-    folder.join(format!("{fingerprint:016x}.json"))
+    folder.join(format!("{:016x}.json", fingerprint(&parts)))
+}
+
+/// FNV-1a, 64 bits, of texts with a length before each.
+fn fingerprint(texts: &[String]) -> u64 {
+    let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let text = |hash, text: &String| {
+        (text.len() as u64).to_le_bytes().iter().chain(text.as_bytes()).fold(hash, byte)
+    };
+    texts.iter().fold(0xcbf2_9ce4_8422_2325, text)
 }
 
 /// What was kept; nothing if there is nothing, or nothing that can be meant.
