@@ -5,10 +5,10 @@ use super::two_tiers::BackendKind;
 use crate::exit::Failure;
 use crate::harness::statistics::median;
 use crate::signals::Stop;
-use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
-use farpool_place::partial_move::Linear;
-use farpool_place::phases::{Phase, Plan};
-use farpool_place::traffic::{Rates, Side, Traffic};
+use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::partial_move::Linear;
+use farpool_tiers::plan::phases::{Phase, Plan};
+use farpool_tiers::plan::traffic::{Rates, Side, Traffic};
 use farpool_tiers::share_in_chunks;
 use farpool_tiers::stage::StageReport;
 use farpool_tiers::strategy::{

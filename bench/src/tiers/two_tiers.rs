@@ -13,8 +13,8 @@ use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
 use clap::ValueEnum;
-use farpool_place::partial_move::{PAPER_NON_PARTITIONED, PAPER_PARTITIONED, best_gain};
-use farpool_place::traffic::Rates;
+use farpool_tiers::plan::partial_move::{PAPER_NON_PARTITIONED, PAPER_PARTITIONED, best_gain};
+use farpool_tiers::plan::traffic::Rates;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -250,7 +250,7 @@ fn lines(setting: &Setting, found: &Found) -> Vec<String> {
 }
 
 fn json_of(setting: &Setting, found: &Found) -> Value {
-    let model = |of: farpool_place::partial_move::Linear| {
+    let model = |of: farpool_tiers::plan::partial_move::Linear| {
         let x = of.best_share(found.mixed);
         json!({ "k": of.k, "m": of.m, "x": x, "gain": of.gain(x), "lambda": of.m * of.k, "phi": best_gain(of.m * of.k) })
     };

@@ -8,27 +8,16 @@
 //!
 //! Shipped functions are called at nodes or here by the same links ([`Call`]).
 //!
-//! The same for memory tiers of one machine: phases state their bytes on either tier ([`traffic`], [`phases`]), a small
-//! linear program finds where objects should lie, and a share corrects itself while it runs ([`balance`]).
-//!
 //! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables: who asks says
 //! what is read, what leaves, and by which key to remember it.
 #![forbid(unsafe_code)]
 
 mod average;
-pub mod balance;
 mod calls;
 mod estimate;
-pub mod hash_join;
-pub mod interleave;
 mod learned;
 mod leaves;
-pub mod operators;
-pub mod partial_move;
-pub mod phases;
 pub mod prior;
-mod simplex;
-pub mod traffic;
 
 pub use calls::{Call, CallEstimate, EachEstimate, SeenCalls, break_even_accesses};
 pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};

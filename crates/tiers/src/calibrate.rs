@@ -7,10 +7,10 @@
 //!
 //! On a machine with one node there is one tier, and nothing to place.
 
+use crate::plan::interleave::Interleave;
+use crate::plan::traffic::{Lanes, Rates};
 use crate::region::{CHUNK_BYTES, Nodes, RegionError, TieredRegion};
 use crate::topology::Topology;
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::{Lanes, Rates};
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,8 +7,8 @@
 
 use crate::meter::Meter;
 use crate::pace::Pace;
+use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
-use farpool_place::traffic::{NoRate, Rates};
 
 /// Tiers that are held back to such rates.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,9 +6,9 @@
 //! many together when it is their turn, as a core has no more of them under way. All of it is a state machine that is told what time it is and says until when it waits, so a virtual clock and a thread drive the very same one.
 
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos, Way};
+use crate::plan::traffic::Side;
 use crate::room::Room;
 use crate::stage::{Lines, Morsel, Order, Stage};
-use farpool_place::traffic::Side;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

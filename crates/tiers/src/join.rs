@@ -7,6 +7,9 @@
 use crate::feed::Feed;
 use crate::memory::{Placed, TierMemory};
 use crate::moving::{Copies, Input, MORSEL_ROWS};
+use crate::plan::balance::Balance;
+use crate::plan::hash_join::{Joining, Partitioning};
+use crate::plan::traffic::Side;
 use crate::region::RegionError;
 use crate::stage::{Morsel, Order, RealTime, Stage, StageReport, Task, evenly, mixed};
 use crate::strategy::{NonPartitionedStrategy, Part, PartitionedStrategy, Steps, Strategy, batch_of};
@@ -14,9 +17,6 @@ use farpool_join::{
     Equal, Hasher, How, JoinError, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sides, Sink,
     Source, Table, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
-use farpool_place::balance::Balance;
-use farpool_place::hash_join::{Joining, Partitioning};
-use farpool_place::traffic::Side;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

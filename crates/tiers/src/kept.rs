@@ -4,8 +4,8 @@
 //! nodes, finds nothing. What cannot be read is measured anew: a cache is never an error.
 
 use crate::calibrate::Calibration;
+use crate::plan::traffic::Lanes;
 use crate::topology::Topology;
-use farpool_place::traffic::Lanes;
 use serde_json::{Value, json};
 use std::fs;
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! The idea: some memory is near and fast, some is far (behind CXL or another node's link) and there is more of it.
 //! Operators that stream are held up by the links, so what matters is how many bytes go over which of them, and that all
-//! are busy at the same time. `farpool_place` says where objects should lie; this crate has the memory ([`TieredRegion`]),
+//! are busy at the same time. [`plan`] says where objects should lie; the rest of this crate has the memory ([`TieredRegion`]),
 //! what the machine says of itself ([`topology`]), what it really does ([`calibrate`]), and three places to run operators
 //! cut into morsels that say what they move ([`stage`], [`strategy`]): on real tiers ([`Numa`]), on one tier whose parts are
 //! held back ([`Emulated`]), and under a clock that jumps ([`Virtual`]). On the first two [`join()`] has the kernels of
@@ -10,7 +10,7 @@
 //!
 //! Figures of emulated tiers are called so wherever they are shown: they are good for ratios, never for rates.
 //!
-//! Never in this crate: an operator over rows, a decision where something should lie, sockets. Unsafe code stands in
+//! Never in this crate: an operator over rows, a decision where something should lie outside [`plan`], sockets. Unsafe code stands in
 //! `memory.rs` and `policy.rs` alone.
 #![deny(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod meter;
 mod moving;
 mod numa;
 mod pace;
+pub mod plan;
 mod policy;
 pub mod region;
 mod room;

@@ -8,11 +8,11 @@
 //! Invariant: a chunk is in a list of free ones, or lent out once; regions live as long as the memory.
 #![allow(unsafe_code)]
 
+use crate::plan::interleave::Interleave;
+use crate::plan::traffic::Side;
 use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
 use crate::room::Room;
 use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::Side;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@
 //! The same tickets are handed out under a real clock (`Emulated`) and under a virtual one
 //! ([`Virtual`](crate::Virtual)).
 
-use farpool_place::traffic::{ByteCost, Lanes, Rates, Side, Traffic};
+use crate::plan::traffic::{ByteCost, Lanes, Rates, Side, Traffic};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Picoseconds since a stage began: fine enough for single lines, enough for half a year.

@@ -4,11 +4,11 @@
 //! when a morsel is read for the first time. Those of one tier lie close together in chunks of it.
 
 use crate::memory::TierMemory;
+use crate::plan::traffic::Side;
 use crate::region::{CHUNK_BYTES, RegionError};
 use crate::stage::{Morsel, Work};
 use crate::strategy::MORSEL_BYTES;
 use farpool_join::{Memory, Source, Tuple};
-use farpool_place::traffic::Side;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 

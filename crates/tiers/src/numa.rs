@@ -5,9 +5,9 @@
 
 use crate::meter::Meter;
 use crate::pace::Pace;
+use crate::plan::traffic::Rates;
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 use crate::topology::Node;
-use farpool_place::traffic::Rates;
 use rustix::thread::CpuSet;
 
 /// Tiers of this machine.

@@ -6,9 +6,9 @@
 //! by several threads, each chunk from its node. Whether they came from there is asked of the kernel ([`TieredRegion::landed`]),
 //! never assumed: a node may be full, and a policy that is accepted may name a node that is not there.
 
+use crate::plan::interleave::Interleave;
+use crate::plan::traffic::Side;
 use crate::policy;
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::Side;
 use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

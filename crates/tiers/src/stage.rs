@@ -5,8 +5,8 @@
 //! does it where memory has tiers.
 
 use crate::pace::Pace;
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::{Side, Traffic};
+use crate::plan::interleave::Interleave;
+use crate::plan::traffic::{Side, Traffic};
 
 /// What is done with a morsel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Joins over two tiers, step by step: the strategies of `farpool_place::hash_join`, with the shares that a plan gave them.
+//! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares that a plan gave them.
 //!
 //! The idea: a strategy says in which order sides are copied, partitioned and joined, and where what is written lies. What a
 //! step is, is for others to say: kernels do it on real memory ([`join`](crate::join())), or it is tickets alone
@@ -7,12 +7,12 @@
 //! A share that is moved may correct itself: with a [`Balance`], near and far morsels wait in two queues, and if one
 //! drains first, the next side (or the next join) moves another share.
 
+use crate::plan::balance::Balance;
+use crate::plan::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning};
+use crate::plan::interleave::Interleave;
+use crate::plan::phases::Placement;
+use crate::plan::traffic::Side;
 use crate::stage::{Backend, Lines, Morsel, NoWork, Order, Stage, StageReport, Task, evenly};
-use farpool_place::balance::Balance;
-use farpool_place::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning};
-use farpool_place::interleave::Interleave;
-use farpool_place::phases::Placement;
-use farpool_place::traffic::Side;
 
 /// Bytes that a morsel reads.
 pub const MORSEL_BYTES: u32 = 64 << 10;

@@ -6,8 +6,8 @@
 use crate::flow::{Flow, Queues, Step};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
 use crate::pace::latest;
+use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, Stage, StageReport, Work};
-use farpool_place::traffic::{NoRate, Rates};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;

@@ -4,10 +4,10 @@
 mod strategies;
 
 use farpool_join::{Exact, How, Kind, Settings, Sides, Tuple};
-use farpool_place::balance::Balance;
-use farpool_place::hash_join::{Joining, Partitioning};
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::{Rates, Side};
+use farpool_tiers::plan::balance::Balance;
+use farpool_tiers::plan::hash_join::{Joining, Partitioning};
+use farpool_tiers::plan::interleave::Interleave;
+use farpool_tiers::plan::traffic::{Rates, Side};
 use farpool_tiers::stage::{RealTime, StageReport};
 use farpool_tiers::strategy::{PartitionedStrategy, Strategy};
 use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, join};

@@ -4,9 +4,9 @@
 mod strategies;
 
 use farpool_join::Kind;
-use farpool_place::interleave::Interleave;
-use farpool_place::traffic::Side;
 use farpool_tiers::calibrate::calibrate;
+use farpool_tiers::plan::interleave::Interleave;
+use farpool_tiers::plan::traffic::Side;
 use farpool_tiers::region::{CHUNK_BYTES, Nodes, TieredRegion};
 use farpool_tiers::topology::Topology;
 use farpool_tiers::{Numa, TierMemory};

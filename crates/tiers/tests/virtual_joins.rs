@@ -1,12 +1,12 @@
 //! Joins and other operators under the virtual clock: what plans say from bytes is what tickets take.
 
-use farpool_place::balance::Balance;
-use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
-use farpool_place::interleave::Interleave;
-use farpool_place::operators;
-use farpool_place::partial_move::Linear;
-use farpool_place::traffic::{Rates, Side, Traffic};
 use farpool_tiers::Virtual;
+use farpool_tiers::plan::balance::Balance;
+use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::interleave::Interleave;
+use farpool_tiers::plan::operators;
+use farpool_tiers::plan::partial_move::Linear;
+use farpool_tiers::plan::traffic::{Rates, Side, Traffic};
 use farpool_tiers::stage::{Backend, Morsel, NoWork, Stage, StageReport, Task};
 use farpool_tiers::strategy::{
     LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, TABLE_ROW_BYTES,

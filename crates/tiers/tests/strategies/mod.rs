@@ -1,8 +1,8 @@
 //! All strategies of joins over tiers, and what must come out of them: for tests on one node and on two.
 
 use farpool_join::{Exact, How, Kind, Settings, Sides, Sink, Tuple};
-use farpool_place::balance::Balance;
-use farpool_place::hash_join::{Joining, Partitioning};
+use farpool_tiers::plan::balance::Balance;
+use farpool_tiers::plan::hash_join::{Joining, Partitioning};
 use farpool_tiers::stage::RealTime;
 use farpool_tiers::strategy::{Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy};
 use farpool_tiers::{Joined, TierError, TierMemory, Tiered, join};

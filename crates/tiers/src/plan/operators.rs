@@ -4,8 +4,8 @@
 //! it costs what it could win. Whatever reads its input repeatedly may move a share of it first; whatever writes results
 //! that are read again (runs, tables of groups) places these.
 
-use crate::phases::{ObjectId, Phase, Plan};
-use crate::traffic::Side;
+use super::phases::{ObjectId, Phase, Plan};
+use super::traffic::Side;
 
 /// A plan whose input lies far.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,8 @@
 //!
 //! A product of shares (of what is moved, so much near) is not linear: say it with two objects, or fix one of them.
 
-use crate::simplex::{self, Row};
-use crate::traffic::{NoRate, Rates, Side, TERMS, Traffic};
+use super::simplex::{self, Row};
+use super::traffic::{NoRate, Rates, Side, TERMS, Traffic};
 use std::fmt;
 use std::ops::Range;
 

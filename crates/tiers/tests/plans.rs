@@ -1,10 +1,10 @@
 //! What plans over two tiers say: the paper's numbers and ours from bytes alone, and that the solver finds the least.
 
-use farpool_place::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
-use farpool_place::operators;
-use farpool_place::partial_move::Linear;
-use farpool_place::phases::{NoPlacement, Phase, Plan};
-use farpool_place::traffic::{Lanes, Rates};
+use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::operators;
+use farpool_tiers::plan::partial_move::Linear;
+use farpool_tiers::plan::phases::{NoPlacement, Phase, Plan};
+use farpool_tiers::plan::traffic::{Lanes, Rates};
 
 /// The mix of the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
@@ -57,8 +57,8 @@ fn copying_everything_loses_to_staying_far() {
     let mut plan = Plan::default();
     let copy = plan.fixed_object("copy", 1.0, ALPHA);
     let partitions = plan.fixed_object("partitions", 1.0, ALPHA);
-    let far = farpool_place::traffic::Side::Far;
-    let near = farpool_place::traffic::Side::Near;
+    let far = farpool_tiers::plan::traffic::Side::Far;
+    let near = farpool_tiers::plan::traffic::Side::Near;
     plan.then(Phase::new("move").reads_on(far, 1.0).writes(copy, 1.0));
     plan.then(Phase::new("partition").reads_on(near, 2.0).writes(partitions, 1.0));
     assert_near(in_far / plan.seconds(&RATES, &[ALPHA, ALPHA]), 0.7465, 5e-4);
@@ -247,7 +247,7 @@ fn random_plan(random: &mut Random) -> Plan {
                 0 => phase.reads(object, bytes),
                 1 => phase.writes(object, bytes),
                 2 => phase.moves(object, bytes),
-                3 => phase.keeps(object, bytes).reads_on(farpool_place::traffic::Side::Far, bytes),
+                3 => phase.keeps(object, bytes).reads_on(farpool_tiers::plan::traffic::Side::Far, bytes),
                 _ => phase,
             };
         }

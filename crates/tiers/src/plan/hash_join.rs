@@ -5,8 +5,8 @@
 //! Whatever is moved beforehand is read far once more than needed. So it pays more to read the far tier once and to choose
 //! where the partitions go (*the partition is the move*) than to move inputs, at any share.
 
-use crate::phases::{ObjectId, Phase, Plan};
-use crate::traffic::Side;
+use super::phases::{ObjectId, Phase, Plan};
+use super::traffic::Side;
 
 /// How inputs become partitions. The first four are the paper's and read their input twice: for a histogram, and to scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
