@@ -18,7 +18,7 @@ use crate::{Outcome, input, table, units};
 use farpool::function::{CallOptions, Caller, Function, Place};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_command::signing::SigningKey;
-use farpool_place::break_even_accesses;
+use farpool_planner::break_even_accesses;
 use farpool_transport::waiting::{self, Waiting};
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

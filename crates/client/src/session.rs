@@ -9,7 +9,7 @@ use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
-use farpool_place::Learned;
+use farpool_planner::Learned;
 use farpool_transport::landing::Keeper;
 use farpool_transport::{Bell, Brokers, ForkMark, Host, Link, LinkError, Turn, is_not_leader};
 use farpool_wire::control::*;

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::node_links::NodeLinks;
 use crate::session::locked;
 use crate::table::reach;
-use farpool_place::{Call, CallEstimate, EachEstimate, fingerprint};
+use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

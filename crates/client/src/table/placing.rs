@@ -13,7 +13,7 @@ use crate::node_links::NodeLinks;
 use crate::session::locked;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
-use farpool_place::{
+use farpool_planner::{
     Actual, Cost, Key, Known, Leaves, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint, prior,
 };
 use std::fmt;
@@ -81,7 +81,7 @@ impl Estimates {
         self.why.clone_from(&step.why);
     }
 
-    fn new(found: &farpool_place::Estimates, is_sure: bool) -> Estimates {
+    fn new(found: &farpool_planner::Estimates, is_sure: bool) -> Estimates {
         let time = |ns: f64| Duration::from_nanos(ns as u64);
         let of = |way: Way| {
             let way = found.of(way);
