@@ -62,6 +62,10 @@ impl SimHost {
 }
 
 impl Host for SimHost {
+    fn beneath(&self) -> &dyn Host {
+        unreachable!("a simulated process stands on nothing")
+    }
+
     fn now(&self) -> MonoNs {
         if self.is_alive() { world(|world| world.clock_of(self.0)) } else { NEVER_AGAIN }
     }
@@ -96,6 +100,10 @@ impl Host for SimHost {
                 Box::new(ShmLink::over(stream, Arc::clone(space), deadline)?)
             }
         })
+    }
+
+    fn spun_ns(&self) -> u64 {
+        0
     }
 
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {

@@ -4,9 +4,7 @@
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{
-    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Task, Transport, WriteOp,
-};
+use farpool_transport::{Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
 use farpool_wire::{MonoNs, Name, Reply, Request};
 use std::io;
 use std::path::Path;
@@ -118,20 +116,8 @@ struct GatedLink {
 struct GatedDisk(Box<dyn DiskFile>, Gate);
 
 impl Host for Gated {
-    fn now(&self) -> MonoNs {
-        self.1.now()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.1.wall_ms()
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.1.boot_id()
-    }
-
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.1.random(into)
+    fn beneath(&self) -> &dyn Host {
+        &*self.1
     }
 
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
@@ -143,16 +129,8 @@ impl Host for Gated {
         Ok(Box::new(GatedLink { link, to, gate: self.0.clone() }))
     }
 
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.1.wait(bell, heard, until);
-    }
-
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(GatedDisk(self.1.temporary_file(folder)?, self.0.clone())))
-    }
-
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.1.spawn(name, run)
     }
 }
 

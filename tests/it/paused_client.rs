@@ -6,13 +6,9 @@ use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
-use farpool_transport::{
-    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Task, Transport, WriteOp,
-};
+use farpool_transport::{Bell, Dial, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
-use std::io;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -98,33 +94,20 @@ struct Pausing {
 }
 
 impl Host for Pausing {
-    fn now(&self) -> MonoNs {
-        self.machine.now()
+    fn beneath(&self) -> &dyn Host {
+        &*self.machine
     }
-    fn wall_ms(&self) -> u64 {
-        self.machine.wall_ms()
-    }
-    fn boot_id(&self) -> u128 {
-        self.machine.boot_id()
-    }
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.machine.random(into)
-    }
+
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         Ok(Box::new(PausingLink {
             inner: self.machine.dial(to, deadline)?,
             pauses: Arc::clone(&self.pauses),
         }))
     }
+
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
         self.machine.wait(bell, heard, until);
         self.pauses.pass(Moment::Waited);
-    }
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.machine.temporary_file(folder)
-    }
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.machine.spawn(name, run)
     }
 }
 

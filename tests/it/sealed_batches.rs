@@ -7,14 +7,10 @@ use farpool::{
     CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, Queue, ReadRange,
     TransportChoice, WriteRange,
 };
-use farpool_transport::{
-    Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Task, Transport, WriteOp,
-};
+use farpool_transport::{Dial, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -100,20 +96,8 @@ struct MeddledLink {
 }
 
 impl Host for Meddled {
-    fn now(&self) -> MonoNs {
-        self.1.now()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.1.wall_ms()
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.1.boot_id()
-    }
-
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.1.random(into)
+    fn beneath(&self) -> &dyn Host {
+        &*self.1
     }
 
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
@@ -129,18 +113,6 @@ impl Host for Meddled {
             asked: VecDeque::new(),
             is_bulk: false,
         }))
-    }
-
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.1.wait(bell, heard, until);
-    }
-
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.1.temporary_file(folder)
-    }
-
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.1.spawn(name, run)
     }
 }
 

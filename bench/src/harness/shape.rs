@@ -1,10 +1,8 @@
 //! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
 
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
-use farpool_transport::{Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Reach, Task};
+use farpool_transport::{Dial, Host, Link, LinkError, Machine, Reach};
 use farpool_wire::MonoNs;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Reads `LATENCY_US,GBIT`.
@@ -38,38 +36,14 @@ impl Emulated {
 }
 
 impl Host for Emulated {
-    fn now(&self) -> MonoNs {
-        self.machine.now()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.machine.wall_ms()
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.machine.boot_id()
-    }
-
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.machine.random(into)
+    fn beneath(&self) -> &dyn Host {
+        &*self.machine
     }
 
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let is_node = matches!(to, Dial::Node { .. });
         let link = self.machine.dial(to, deadline)?;
         Ok(if is_node { Box::new(Shaped::new(link, self.shape, RealPace)) } else { link })
-    }
-
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.machine.wait(bell, heard, until);
-    }
-
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.machine.temporary_file(folder)
-    }
-
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.machine.spawn(name, run)
     }
 }
 

@@ -12,13 +12,11 @@ use farpool_operators::expression::{Binary, Instruction};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Bell, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, Service, Task};
+use farpool_transport::{Host, Machine, Peer, Reach, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 use proptest::prelude::*;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,36 +34,12 @@ struct Clocked {
 }
 
 impl Host for Clocked {
+    fn beneath(&self) -> &dyn Host {
+        &*self.machine
+    }
+
     fn now(&self) -> MonoNs {
         self.machine.now().plus_ms(self.ahead_ms.load(Ordering::Relaxed))
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.machine.wall_ms()
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.machine.boot_id()
-    }
-
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.machine.random(into)
-    }
-
-    fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        Err(LinkError::TimedOut)
-    }
-
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.machine.wait(bell, heard, until);
-    }
-
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.machine.temporary_file(folder)
-    }
-
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.machine.spawn(name, run)
     }
 }
 

@@ -5,15 +5,13 @@ use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
-    Bell, Brokers, Dial, DiskFile, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared,
-    Task, Transport, WriteOp,
+    Brokers, Dial, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared, Transport, WriteOp,
 };
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 use std::io;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -179,20 +177,8 @@ struct WithBroker {
 }
 
 impl Host for WithBroker {
-    fn now(&self) -> MonoNs {
-        self.machine.now()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.machine.wall_ms()
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.machine.boot_id()
-    }
-
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.machine.random(into)
+    fn beneath(&self) -> &dyn Host {
+        &*self.machine
     }
 
     fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
@@ -200,18 +186,6 @@ impl Host for WithBroker {
             Some(broker) => Ok(Box::new(broker)),
             None => Err(LinkError::TimedOut),
         }
-    }
-
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.machine.wait(bell, heard, until);
-    }
-
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.machine.temporary_file(folder)
-    }
-
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.machine.spawn(name, run)
     }
 }
 

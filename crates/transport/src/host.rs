@@ -39,45 +39,65 @@ pub enum Dial<'a> {
     },
 }
 
-/// See the module.
+/// See the module. A host that stands on another writes [`Self::beneath`] and what it does otherwise; one that stands on
+/// nothing writes all the rest.
 pub trait Host: Send + Sync + 'static {
+    /// The host that does whatever this one leaves to it.
+    fn beneath(&self) -> &dyn Host;
+
     /// Now, on this host's monotonic clock that counts suspend.
-    fn now(&self) -> MonoNs;
+    fn now(&self) -> MonoNs {
+        self.beneath().now()
+    }
 
     /// Milliseconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
-    fn wall_ms(&self) -> u64;
+    fn wall_ms(&self) -> u64 {
+        self.beneath().wall_ms()
+    }
 
     /// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none.
-    fn boot_id(&self) -> u128;
+    fn boot_id(&self) -> u128 {
+        self.beneath().boot_id()
+    }
 
     /// Fills the buffer with bytes that nobody can guess.
-    fn random(&self, into: &mut [u8]) -> io::Result<()>;
+    fn random(&self, into: &mut [u8]) -> io::Result<()> {
+        self.beneath().random(into)
+    }
 
     /// Connects and greets.
-    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError>;
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        self.beneath().dial(to, deadline)
+    }
 
     /// Nanoseconds of CPU time that this process has spun while it waited.
     fn spun_ns(&self) -> u64 {
-        0
+        self.beneath().spun_ns()
     }
 
     /// Waits until the bell has rung more often than `heard`, or until a time. It may return early.
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.beneath().wait(bell, heard, until);
+    }
 
     /// Makes an empty file on a disk of this host, in a folder, that is gone when it is dropped.
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>>;
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.beneath().temporary_file(folder)
+    }
 
     /// Runs something beside the caller.
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        self.beneath().spawn(name, run)
+    }
 
     /// Tells whoever runs this process something they should know. One line.
     fn say(&self, line: &str) {
-        eprintln!("{}", farpool_wire::shown(line));
+        self.beneath().say(line);
     }
 
     /// Whether everything on this host takes turns on one thread, which therefore nobody may block.
     fn is_one_thread(&self) -> bool {
-        false
+        self.beneath().is_one_thread()
     }
 }
 
@@ -203,6 +223,10 @@ impl Machine {
 }
 
 impl Host for Machine {
+    fn beneath(&self) -> &dyn Host {
+        unreachable!("this machine stands on nothing")
+    }
+
     fn now(&self) -> MonoNs {
         clock::now()
     }
@@ -251,5 +275,13 @@ impl Host for Machine {
             // A thread that panicked has said so already.
             let _ = thread.join();
         }))
+    }
+
+    fn say(&self, line: &str) {
+        eprintln!("{}", farpool_wire::shown(line));
+    }
+
+    fn is_one_thread(&self) -> bool {
+        false
     }
 }
