@@ -5,7 +5,7 @@ use crate::localdisk::SimFile;
 use crate::net::{Asked, CALLER, ConnId, Read};
 use farpool_transport::shm::{Mapped, MappedBytes, MemoryStream, ShmLink};
 use farpool_transport::socket::{Interest, Stream};
-use farpool_transport::{Bell, Dial, DiskFile, FrameLink, Host, Link, LinkError, Task, Transport};
+use farpool_transport::{Bell, Dial, Dialer, DiskFile, FrameLink, Host, Link, LinkError, Task, Transport};
 use farpool_wire::MonoNs;
 use farpool_wire::control::Attached;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -89,19 +89,6 @@ impl Host for SimHost {
         Ok(())
     }
 
-    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        Ok(match to {
-            Dial::Broker { address } | Dial::Node { address, .. } => {
-                let stream = self.connect(address, false, deadline)?;
-                Box::new(FrameLink::greet(stream, Transport::Tcp, deadline)?)
-            }
-            Dial::Local { socket, space } => {
-                let stream = self.connect(socket, true, deadline)?;
-                Box::new(ShmLink::over(stream, Arc::clone(space), deadline)?)
-            }
-        })
-    }
-
     fn spun_ns(&self) -> u64 {
         0
     }
@@ -137,6 +124,21 @@ impl Host for SimHost {
 
     fn is_one_thread(&self) -> bool {
         true
+    }
+}
+
+impl Dialer for SimHost {
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        Ok(match to {
+            Dial::Broker { address } | Dial::Node { address, .. } => {
+                let stream = self.connect(address, false, deadline)?;
+                Box::new(FrameLink::greet(stream, Transport::Tcp, deadline)?)
+            }
+            Dial::Local { socket, space } => {
+                let stream = self.connect(socket, true, deadline)?;
+                Box::new(ShmLink::over(stream, Arc::clone(space), deadline)?)
+            }
+        })
     }
 }
 

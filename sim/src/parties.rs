@@ -269,7 +269,7 @@ pub(crate) fn start_node(index: usize) {
         world.spawn(process, Box::new(move || keep_house(&loops, false, tick_ms)));
         let loops = Arc::clone(&service);
         let key = life.ticket_key;
-        world.spawn(process, Box::new(move || report(&loops, &info, key, &brokers)));
+        world.spawn(process, Box::new(move || report(&loops, &SimHost(process), &info, key, &brokers)));
         let place = &mut world.parties.nodes[index];
         place.life = Some(NodeLife { process, node, incarnation: life.incarnation, service });
     });

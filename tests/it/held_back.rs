@@ -4,7 +4,9 @@
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Dial, DiskFile, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
+use farpool_transport::{
+    Dial, Dialer, DiskFile, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp,
+};
 use farpool_wire::{MonoNs, Name, Reply, Request};
 use std::io;
 use std::path::Path;
@@ -105,7 +107,7 @@ impl Gate {
 }
 
 /// This machine, with the gate on its ways out.
-struct Gated(Gate, Arc<dyn Host>);
+struct Gated(Gate, Arc<dyn Dialer>);
 
 struct GatedLink {
     link: Box<dyn Link>,
@@ -120,6 +122,12 @@ impl Host for Gated {
         &*self.1
     }
 
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(GatedDisk(self.1.temporary_file(folder)?, self.0.clone())))
+    }
+}
+
+impl Dialer for Gated {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let link = self.1.dial(to, deadline)?;
         let to = match to {
@@ -127,10 +135,6 @@ impl Host for Gated {
             Dial::Local { socket, .. } => socket.to_owned(),
         };
         Ok(Box::new(GatedLink { link, to, gate: self.0.clone() }))
-    }
-
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(GatedDisk(self.1.temporary_file(folder)?, self.0.clone())))
     }
 }
 
@@ -204,9 +208,12 @@ impl World {
         let options =
             PoolOptions { transport: TransportChoice::Tcp, renew_ms_max: 20, ..PoolOptions::default() };
         let url = format!("farpool://{}", broker.address());
-        let pool =
-            Pool::connect_from(Arc::new(Gated(gate.clone(), Machine::host(Reach::default()))), &url, options)
-                .expect("a session");
+        let pool = Pool::connect_from(
+            Arc::new(Gated(gate.clone(), Sockets::dialer(Reach::default()))),
+            &url,
+            options,
+        )
+        .expect("a session");
         World { pool, gate, nodes, _broker: broker }
     }
 

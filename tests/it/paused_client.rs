@@ -6,7 +6,9 @@ use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
-use farpool_transport::{Bell, Dial, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
+use farpool_transport::{
+    Bell, Dial, Dialer, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp,
+};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -89,7 +91,7 @@ impl Pauses {
 
 /// This machine, whose threads can be stopped.
 struct Pausing {
-    machine: Arc<dyn Host>,
+    machine: Arc<dyn Dialer>,
     pauses: Arc<Pauses>,
 }
 
@@ -98,16 +100,18 @@ impl Host for Pausing {
         &*self.machine
     }
 
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+        self.machine.wait(bell, heard, until);
+        self.pauses.pass(Moment::Waited);
+    }
+}
+
+impl Dialer for Pausing {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         Ok(Box::new(PausingLink {
             inner: self.machine.dial(to, deadline)?,
             pauses: Arc::clone(&self.pauses),
         }))
-    }
-
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.machine.wait(bell, heard, until);
-        self.pauses.pass(Moment::Waited);
     }
 }
 
@@ -141,7 +145,7 @@ fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, P
     let pauses = Arc::new(Pauses::default());
     let url = format!("farpool://{}", node.broker.address());
     let options = PoolOptions { transport, protection: Some(Protection::None), ..PoolOptions::default() };
-    let host = Pausing { machine: Machine::host(Reach::default()), pauses: Arc::clone(&pauses) };
+    let host = Pausing { machine: Sockets::dialer(Reach::default()), pauses: Arc::clone(&pauses) };
     let client = Pool::connect_from(Arc::new(host), &url, options);
     let client = client.expect("a session");
     let old = client.create("old", FileClass::Scratch, CreateOptions::default()).expect("created");

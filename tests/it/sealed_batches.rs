@@ -7,7 +7,7 @@ use farpool::{
     CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, Queue, ReadRange,
     TransportChoice, WriteRange,
 };
-use farpool_transport::{Dial, Host, Link, LinkError, Machine, Reach, ReadOp, Transport, WriteOp};
+use farpool_transport::{Dial, Dialer, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -84,7 +84,7 @@ impl Meddler {
     }
 }
 
-struct Meddled(Arc<Meddler>, Arc<dyn Host>);
+struct Meddled(Arc<Meddler>, Arc<dyn Dialer>);
 
 struct MeddledLink {
     link: Box<dyn Link>,
@@ -99,7 +99,9 @@ impl Host for Meddled {
     fn beneath(&self) -> &dyn Host {
         &*self.1
     }
+}
 
+impl Dialer for Meddled {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let link = self.1.dial(to, deadline)?;
         let to = match to {
@@ -198,7 +200,7 @@ fn connect(cluster: &Cluster, meddler: &Arc<Meddler>, transport: TransportChoice
 }
 
 pub(crate) fn connect_with(cluster: &Cluster, meddler: &Arc<Meddler>, options: PoolOptions) -> Pool {
-    let host = Arc::new(Meddled(Arc::clone(meddler), Machine::host(Reach::default())));
+    let host = Arc::new(Meddled(Arc::clone(meddler), Sockets::dialer(Reach::default())));
     Pool::connect_from(host, &cluster.url(), options).expect("a session")
 }
 

@@ -1,7 +1,7 @@
 //! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
 
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
-use farpool_transport::{Dial, Host, Link, LinkError, Machine, Reach};
+use farpool_transport::{Dial, Dialer, Host, Link, LinkError, Reach, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
 /// See the module. Every link to a node has the latency and the bandwidth to itself; that to the broker is as it
 /// is.
 pub(crate) struct Emulated {
-    machine: Arc<dyn Host>,
+    machine: Arc<dyn Dialer>,
     shape: Shape,
 }
 
 impl Emulated {
     /// This machine behind such links.
-    pub(crate) fn host(reach: Reach, shape: Shape) -> Arc<dyn Host> {
-        Arc::new(Emulated { machine: Machine::host(reach), shape })
+    pub(crate) fn host(reach: Reach, shape: Shape) -> Arc<dyn Dialer> {
+        Arc::new(Emulated { machine: Sockets::dialer(reach), shape })
     }
 }
 
@@ -39,7 +39,9 @@ impl Host for Emulated {
     fn beneath(&self) -> &dyn Host {
         &*self.machine
     }
+}
 
+impl Dialer for Emulated {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let is_node = matches!(to, Dial::Node { .. });
         let link = self.machine.dial(to, deadline)?;

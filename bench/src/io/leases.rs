@@ -9,7 +9,7 @@ use crate::harness::pools::wait_quiet;
 use crate::harness::processes::{Server, start};
 use crate::{Outcome, table};
 use farpool_transport::shm::ShmSpace;
-use farpool_transport::{Dial, Host, Link, Machine, Reach};
+use farpool_transport::{Dial, Dialer, Host, Link, Reach, Sockets};
 use farpool_wire::control::*;
 use farpool_wire::{FileClass, List, MonoNs, Name, Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
 pub(crate) struct Pool {
     node: Server,
     _broker: Server,
-    host: Arc<dyn Host>,
+    host: Arc<dyn Dialer>,
     broker: Box<dyn Link>,
     proof: SessionProof,
 }
@@ -139,7 +139,7 @@ impl Pool {
         let fixed =
             ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-prefault", "--no-lock"];
         let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..], node_flags].concat())?;
-        let host = Machine::host(Reach::default());
+        let host = Sockets::dialer(Reach::default());
         let address = url.trim_start_matches("farpool://").to_owned();
         let mut link =
             host.dial(Dial::Broker { address: &address }, soon(&*host)).map_err(Failure::failed)?;

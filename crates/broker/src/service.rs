@@ -100,7 +100,7 @@ impl Broker {
     ) -> io::Result<Broker> {
         check_identity(reach)?;
         // It dials nobody.
-        let service = Arc::new(BrokerService::open(Machine::host(Reach::default()), settings, store)?);
+        let service = Arc::new(BrokerService::open(Arc::new(Machine), settings, store)?);
         let listening = tcp::listen(address, reach, Arc::<BrokerService>::clone(&service))?;
         Ok(Broker::over(address, listening, Role::Alone(service)))
     }
@@ -118,7 +118,7 @@ impl Broker {
         if let Some(mistake) = settings.mistakes().into_iter().next() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
-        let host = Machine::host(Reach::default());
+        let host: Arc<dyn Host> = Arc::new(Machine);
         let (standby, stopped) = (Arc::new(Standby::new(Arc::clone(&host))), Bell::default());
         let listening = tcp::listen(address, reach, Arc::<Standby>::clone(&standby))?;
         let (stands, end) = (Arc::clone(&standby), stopped.clone());

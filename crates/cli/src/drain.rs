@@ -10,7 +10,7 @@ use crate::units::show_bytes;
 use crate::{Outcome, reach, table, units};
 use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
 use farpool_command::json::Line;
-use farpool_transport::{LinkError, Machine, Reach, is_not_leader};
+use farpool_transport::{LinkError, Reach, Sockets, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 /// Tells the broker.
 fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
-    let host = Machine::host(reach.clone());
+    let host = Sockets::dialer(reach.clone());
     let brokers = reach::brokers_of("--pool", &args.pool, reach)?;
     let deadline = host.now().plus_ms(BROKER_PATIENCE_MS);
     let ask = || {

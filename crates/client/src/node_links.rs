@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
 use farpool_transport::shm::{MappedRegion, ShmSpace};
-use farpool_transport::{Bell, Dial, Host, Link, LinkError, Transport};
+use farpool_transport::{Bell, Dial, Dialer, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
@@ -16,7 +16,7 @@ const IDLE_LINKS_MAX: usize = 16;
 
 /// See the module.
 pub(crate) struct NodeLinks {
-    host: Arc<dyn Host>,
+    host: Arc<dyn Dialer>,
     pub(crate) info: NodeInfo,
     transport: Transport,
     space: Arc<ShmSpace>,
@@ -77,7 +77,7 @@ pub(crate) struct Conversation {
 impl NodeLinks {
     /// Decides how to reach a node.
     pub(crate) fn new(
-        host: Arc<dyn Host>,
+        host: Arc<dyn Dialer>,
         info: NodeInfo,
         options: &PoolOptions,
         this_host: u128,

@@ -11,7 +11,7 @@ use crate::session::{Session, answer_of, locked};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Brokers, Host, Link, Machine, Reach, Task};
+use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets, Task};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
 };
@@ -79,11 +79,11 @@ impl Pool {
 
     /// Opens a session with settings.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
-        Pool::begin(Machine::host(options.reach()), url, options, None)
+        Pool::begin(Sockets::dialer(options.reach()), url, options, None)
     }
 
     /// Opens a session from another host than this machine: the simulator's.
-    pub fn connect_from(host: Arc<dyn Host>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
+    pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
         Pool::begin(host, url, options, None)
     }
 
@@ -109,11 +109,11 @@ impl Pool {
         }
         let url = format!("{SCHEME}{}", broker.address());
         // It talks to itself on loopback, whatever else the options say.
-        Pool::begin(Machine::host(Reach::default()), &url, options.pool, Some((nodes, broker)))
+        Pool::begin(Sockets::dialer(Reach::default()), &url, options.pool, Some((nodes, broker)))
     }
 
     fn begin(
-        host: Arc<dyn Host>,
+        host: Arc<dyn Dialer>,
         url: &str,
         options: PoolOptions,
         embedded: Option<(Vec<Node>, Broker)>,

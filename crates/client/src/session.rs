@@ -11,7 +11,7 @@ use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
 use farpool_planner::Learned;
 use farpool_transport::landing::Keeper;
-use farpool_transport::{Bell, Brokers, ForkMark, Host, Link, LinkError, Turn, is_not_leader};
+use farpool_transport::{Bell, Brokers, Dialer, ForkMark, Host, Link, LinkError, Turn, is_not_leader};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub(crate) struct Held {
 
 pub(crate) struct Session {
     pub(crate) host: Arc<dyn Host>,
+    /// The same host, for reaching others.
+    dialer: Arc<dyn Dialer>,
     pub(crate) options: PoolOptions,
     brokers: Brokers,
     pub(crate) broker: Turn<Option<Box<dyn Link>>>,
@@ -99,16 +101,17 @@ pub(crate) use answer_of;
 
 impl Session {
     pub(crate) fn open(
-        host: Arc<dyn Host>,
+        dialer: Arc<dyn Dialer>,
         brokers: Brokers,
         options: PoolOptions,
     ) -> Result<Session, Error> {
         options.check()?;
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let this_host = host.boot_id();
+        let this_host = dialer.boot_id();
         let mut session = Session {
-            host,
+            host: dialer.clone(),
+            dialer,
             options,
             brokers,
             broker: Turn::default(),
@@ -196,7 +199,7 @@ impl Session {
         let deadline = self.deadline(timeout_ms);
         let link = match &mut *broker {
             Some(link) => link,
-            none => none.insert(self.brokers.dial(&*self.host, deadline)?),
+            none => none.insert(self.brokers.dial(&*self.dialer, deadline)?),
         };
         let result = link.call(request, self.brokers.until(&*self.host, deadline));
         if self.brokers.heard(&result) || link.is_worn() {
@@ -308,7 +311,7 @@ impl Session {
             return Ok(Arc::clone(links));
         }
         // It may try a connection, so the table is not locked meanwhile: renewals look there.
-        let fresh = NodeLinks::new(Arc::clone(&self.host), info.clone(), &self.options, self.this_host)?;
+        let fresh = NodeLinks::new(Arc::clone(&self.dialer), info.clone(), &self.options, self.this_host)?;
         if let Some(former) = former {
             self.leave_behind(&former, &fresh)?;
         }

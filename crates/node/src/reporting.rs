@@ -8,7 +8,7 @@ use crate::service::NodeService;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Reach};
 use farpool_lease::ticket::TicketKey;
-use farpool_transport::{Brokers, LinkError};
+use farpool_transport::{Brokers, Dialer, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
 use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
 
@@ -133,12 +133,18 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
 
 /// Presents the node to the broker and reports until the node stops. Serves on without a broker: what is
 /// leased stays leased.
-pub fn report<M: Memory>(node: &NodeService<M>, info: &NodeInfo, ticket_key: TicketKey, brokers: &Brokers) {
+pub fn report<M: Memory>(
+    node: &NodeService<M>,
+    dialer: &dyn Dialer,
+    info: &NodeInfo,
+    ticket_key: TicketKey,
+    brokers: &Brokers,
+) {
     let mut retry_ms = 50;
     let mut complained = false;
     loop {
         let joined_before = retry_ms;
-        match report_until_cut(node, info, ticket_key, brokers, &mut retry_ms) {
+        match report_until_cut(node, dialer, info, ticket_key, brokers, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
                 let is_other_life = is_other_life(&error);
@@ -177,6 +183,7 @@ fn is_other_life(error: &LinkError) -> bool {
 
 fn report_until_cut<M: Memory>(
     node: &NodeService<M>,
+    dialer: &dyn Dialer,
     info: &NodeInfo,
     ticket_key: TicketKey,
     brokers: &Brokers,
@@ -184,7 +191,7 @@ fn report_until_cut<M: Memory>(
 ) -> Result<(), LinkError> {
     let host = &*node.host;
     let patience = || host.now().plus_ms(BROKER_PATIENCE_MS);
-    let mut link = brokers.dial(host, patience())?;
+    let mut link = brokers.dial(dialer, patience())?;
     let mut ask = |request: &Request| {
         let answer = link.call(request, patience());
         brokers.heard(&answer);

@@ -8,7 +8,7 @@ use crate::service::{Chores, Life, NodeService};
 use farpool_lease::ticket;
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
-use farpool_transport::{Brokers, Identity, Machine, Service, Task, shm, tcp};
+use farpool_transport::{Brokers, Identity, Service, Sockets, Task, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
 use farpool_wire::{Name, Text};
@@ -64,7 +64,7 @@ impl std::error::Error for StartError {}
 impl Node {
     /// Starts serving; presents itself to the broker in the background.
     pub fn start(options: NodeOptions) -> Result<Node, StartError> {
-        let host = Machine::host(options.reach.clone());
+        let dialer = Sockets::dialer(options.reach.clone());
         let brokers = Brokers::new(&options.broker).map_err(StartError::Setting)?;
         let node = Identity::Node(ticket::node_id(&options.name));
         if let Some(tls) = options.reach.tls.as_ref().filter(|tls| *tls.identity() != node) {
@@ -92,8 +92,7 @@ impl Node {
         .map_err(StartError::Region)?;
 
         let node = ticket::node_id(&options.name);
-        let (service, life) =
-            NodeService::begin(Arc::clone(&host), arena, node).map_err(StartError::System)?;
+        let (service, life) = NodeService::begin(dialer.clone(), arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
         let functions = Functions::start(options.functions).map_err(StartError::Functions)?;
         let service = Arc::new(service.within(&options.limits).with_functions(functions));
@@ -120,7 +119,7 @@ impl Node {
             incarnation,
             address: text(options.advertise.clone().unwrap_or_else(|| address.to_string()))?,
             shm_socket: text(shm_socket)?,
-            host_boot: host.boot_id(),
+            host_boot: dialer.boot_id(),
             host_label: match &options.host_label {
                 Some(label) => label.clone(),
                 None => Name::new(if host_name.is_empty() { "unnamed-host".into() } else { host_name })
@@ -143,7 +142,9 @@ impl Node {
         }
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
-        running.spawn("farpool-report", move || reporting::report(&service, &info, ticket_key, &brokers))?;
+        running.spawn("farpool-report", move || {
+            reporting::report(&service, &*dialer, &info, ticket_key, &brokers);
+        })?;
         Ok(running)
     }
 

@@ -9,7 +9,7 @@ use farpool_operators::packed::unpack;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
 use farpool_sealing::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
-use farpool_transport::{Machine, Peer, Reach, Service};
+use farpool_transport::{Machine, Peer, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -46,7 +46,7 @@ impl Node {
             arena.reseat(REGION).expect("reseated");
             arena.open(REGION, Epoch(2), None, Some(HANDLE)).expect("sealed");
         }
-        Node(NodeService::begin(Machine::host(Reach::default()), arena, NodeId(1)).expect("a node").0)
+        Node(NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node").0)
     }
 
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {

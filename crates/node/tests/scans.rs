@@ -12,7 +12,7 @@ use farpool_operators::expression::{Binary, Instruction};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Host, Machine, Peer, Reach, Service};
+use farpool_transport::{Host, Machine, Peer, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -29,17 +29,16 @@ const COLUMN_BYTES: u32 = GROUP_ROWS * 8;
 
 /// This machine, on a clock that is put forward.
 struct Clocked {
-    machine: Arc<dyn Host>,
     ahead_ms: AtomicU64,
 }
 
 impl Host for Clocked {
     fn beneath(&self) -> &dyn Host {
-        &*self.machine
+        &Machine
     }
 
     fn now(&self) -> MonoNs {
-        self.machine.now().plus_ms(self.ahead_ms.load(Ordering::Relaxed))
+        Machine.now().plus_ms(self.ahead_ms.load(Ordering::Relaxed))
     }
 }
 
@@ -63,8 +62,7 @@ impl Node {
         arena.close(REGION, SEALED).expect("closed");
         arena.reseat(REGION).expect("reseated");
         arena.open(REGION, SEALED, None, Some(READ)).expect("sealed");
-        let host =
-            Arc::new(Clocked { machine: Machine::host(Reach::default()), ahead_ms: AtomicU64::new(0) });
+        let host = Arc::new(Clocked { ahead_ms: AtomicU64::new(0) });
         let (service, _) = NodeService::begin(host.clone(), arena, NodeId(1)).expect("a node");
         Node { service, host }
     }

@@ -5,7 +5,7 @@ use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
-    Brokers, Dial, Host, Link, LinkError, Machine, Peer, Reach, ReadOp, Service, Shared, Transport, WriteOp,
+    Brokers, Dial, Dialer, Host, Link, LinkError, Machine, Peer, ReadOp, Service, Shared, Transport, WriteOp,
 };
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
@@ -172,15 +172,16 @@ impl Link for Ruled {
 
 /// This machine, with that broker.
 struct WithBroker {
-    machine: Arc<dyn Host>,
     broker: Mutex<Option<Ruled>>,
 }
 
 impl Host for WithBroker {
     fn beneath(&self) -> &dyn Host {
-        &*self.machine
+        &Machine
     }
+}
 
+impl Dialer for WithBroker {
     fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         match self.broker.lock().expect("a broker").take() {
             Some(broker) => Ok(Box::new(broker)),
@@ -211,8 +212,7 @@ impl Pool {
         let (shown, inventories) = channel();
         let (rulings, ruled) = channel();
         let broker = Mutex::new(Some(Ruled { inventories: shown, rulings: ruled }));
-        let host: Arc<dyn Host> = Arc::new(WithBroker { machine: Machine::host(Reach::default()), broker });
-        let (node, life) = NodeService::begin(host, memory, node_id(NODE)).expect("a node");
+        let (node, life) = NodeService::begin(Arc::new(Machine), memory, node_id(NODE)).expect("a node");
         let Life { incarnation, ticket_key } = life;
         let node = Arc::new(node);
         let name = Name::new(NODE).expect("a name");
@@ -231,7 +231,9 @@ impl Pool {
         let brokers = Brokers::new("broker:7700").expect("an address");
         let threads = vec![
             std::thread::spawn(move || keep_house(&house, false, TICK_MS)),
-            std::thread::spawn(move || report(&reporter, &info, ticket_key, &brokers)),
+            std::thread::spawn(move || {
+                report(&reporter, &WithBroker { broker }, &info, ticket_key, &brokers)
+            }),
         ];
         let grants = lease(&node, life, 1, 2).expect("leased");
         let pool = Pool { node, inventories, rulings, threads, life, grants };

@@ -2,14 +2,14 @@
 
 use farpool_node::limits::{BURST_NS, Bucket};
 use farpool_node::{Limits, Turnstile};
-use farpool_transport::{Machine, Passage, Peer, Reach};
+use farpool_transport::{Machine, Passage, Peer};
 use farpool_wire::{ClientId, MonoNs};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 fn turnstile(slots: usize, limits: Limits) -> Arc<Turnstile> {
-    Turnstile::new(Machine::host(Reach::default()), slots, &limits)
+    Turnstile::new(Arc::new(Machine), slots, &limits)
 }
 
 fn peer(client: u64, connection: u64) -> Peer {

@@ -1,6 +1,6 @@
 //! The brokers of a pool: whom to ask, and whom next.
 
-use crate::{Dial, Host, Link, LinkError};
+use crate::{Dial, Dialer, Host, Link, LinkError};
 use farpool_wire::{Code, MonoNs};
 use std::fmt;
 use std::io::ErrorKind;
@@ -54,10 +54,10 @@ impl Brokers {
     }
 
     /// Connects to the one that is asked at present; goes on to the next if that fails.
-    pub fn dial(&self, host: &dyn Host, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+    pub fn dial(&self, dialer: &dyn Dialer, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let now = self.now.load(Ordering::Relaxed);
         let address = &self.addresses[now % self.addresses.len()];
-        let dialled = host.dial(Dial::Broker { address }, self.until(host, deadline));
+        let dialled = dialer.dial(Dial::Broker { address }, self.until(dialer, deadline));
         if let Err(error) = &dialled {
             self.leave(now, error);
         }

@@ -1,43 +1,16 @@
-//! What a process of the pool stands on: its clock, its chance, its threads, and its ways to others.
+//! What a process of the pool stands on: its clock, its chance, and its threads.
 //!
-//! The idea: client, node and broker never look at a clock, draw a random number or open a connection by
+//! The idea: client, node and broker never look at a clock, draw a random number or start a thread by
 //! themselves. They ask their [`Host`]. [`Machine`] is the real one; the simulator has another, on which a
 //! whole pool runs in one thread from one seed.
 
-use crate::reach::Reach;
-use crate::shm::{self, ShmSpace};
-use crate::tls::Identity;
-use crate::{Link, LinkError, clock, tcp};
-use farpool_wire::{ClientId, MonoNs, NodeId};
+use crate::clock;
+use farpool_wire::MonoNs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
-
-/// Whom to reach, and how.
-#[derive(Clone, Copy, Debug)]
-pub enum Dial<'a> {
-    /// The broker at `host:port`.
-    Broker {
-        /// Where.
-        address: &'a str,
-    },
-    /// A memory node at `host:port`.
-    Node {
-        /// Where.
-        address: &'a str,
-        /// Which node is expected there.
-        node: NodeId,
-    },
-    /// A memory node on this host, by its local socket: its regions can be mapped.
-    Local {
-        /// The name of the socket.
-        socket: &'a str,
-        /// What this process has mapped of that node.
-        space: &'a Arc<ShmSpace>,
-    },
-}
 
 /// See the module. A host that stands on another writes [`Self::beneath`] and what it does otherwise; one that stands on
 /// nothing writes all the rest.
@@ -63,11 +36,6 @@ pub trait Host: Send + Sync + 'static {
     /// Fills the buffer with bytes that nobody can guess.
     fn random(&self, into: &mut [u8]) -> io::Result<()> {
         self.beneath().random(into)
-    }
-
-    /// Connects and greets.
-    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        self.beneath().dial(to, deadline)
     }
 
     /// Nanoseconds of CPU time that this process has spun while it waited.
@@ -205,22 +173,8 @@ impl<T> Turn<T> {
 }
 
 /// This machine.
-#[derive(Clone, Debug, Default)]
-pub struct Machine {
-    reach: Reach,
-    /// What all connections of this host name as their client.
-    client: ClientId,
-}
-
-impl Machine {
-    /// This machine as a host whose connections go as far as `reach` says. They count as one client.
-    pub fn host(reach: Reach) -> Arc<dyn Host> {
-        let mut client = [0; 8];
-        // Without randomness there is no name, and each connection is a client by itself.
-        let client = getrandom::fill(&mut client).map_or(0, |()| u64::from_le_bytes(client));
-        Arc::new(Machine { reach, client: ClientId(client) })
-    }
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine;
 
 impl Host for Machine {
     fn beneath(&self) -> &dyn Host {
@@ -246,18 +200,6 @@ impl Host for Machine {
 
     fn spun_ns(&self) -> u64 {
         crate::waiting::spun_ns()
-    }
-
-    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        let connect =
-            |address, expected| tcp::connect_for(self.client, &self.reach, address, &expected, deadline);
-        match to {
-            Dial::Broker { address } => connect(address, Identity::Broker),
-            Dial::Node { address, node } => connect(address, Identity::Node(node)),
-            Dial::Local { socket, space } => {
-                shm::connect_for(self.client, socket, Arc::clone(space), deadline)
-            }
-        }
     }
 
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {

@@ -17,6 +17,7 @@ mod brokers;
 mod client;
 pub mod clock;
 mod connection;
+mod dial;
 mod fork;
 pub mod host;
 pub mod landing;
@@ -36,8 +37,9 @@ pub mod waiting;
 
 pub use brokers::{BROKERS_MAX, Brokers, is_not_leader};
 pub use client::FrameLink;
+pub use dial::{Dial, Dialer, Sockets};
 pub use fork::ForkMark;
-pub use host::{Bell, Dial, DiskFile, Host, Machine, Task, Turn};
+pub use host::{Bell, DiskFile, Host, Machine, Task, Turn};
 pub use lane::{HandedOver, Lane, Successor, local_lane};
 pub use outgoing::Outgoing;
 pub use passage::Passage;
