@@ -3,9 +3,10 @@
 use crate::kernel::{self, ProcessId, Wait, world, world_if_free};
 use crate::localdisk::SimFile;
 use crate::net::{Asked, CALLER, ConnId, Read};
+use farpool_host::{Bell, DiskFile, Host, Task};
 use farpool_transport::shm::{Mapped, MappedBytes, MemoryStream, ShmLink};
 use farpool_transport::socket::{Interest, Stream};
-use farpool_transport::{Bell, Dial, Dialer, DiskFile, FrameLink, Host, Link, LinkError, Task, Transport};
+use farpool_transport::{Dial, Dialer, FrameLink, Link, LinkError, Transport};
 use farpool_wire::MonoNs;
 use farpool_wire::control::Attached;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,7 +1,7 @@
 //! The disk of a client's machine: an unnamed file for each local copy, gone with the process that made it.
 
 use crate::kernel::{ProcessId, rest, world};
-use farpool_transport::DiskFile;
+use farpool_host::DiskFile;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 

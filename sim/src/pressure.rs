@@ -3,8 +3,8 @@
 use crate::faults::Chore;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, World};
+use farpool_host::Host;
 use farpool_node::{Reach, keep_regions};
-use farpool_transport::Host;
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;

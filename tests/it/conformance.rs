@@ -219,7 +219,7 @@ fn link_lease_in_grace_refuses_until_it_is_renewed_and_keeps_its_bytes() {
         // No renewal: time makes the lease expire.
         while let Ok(found) = read(&mut *link, &grant, 0, 4) {
             assert_eq!(found, b"kept");
-            assert!(farpool_transport::clock::now() < give_up, "{way}: the lease expires");
+            assert!(farpool_host::clock::now() < give_up, "{way}: the lease expires");
         }
         assert_eq!(refused(read(&mut *link, &grant, 0, 4)), Code::LeaseExpired, "{way}");
         assert_eq!(refused(write(&mut *link, &grant, 0, b"late")), Code::LeaseExpired, "{way}");

@@ -3,10 +3,9 @@
 
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_host::{DiskFile, Host};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{
-    Dial, Dialer, DiskFile, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp,
-};
+use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Name, Reply, Request};
 use std::io;
 use std::path::Path;

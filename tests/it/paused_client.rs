@@ -6,9 +6,8 @@ use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
-use farpool_transport::{
-    Bell, Dial, Dialer, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp,
-};
+use farpool_host::{Bell, Host};
+use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

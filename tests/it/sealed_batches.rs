@@ -7,7 +7,8 @@ use farpool::{
     CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, Queue, ReadRange,
     TransportChoice, WriteRange,
 };
-use farpool_transport::{Dial, Dialer, Host, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
+use farpool_host::Host;
+use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

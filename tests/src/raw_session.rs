@@ -2,7 +2,8 @@
 //! repeat itself.
 
 use crate::canary::UNREAD;
-use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp, clock};
+use farpool_host::clock;
+use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::{Code, FileClass, List, MonoNs, Name, Reply, Request};

@@ -1,7 +1,8 @@
 //! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
 
+use farpool_host::Host;
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
-use farpool_transport::{Dial, Dialer, Host, Link, LinkError, Reach, Sockets};
+use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use crate::harness::measure::{Client, Servers};
 use crate::harness::pools::{Cluster, Room, Way, wait_quiet};
 use crate::harness::processes::Told;
 use farpool::TransportChoice;
+use farpool_host::waiting::chosen;
 use farpool_transport::shaped::Shape;
-use farpool_transport::waiting::chosen;
 use std::path::Path;
 
 /// One who is measured.

@@ -20,9 +20,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
+use farpool::FarTable;
 use farpool::operators::{Agg, Plan, col, lit};
 use farpool::table::{Mode, Report};
-use farpool::{FarTable, Pool};
 use std::io::Write;
 use std::time::Instant;
 

@@ -7,8 +7,9 @@
 
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
+use farpool_host::{Bell, Host};
 use farpool_lease::BrokerSettings;
-use farpool_transport::{Bell, Host, Peer, Service};
+use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,10 +2,11 @@
 
 use crate::election::{Electorate, Standby};
 use crate::stores::Store;
+use farpool_host::{Bell, Host, Machine, Turn};
 use farpool_lease::broker::Record;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_transport::tcp::{self, Listening};
-use farpool_transport::{Bell, Host, Identity, Machine, Peer, Reach, Service, Turn};
+use farpool_transport::{Identity, Peer, Reach, Service};
 use farpool_wire::{Code, Name, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::net::SocketAddr;

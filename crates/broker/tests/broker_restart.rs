@@ -2,8 +2,9 @@
 
 use farpool_broker::stores::RedbStore;
 use farpool_broker::{Broker, LeaseSettings};
+use farpool_host::clock;
 use farpool_lease::ticket::node_id;
-use farpool_transport::{Identity, Link, LinkError, Reach, clock, tcp};
+use farpool_transport::{Identity, Link, LinkError, Reach, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;

@@ -8,7 +8,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::plan::RangeSet;
 use crate::stats::{Counters, add};
-use farpool_transport::{Bell, DiskFile, Host, Turn};
+use farpool_host::{Bell, DiskFile, Host, Turn};
 use farpool_wire::mutant;
 use std::collections::VecDeque;
 use std::io;

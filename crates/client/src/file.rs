@@ -13,7 +13,7 @@ use crate::options::Protection;
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
 use crate::session::Session;
 use crate::stats::add;
-use farpool_transport::Bell;
+use farpool_host::Bell;
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, MonoNs, mutant};
 use std::collections::BTreeSet;

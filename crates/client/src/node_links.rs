@@ -2,8 +2,9 @@
 
 use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
+use farpool_host::Bell;
 use farpool_transport::shm::{MappedRegion, ShmSpace};
-use farpool_transport::{Bell, Dial, Dialer, Link, LinkError, Transport};
+use farpool_transport::{Dial, Dialer, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};

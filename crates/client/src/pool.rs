@@ -10,8 +10,9 @@ use crate::published::{Rebuilder, sealed_map};
 use crate::session::{Session, answer_of, locked};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_host::Task;
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets, Task};
+use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
 };

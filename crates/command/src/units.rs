@@ -1,6 +1,6 @@
 //! Sizes like `4GiB` and times like `250ms`, read and written.
 
-use farpool_transport::waiting::Waiting;
+use farpool_host::waiting::Waiting;
 
 /// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes). K, M, G and T are
 /// refused: they are powers of 1000 to some programs, and of 1024 to others.

@@ -5,7 +5,8 @@
 //! [`ResidentCall`], which checks every access, and which asks the caller for what is elsewhere.
 
 use crate::abi::Part;
-use farpool_transport::{HandedOver, Lane, Successor, clock};
+use farpool_host::clock;
+use farpool_transport::{HandedOver, Lane, Successor};
 use farpool_wire::control::*;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;

@@ -2,8 +2,8 @@
 //! over a pair of Unix sockets; both ends are of one build, but what comes is read as carefully as anything else.
 
 use crate::abi::Part;
+use farpool_host::waiting::Waiting;
 use farpool_transport::HandedOver;
-use farpool_transport::waiting::Waiting;
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::limits::{LANE_PARTS_MAX, WINDOW_BYTES_MAX, WINDOW_PAGE_BYTES};
 use rustix::net::{

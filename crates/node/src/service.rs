@@ -7,11 +7,12 @@ use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
 use crate::scans::Scans;
 use crate::turnstile::Turnstile;
+use farpool_host::{Bell, Host, Turn};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
-use farpool_transport::{Bell, Host, Identity, Passage, Peer, RefusedAt, Service, Shared, Successor, Turn};
+use farpool_transport::{Identity, Passage, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{

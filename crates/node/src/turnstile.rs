@@ -18,7 +18,8 @@
 use crate::fair::{self, Member, Rounds, Ticket};
 use crate::limits::{BURST_NS, Bucket};
 use crate::options::Limits;
-use farpool_transport::{Host, Identity, Passage, Peer};
+use farpool_host::Host;
+use farpool_transport::{Identity, Passage, Peer};
 use farpool_wire::{ClientId, MonoNs};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;

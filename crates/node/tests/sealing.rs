@@ -1,11 +1,12 @@
 //! Sealing takes long, because bytes move, and so does making regions ready for a lease: what goes on meanwhile.
 //! The memory here is an arena that stops in the middle of either until it is told to go on.
 
+use farpool_host::{Host, Machine};
 use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
-    Brokers, Dial, Dialer, Host, Link, LinkError, Machine, Peer, ReadOp, Service, Shared, Transport, WriteOp,
+    Brokers, Dial, Dialer, Link, LinkError, Peer, ReadOp, Service, Shared, Transport, WriteOp,
 };
 use farpool_wire::control::*;
 use farpool_wire::data::Span;

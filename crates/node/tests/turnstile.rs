@@ -1,8 +1,9 @@
 //! The turnstile with real threads, and the buckets behind its limits.
 
+use farpool_host::Machine;
 use farpool_node::limits::{BURST_NS, Bucket};
 use farpool_node::{Limits, Turnstile};
-use farpool_transport::{Machine, Passage, Peer};
+use farpool_transport::{Passage, Peer};
 use farpool_wire::{ClientId, MonoNs};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

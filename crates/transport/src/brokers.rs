@@ -1,6 +1,7 @@
 //! The brokers of a pool: whom to ask, and whom next.
 
-use crate::{Dial, Dialer, Host, Link, LinkError};
+use crate::{Dial, Dialer, Link, LinkError};
+use farpool_host::Host;
 use farpool_wire::{Code, MonoNs};
 use std::fmt;
 use std::io::ErrorKind;

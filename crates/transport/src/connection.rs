@@ -347,7 +347,7 @@ impl Connection<'_> {
 
     /// Sends what is to be sent, and these bytes behind it.
     fn flush_with(&mut self, bytes: &Payload<CHUNK_BYTES_MAX>) -> io::Result<()> {
-        let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+        let deadline = farpool_host::clock::now().plus_ms(SEND_PATIENCE_MS);
         let mut parts: Vec<IoSlice<'_>> =
             std::iter::once(&self.out[..]).chain(bytes.pieces()).map(IoSlice::new).collect();
         write_full(&mut self.stream, &mut parts, deadline)?;
@@ -379,7 +379,7 @@ fn stream_out(
     }
     let head_bytes = out.len() as u64;
     let mut sent = 0;
-    let deadline = crate::clock::now().plus_ms(SEND_PATIENCE_MS);
+    let deadline = farpool_host::clock::now().plus_ms(SEND_PATIENCE_MS);
     while sent < head_bytes + total {
         let (mut refused, mut has_waited) = (None, false);
         let count = patiently(stream, Interest::Writable, deadline, |stream| {

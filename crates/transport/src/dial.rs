@@ -3,7 +3,8 @@
 use crate::reach::Reach;
 use crate::shm::{self, ShmSpace};
 use crate::tls::Identity;
-use crate::{Host, Link, LinkError, Machine, tcp};
+use crate::{Link, LinkError, tcp};
+use farpool_host::{Host, Machine};
 use farpool_wire::{ClientId, MonoNs, NodeId};
 use std::sync::Arc;
 

@@ -161,7 +161,7 @@ fn invalid(error: WireError) -> io::Error {
 pub fn local_lane() -> io::Result<(Box<dyn Link>, HandedOver)> {
     let (near, far) = UnixStream::pair()?;
     let offered = RingStream::offer(Socket::unix(far)?)?.hand_over()?;
-    let deadline = crate::clock::now().plus_ms(LOCAL_MS);
+    let deadline = farpool_host::clock::now().plus_ms(LOCAL_MS);
     let ring = RingStream::accept(Socket::unix(near)?, deadline)?;
     Ok((Box::new(FrameLink::greeted(ring, Transport::Shm)), offered))
 }

@@ -15,11 +15,8 @@
 
 mod brokers;
 mod client;
-pub mod clock;
 mod connection;
 mod dial;
-mod fork;
-pub mod host;
 pub mod landing;
 mod lane;
 mod outgoing;
@@ -29,17 +26,13 @@ pub mod serve;
 pub mod shaped;
 pub mod shm;
 pub mod sim;
-pub mod slice;
 pub mod socket;
 pub mod tcp;
 pub mod tls;
-pub mod waiting;
 
 pub use brokers::{BROKERS_MAX, Brokers, is_not_leader};
 pub use client::FrameLink;
 pub use dial::{Dial, Dialer, Sockets};
-pub use fork::ForkMark;
-pub use host::{Bell, DiskFile, Host, Machine, Task, Turn};
 pub use lane::{HandedOver, Lane, Successor, local_lane};
 pub use outgoing::Outgoing;
 pub use passage::Passage;

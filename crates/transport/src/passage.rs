@@ -120,9 +120,9 @@ impl Stream for Passing<'_> {
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         self.leave();
-        let begun = crate::clock::now();
+        let begun = farpool_host::clock::now();
         let waited = self.stream.wait(interest, deadline);
-        self.waited_ns += crate::clock::now().0.saturating_sub(begun.0);
+        self.waited_ns += farpool_host::clock::now().0.saturating_sub(begun.0);
         waited
     }
 

@@ -36,7 +36,7 @@ pub struct RealPace;
 
 impl Pace for RealPace {
     fn now(&mut self) -> MonoNs {
-        crate::clock::now()
+        farpool_host::clock::now()
     }
 
     fn pass(&mut self, until: MonoNs) {

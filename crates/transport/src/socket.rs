@@ -1,9 +1,9 @@
 //! A byte stream with non-blocking vectored calls and a wait that ends at a deadline: what the framing
 //! code on both sides is written against.
 
-use crate::clock;
 use crate::lane::HandedOver;
-use crate::waiting::{Step, Waiter, time_left};
+use farpool_host::clock;
+use farpool_host::waiting::{Step, Waiter, time_left};
 use farpool_wire::MonoNs;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -180,7 +180,7 @@ impl Stream for Socket {
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
         // Whoever spins asks the socket itself: looking whether there is something costs as much as taking it.
-        let step = self.waiter.next();
+        let step = self.waiter.step();
         if step == Step::Look {
             return Ok(());
         }

@@ -6,9 +6,9 @@
 
 use super::report::Mode;
 use crate::error::Error;
+use farpool_host::Host;
 use farpool_operators::run::{LookupTable, Lookups, Stopped};
 use farpool_operators::{KeySet, Lookup, Operator, Plan, Program};
-use farpool_transport::Host;
 use farpool_wire::control::LookupKind;
 use std::fmt;
 use std::io;

@@ -13,9 +13,9 @@ use super::{FarTable, TableReader};
 use crate::error::{Error, ErrorKind};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
+use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query};
-use farpool_transport::Host;
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -361,7 +361,7 @@ impl<'t> Work<'t> {
                 Err(error) => {
                     // Those that have begun are not left to work for nobody.
                     shipping.stop();
-                    tasks.into_iter().for_each(farpool_transport::Task::join);
+                    tasks.into_iter().for_each(farpool_host::Task::join);
                     return Err(refused(error));
                 }
             }
@@ -377,7 +377,7 @@ impl<'t> Work<'t> {
         if result.is_err() || self.local.is_done() {
             shipping.stop();
         }
-        tasks.into_iter().for_each(farpool_transport::Task::join);
+        tasks.into_iter().for_each(farpool_host::Task::join);
         result?;
         self.commit(&shipping, &claimed)
     }

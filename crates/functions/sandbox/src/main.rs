@@ -24,7 +24,7 @@ use engines::Engines;
 use farpool_functions::confinement::Confinement;
 use farpool_functions::setup::{LaneSetup, Start};
 use farpool_functions::status::Status;
-use farpool_transport::waiting;
+use farpool_host::waiting;
 use native::{ObjectFiles, Objects};
 use std::error::Error;
 use std::io::ErrorKind;

@@ -8,7 +8,7 @@ use crate::engines::Engines;
 use crate::fences::Fences;
 use crate::space::Layout;
 use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
-use farpool_transport::clock;
+use farpool_host::clock;
 use farpool_wire::control::Outcome;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;

@@ -3,7 +3,8 @@
 use crate::reach::Reach;
 use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
-use crate::{clock, connection, slice, tls};
+use crate::{connection, tls};
+use farpool_host::{clock, slice};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;

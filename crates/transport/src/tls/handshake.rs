@@ -5,8 +5,8 @@
 
 use super::stream::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES};
 use super::{Identity, Tls, TlsError, TlsStream};
-use crate::clock;
 use crate::socket::{Interest, Socket, Stream, read_full, write_full};
+use farpool_host::clock;
 use farpool_wire::MonoNs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};

@@ -408,8 +408,8 @@ fn broken(what: &str) -> io::Error {
 mod tests {
     use super::super::testing;
     use super::*;
-    use crate::clock;
     use crate::socket::{read_full, write_full};
+    use farpool_host::clock;
     use proptest::prelude::*;
 
     fn soon() -> MonoNs {

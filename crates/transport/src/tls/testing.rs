@@ -1,8 +1,8 @@
 //! Handshakes between two ends of this process, for the tests of this folder.
 
 use super::{Identity, Tls, TlsStream, accept, connect};
-use crate::clock;
 use crate::socket::Socket;
+use farpool_host::clock;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ExtractedSecrets, ServerConnection};

@@ -4,8 +4,9 @@
 //! What it says: `leased`; then, when it was stopped and continued, `count NUMBER WHAT` and `end`.
 
 use crate::{Order, Tally, reach};
+use farpool_host::clock;
 use farpool_tests::raw_session::{Lessor, MIB, RawSession, read, redeem, soon, write};
-use farpool_transport::{Identity, Link, LinkError, clock, tcp};
+use farpool_transport::{Identity, Link, LinkError, tcp};
 use farpool_wire::control::Done;
 use farpool_wire::{Code, Reply, Request};
 

@@ -16,8 +16,9 @@ mod library;
 mod messages;
 mod worker;
 
+use farpool_host::clock;
 use farpool_tests::raw_session::{Lessor, soon};
-use farpool_transport::{Identity, Link, Reach, Transport, clock, tcp};
+use farpool_transport::{Identity, Link, Reach, Transport, tcp};
 use farpool_wire::Request;
 use farpool_wire::control::Done;
 use std::collections::BTreeMap;

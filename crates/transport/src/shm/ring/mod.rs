@@ -12,10 +12,10 @@ pub mod protocol;
 use super::descriptors::{receive_descriptors, send_descriptors};
 use super::mapping::{Access, Mapping};
 use super::{Mapped, MappedBytes};
-use crate::clock;
 use crate::lane::HandedOver;
 use crate::socket::{Interest, Socket, Stream};
-use crate::waiting::{Step, Waiter, time_left};
+use farpool_host::clock;
+use farpool_host::waiting::{Step, Waiter, time_left};
 use farpool_wire::MonoNs;
 use protocol::{Impossible, Side, Word, Words};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -292,7 +292,7 @@ impl Stream for RingStream {
         if self.has_ended {
             return Ok(());
         }
-        let step = self.waiter.next();
+        let step = self.waiter.step();
         if step == Step::Look {
             self.looks = self.looks.wrapping_add(1);
             // Only the socket tells that the other side is gone.

@@ -1,6 +1,6 @@
 //! The waiting rule on simulated time: two sides that wait for each other, and waits of every kind.
 
-use farpool_transport::waiting::{Rule, Waited};
+use farpool_host::waiting::{Rule, Waited};
 use proptest::prelude::*;
 
 const PARK_NS: u64 = 40_000;

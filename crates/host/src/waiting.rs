@@ -320,7 +320,7 @@ impl Rule {
 
 /// What to do while nothing has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// Look again at once.
     Look,
     /// Let the kernel say when.
@@ -331,7 +331,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// How long to park at most, with so much time left.
-    pub(crate) fn within(self, left: Timespec) -> Timespec {
+    pub fn within(self, left: Timespec) -> Timespec {
         match self {
             Step::ParkFor(ns) => left.min(timespec(ns)),
             Step::Look | Step::Park => left,
@@ -345,7 +345,7 @@ const PAUSE_NS: u64 = 20_000_000;
 
 /// One side of a conversation that waits for the other.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub struct Waiter {
     rule: Option<Rule>,
     open: Option<Open>,
     /// CPUs of this host that the conversation needs while it goes on.
@@ -366,17 +366,17 @@ struct Open {
 
 impl Waiter {
     /// `is_within_host`: the other side is on this host as well.
-    pub(crate) const fn new(is_within_host: bool) -> Waiter {
+    pub const fn new(is_within_host: bool) -> Waiter {
         Waiter { rule: None, open: None, needs: 1 + is_within_host as usize, need: None }
     }
 
     /// From now on does not spin.
-    pub(crate) fn never_spin(&mut self) {
+    pub fn never_spin(&mut self) {
         self.rule = Some(Rule::new(0));
     }
 
     /// Nothing has come: what to do about it.
-    pub(crate) fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         let waiting = chosen();
         let rule = self.rule.get_or_insert_with(|| Rule::new(spin_budget_ns()));
         let open = self.open.get_or_insert_with(|| {
@@ -412,12 +412,12 @@ impl Waiter {
     }
 
     /// The conversation pauses: what it needs is free for others. Without being told, it is noticed after a while.
-    pub(crate) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         self.need = None;
     }
 
     /// What was waited for has come.
-    pub(crate) fn heard(&mut self) {
+    pub fn heard(&mut self) {
         if let (Some(mut open), Some(rule)) = (self.open.take(), &mut self.rule) {
             let ns = open.since.elapsed().as_nanos() as u64;
             open.stop_spinning();
@@ -438,7 +438,7 @@ impl Open {
 }
 
 /// Time left until `deadline` as a poll timeout; nothing if it has passed.
-pub(crate) fn time_left(deadline: MonoNs, now: MonoNs) -> Option<Timespec> {
+pub fn time_left(deadline: MonoNs, now: MonoNs) -> Option<Timespec> {
     deadline.0.checked_sub(now.0).filter(|left| *left > 0).map(timespec)
 }
 
