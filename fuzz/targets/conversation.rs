@@ -9,7 +9,7 @@ use farpool_wire::data::{Span, decode_refused_index};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX, VERSION_MIN};
 use farpool_wire::{ClientId, Code, Header, Opcode, Refusal, Reply, Request};
 use libfuzzer_sys::fuzz_target;
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 const REGION_BYTES: u64 = 64;
 
@@ -31,12 +31,12 @@ impl Service for OneRegion {
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-        into.copy_from_slice(&self.0.lock().unwrap_or_else(PoisonError::into_inner)[range(span)?]);
+        into.copy_from_slice(&self.0.lock()[range(span)?]);
         Ok(())
     }
 
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[range(span)?].copy_from_slice(from);
+        self.0.lock()[range(span)?].copy_from_slice(from);
         Ok(())
     }
 

@@ -11,13 +11,13 @@ use farpool::{
     CreateOptions, EmbeddedOptions, FarTable, FileClass, Pool, PoolOptions, Protection, TableKey,
     TransportChoice,
 };
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A session with a pool. Closing it gives back every byte that is not published.
 #[pyclass(name = "Pool", module = "farpool", frozen, weakref)]
@@ -178,7 +178,7 @@ impl PyPool {
     }
 
     fn rebuilders(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
-        self.rebuilders.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rebuilders.lock()
     }
 
     /// Runs a library call without the GIL.
@@ -382,8 +382,8 @@ impl PyPool {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Whoever has it locked is using the functions: then they are not garbage.
         match self.rebuilders.try_lock() {
-            Ok(rebuilders) => rebuilders.iter().try_for_each(|function| visit.call(function)),
-            Err(_) => Ok(()),
+            Some(rebuilders) => rebuilders.iter().try_for_each(|function| visit.call(function)),
+            None => Ok(()),
         }
     }
 

@@ -14,11 +14,12 @@ use arrow_schema::{ArrowError, SchemaRef};
 use farpool::operators::Operator;
 use farpool::operators::Plan;
 use farpool::table::{Estimates, Mode, Report};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Row groups of the first steps, so that the first rows come soon, and whoever wants few of them causes little work.
@@ -123,7 +124,7 @@ fn course(plan: &Plan, is_ordered: bool) -> Course {
 fn run(scan: &PyScan, plan: &Plan, mode: Mode, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
     let note = |report: &Report, batches: &[RecordBatch]| {
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
-        done.lock().unwrap_or_else(PoisonError::into_inner).add(report, rows);
+        done.lock().add(report, rows);
     };
     let failed = |error: farpool::Error| Sent::Failed(ArrowError::ExternalError(Box::new(error)));
     let mut left = match course(plan, scan.is_ordered()) {
@@ -242,7 +243,7 @@ impl PyStream {
     /// What was done for the rows so far: row groups, bytes and times.
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.done.lock();
         told(py, done.report.as_ref(), done.rows)
     }
 
@@ -257,7 +258,7 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let taken = self.query.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = self.query.lock().take();
         let Some((scan, plan, mode)) = taken else {
             return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
         };

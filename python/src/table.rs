@@ -119,7 +119,7 @@ impl PyTable {
         };
         let (schema, batches) = py.detach(read).map_err(|error| errors::of(py, &error))?;
         let batches = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
-        let stream = Bound::new(py, PyStream { batches: std::sync::Mutex::new(Some(Box::new(batches))) })?;
+        let stream = Bound::new(py, PyStream { batches: parking_lot::Mutex::new(Some(Box::new(batches))) })?;
         py.import("pyarrow")?.getattr("table")?.call1((stream,))
     }
 
@@ -145,7 +145,7 @@ impl PyTable {
 /// Batches on their way to pyarrow.
 #[pyclass(frozen)]
 struct PyStream {
-    batches: std::sync::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
+    batches: parking_lot::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
 }
 
 #[pymethods]
@@ -156,7 +156,7 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let batches = self.batches.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let batches = self.batches.lock().take();
         let none = || Box::new(RecordBatchIterator::new([], Arc::new(Schema::empty())));
         arrow::capsule_of(py, requested_schema, batches.unwrap_or_else(|| none()))
     }

@@ -3,7 +3,7 @@
 use crate::profile::Profile;
 use crate::run::{Outcome, run_world};
 use crate::tally::Tally;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -102,8 +102,7 @@ pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
             }
             let hours = report.tally.hours();
             show(Progress { worlds: report.worlds, hours, faults: report.tally.fault_count(), share });
-            let stuck =
-                busy.iter().filter_map(|slot| *slot.lock().unwrap_or_else(|error| error.into_inner()));
+            let stuck = busy.iter().filter_map(|slot| *slot.lock());
             if let Some((seed, _)) = stuck.into_iter().find(|(_, since)| since.elapsed() > STUCK) {
                 report.stuck = Some(seed);
                 break;
@@ -120,7 +119,7 @@ pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
 }
 
 fn set(slot: &Mutex<Option<(u64, Instant)>>, value: Option<(u64, Instant)>) {
-    *slot.lock().unwrap_or_else(|error| error.into_inner()) = value;
+    *slot.lock() = value;
 }
 
 fn finish_stuck(report: &Report, budget: &Budget) -> ! {

@@ -6,7 +6,7 @@
 use crate::profile::Profile;
 use crate::run::run_world;
 use farpool_wire::mutants::{Mutant, choose};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -51,12 +51,12 @@ pub fn hunt(
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let hunted = hunt_one(*mutant, tries, limit, profile);
                     show(&hunted);
-                    found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(hunted);
+                    found.lock().push(hunted);
                 }
             });
         }
     });
-    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut found = found.into_inner();
     found.sort_by_key(|hunted| hunted.mutant);
     found
 }

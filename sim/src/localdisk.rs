@@ -2,8 +2,8 @@
 
 use crate::kernel::{ProcessId, rest, world};
 use farpool_host::DiskFile;
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 /// A file without a name.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl SimFile {
 impl DiskFile for SimFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.access("read")?;
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.bytes.lock();
         let from = usize::try_from(offset).ok().and_then(|start| bytes.get(start..start + into.len()));
         into.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -44,7 +44,7 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
         self.access("write")?;
-        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.bytes.lock();
         let end = offset as usize + from.len();
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -55,7 +55,7 @@ impl DiskFile for SimFile {
 
     fn set_length(&self, length: u64) -> io::Result<()> {
         self.access("cut a file off")?;
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).resize(length as usize, 0);
+        self.bytes.lock().resize(length as usize, 0);
         Ok(())
     }
 }

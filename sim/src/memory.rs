@@ -16,18 +16,15 @@ use farpool_transport::shm::{Mapped, MappedBytes};
 use farpool_transport::{Mappable, Shared};
 use farpool_wire::control::Attached;
 use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE_BYTES: usize = 4096;
 const WORD_STRIDE_BYTES: u64 = 64;
 const DRAIN_NS: u64 = 50_000;
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Bytes, of which only those ever written take memory.
 #[derive(Debug, Default)]
@@ -216,7 +213,7 @@ impl SimMemory {
 
     pub(crate) fn view(&self, region: u32) -> GateView {
         let epoch = self.epoch(RegionIndex(region));
-        let region = locked(&self.regions[region as usize]);
+        let region = self.regions[region as usize].lock();
         let opened = region.opened.filter(|_| region.state != GateState::Closed);
         GateView {
             epoch,
@@ -228,17 +225,17 @@ impl SimMemory {
 
     /// The bytes as they are, whoever may see them.
     pub(crate) fn peek(&self, region: u32, offset: u64, into: &mut [u8]) -> Option<()> {
-        let region = locked(self.regions.get(region as usize)?);
+        let region = self.regions.get(region as usize)?.lock();
         match &region.backing {
             Backing::Anonymous(pages) => pages.read(offset, into),
-            Backing::Shared(file, _) => locked(&file.pages).read(offset, into),
+            Backing::Shared(file, _) => file.pages.lock().read(offset, into),
         }
         Some(())
     }
 
     fn region(&self, region: RegionIndex) -> Result<MutexGuard<'_, Region>, RegionError> {
         match self.regions.get(region.0 as usize) {
-            Some(found) => Ok(locked(found)),
+            Some(found) => Ok(found.lock()),
             None => Err(RegionError::NoSuchRegion { region, region_count: self.regions.len() as u32 }),
         }
     }
@@ -287,7 +284,7 @@ impl SimMemory {
     fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
         let pages = match &region.backing {
             Backing::Anonymous(pages) => pages.copied(keep_bytes),
-            Backing::Shared(file, _) => locked(&file.pages).copied(keep_bytes),
+            Backing::Shared(file, _) => file.pages.lock().copied(keep_bytes),
         };
         leave_file(&region.backing);
         let file = File { pages: Mutex::new(pages), serves: AtomicU64::new(0) };
@@ -300,7 +297,7 @@ impl SimMemory {
 /// A file left behind gives its pages up, though a zombie may map it still.
 fn leave_file(backing: &Backing) {
     if let Backing::Shared(file, _) = backing {
-        locked(&file.pages).clear();
+        file.pages.lock().clear();
         file.serves.store(0, Ordering::Relaxed);
     }
 }
@@ -356,7 +353,7 @@ impl Memory for SimMemory {
             Backing::Shared(file, _) => {
                 let sealed = u64::from(write.is_none());
                 file.serves.store(epoch.0 << 1 | sealed, Ordering::Relaxed);
-                locked(&file.pages).is_zero()
+                file.pages.lock().is_zero()
             }
         };
         if write.is_some() && !is_zero {
@@ -480,7 +477,7 @@ impl Memory for SimMemory {
         let region = self.closed(index)?;
         Ok(match &region.backing {
             Backing::Anonymous(pages) => pages.is_zero(),
-            Backing::Shared(file, _) => locked(&file.pages).is_zero(),
+            Backing::Shared(file, _) => file.pages.lock().is_zero(),
         })
     }
 
@@ -527,7 +524,7 @@ impl Entered<'_> {
 
     /// The region, for one half of a copy: it must be as it was when the gate was entered.
     fn region(&self) -> MutexGuard<'_, Region> {
-        let region = locked(&self.memory.regions[self.index.0 as usize]);
+        let region = self.memory.regions[self.index.0 as usize].lock();
         if region.changes != self.changes {
             let epoch = self.fence.epoch;
             violated("I2", || {
@@ -551,7 +548,7 @@ impl Inside for Entered<'_> {
             interrupted_inside();
             match &self.region().backing {
                 Backing::Anonymous(pages) => pages.read(offset, into),
-                Backing::Shared(file, _) => locked(&file.pages).read(offset, into),
+                Backing::Shared(file, _) => file.pages.lock().read(offset, into),
             }
         }
         Ok(())
@@ -567,7 +564,7 @@ impl Inside for Entered<'_> {
             region.dirty_bytes = region.dirty_bytes.max(offset + from.len() as u64);
             match &mut region.backing {
                 Backing::Anonymous(pages) => pages.write(offset, from),
-                Backing::Shared(file, _) => locked(&file.pages).write(offset, from),
+                Backing::Shared(file, _) => file.pages.lock().write(offset, from),
             }
         }
         Ok(())
@@ -577,7 +574,7 @@ impl Inside for Entered<'_> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if self.is_in {
-            locked(&self.memory.regions[self.index.0 as usize]).in_flight -= 1;
+            self.memory.regions[self.index.0 as usize].lock().in_flight -= 1;
         }
     }
 }
@@ -616,7 +613,7 @@ impl MappedBytes for Mapping {
         let (first, second) = into.split_at_mut(half);
         for (offset, into) in [(offset, first), (offset + half as u64, second)] {
             interrupted_in_mapping();
-            locked(&self.file.pages).read(offset, into);
+            self.file.pages.lock().read(offset, into);
         }
         true
     }
@@ -640,7 +637,7 @@ impl MappedBytes for Mapping {
                     )
                 });
             }
-            locked(&self.file.pages).write(offset, from);
+            self.file.pages.lock().write(offset, from);
         }
         true
     }

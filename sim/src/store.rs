@@ -14,7 +14,8 @@ use crate::names::places;
 use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
 use farpool_wire::mutant;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// What befalls the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(crate) struct Disk(Arc<Mutex<Content>>);
 
 impl Disk {
     fn content(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A way to it, which ends all others.

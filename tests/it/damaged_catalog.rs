@@ -9,9 +9,10 @@ use farpool_broker::{Broker, LeaseSettings};
 use farpool_lease::broker::{Durable, Record};
 use farpool_transport::Reach;
 use farpool_wire::Name;
+use parking_lot::Mutex;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,11 +23,11 @@ struct Kept(Arc<Mutex<MemoryStore>>);
 
 impl Store for Kept {
     fn load(&self) -> Result<Durable, StoreError> {
-        self.0.lock().expect("not poisoned").load()
+        self.0.lock().load()
     }
 
     fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        self.0.lock().expect("not poisoned").commit(records)
+        self.0.lock().commit(records)
     }
 }
 

@@ -6,9 +6,9 @@ use crate::programs::output;
 use crate::random::Random;
 use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
 use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -47,16 +47,16 @@ impl Load {
     fn keep_up(&self, kind: &str, mut operation: impl FnMut() -> Outcome) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Err(failure) = operation() {
-                self.failures.lock().expect("nobody panics").push(format!("{kind}: {failure}"));
+                self.failures.lock().push(format!("{kind}: {failure}"));
                 return;
             }
-            *self.done.lock().expect("nobody panics").entry(kind.to_owned()).or_default() += 1;
+            *self.done.lock().entry(kind.to_owned()).or_default() += 1;
             self.operations.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn check(&self) {
-        let failures = self.failures.lock().expect("nobody panics");
+        let failures = self.failures.lock();
         assert!(failures.is_empty(), "{} failed operations: {failures:#?}", failures.len());
     }
 }
@@ -138,7 +138,7 @@ fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64)
     if let Some(file) = current
         && let Err(failure) = file.read_at(0, file.model.len())
     {
-        load.failures.lock().expect("nobody panics").push(format!("{kind}, at the end: {failure}"));
+        load.failures.lock().push(format!("{kind}, at the end: {failure}"));
     }
 }
 
@@ -238,7 +238,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
                 let begun = Instant::now();
                 until(&observer, PATIENCE, "everybody is at work", |_| {
                     load.check();
-                    load.done.lock().expect("nobody panics").len() == 12
+                    load.done.lock().len() == 12
                 });
                 let before = load.operations.load(Ordering::Relaxed);
                 drain(url, &format!("n{number}"), &[]);
@@ -259,7 +259,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
         }
     });
     load.check();
-    println!("{:?}", load.done.lock().expect("nobody panics"));
+    println!("{:?}", load.done.lock());
 }
 
 /// Drains a node under a call of a function that never ends by itself, and does something then with the other node: how the call

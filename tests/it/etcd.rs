@@ -1,12 +1,13 @@
 //! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
 
 use crate::certificates::{Ca, Issued, Wish};
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Debian's `etcd-server`, or whichever is named.
@@ -247,7 +248,7 @@ impl Way {
                 let pairs = [(&near, &far), (&far, &near)];
                 for (from, to) in pairs {
                     let (mut from, mut to) = (from.try_clone().expect("open"), to.try_clone().expect("open"));
-                    kept.lock().expect("nobody panics").push(from.try_clone().expect("open"));
+                    kept.lock().push(from.try_clone().expect("open"));
                     let cut = Arc::clone(&cut);
                     std::thread::spawn(move || {
                         let mut bytes = [0; 64 << 10];
@@ -271,7 +272,7 @@ impl Way {
 
     /// Whole again, for new connections: what was lost on the old ones stays lost.
     pub fn mend(&self) {
-        for stream in self.streams.lock().expect("nobody panics").drain(..) {
+        for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.is_cut.store(false, Ordering::Relaxed);

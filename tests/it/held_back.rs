@@ -7,9 +7,10 @@ use farpool_host::{DiskFile, Host};
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Name, Reply, Request};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const KIB: usize = 1 << 10;
@@ -45,7 +46,7 @@ struct Gate(Arc<(Mutex<Way>, Condvar)>);
 
 impl Gate {
     fn way(&self) -> MutexGuard<'_, Way> {
-        self.0.0.lock().expect("nobody panicked")
+        self.0.0.lock()
     }
 
     fn hold_next(&self, kind: Kind) {
@@ -63,8 +64,8 @@ impl Gate {
 
     /// Waits until an operation is held back. Where it was going.
     fn held(&self) -> String {
-        let (way, _) =
-            self.0.1.wait_timeout_while(self.way(), PATIENCE, |way| way.held.is_none()).expect("no panic");
+        let mut way = self.way();
+        self.0.1.wait_while_for(&mut way, |way| way.held.is_none(), PATIENCE);
         way.held.clone().expect("an operation came")
     }
 
@@ -94,7 +95,7 @@ impl Gate {
             way.wanted = None;
             way.held = Some(to.to_owned());
             self.0.1.notify_all();
-            let mut way = self.0.1.wait_while(way, |way| way.held.is_some()).expect("no panic");
+            self.0.1.wait_while(&mut way, |way| way.held.is_some());
             return !std::mem::take(&mut way.fails);
         }
         let fails = kind == Kind::Write && way.fails_at.as_deref() == Some(to);

@@ -10,7 +10,8 @@ use farpool_host::{Bell, Host};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ struct State {
 
 impl Pauses {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock()
     }
 
     fn pass(&self, moment: Moment) {
@@ -57,7 +58,7 @@ impl Pauses {
             self.changed.notify_all();
         }
         let stops = |state: &mut State| state.caught.is_some_and(|it| it != me || !state.is_let_go);
-        drop(self.changed.wait_while(state, stops).expect("nobody panics with it"));
+        self.changed.wait_while(&mut state, stops);
     }
 
     /// Catches the next thread that comes there. Whoever was caught before goes on, alone.
@@ -70,8 +71,8 @@ impl Pauses {
 
     /// Waits until a thread is in the trap.
     fn wait_caught(&self) {
-        let trapping = |state: &mut State| state.trap.is_some();
-        let (state, _) = self.changed.wait_timeout_while(self.state(), PATIENCE, trapping).expect("as above");
+        let mut state = self.state();
+        self.changed.wait_while_for(&mut state, |state| state.trap.is_some(), PATIENCE);
         assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
     }
 

@@ -9,10 +9,11 @@ use farpool_node::{MemorySource, Node, NodeOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
 use farpool_wire::control::{NodeStatus, StatusReport};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +26,7 @@ struct Told(Mutex<VecDeque<u64>>);
 
 impl Told {
     fn looks(&self, available: impl IntoIterator<Item = u64>) {
-        let mut told = self.0.lock().expect("nobody panics");
+        let mut told = self.0.lock();
         told.clear();
         told.extend(available);
     }
@@ -33,7 +34,7 @@ impl Told {
 
 impl MemorySource for Told {
     fn sample(&self) -> io::Result<Sample> {
-        let mut told = self.0.lock().expect("nobody panics");
+        let mut told = self.0.lock();
         let available_bytes = if told.len() > 1 { told.pop_front() } else { told.front().copied() };
         let available_bytes = available_bytes.expect("there is always one");
         Ok(Sample { spaces: vec![Space { total_bytes: 64 * GIB, available_bytes }], stalled_us: None })

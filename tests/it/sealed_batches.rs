@@ -10,10 +10,11 @@ use farpool::{
 use farpool_host::Host;
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
@@ -63,7 +64,7 @@ impl Meddler {
     }
 
     pub(crate) fn hold_bulk(&self, holds: bool) {
-        *self.holds_bulk.0.lock().expect("nobody panicked") = holds;
+        *self.holds_bulk.0.lock() = holds;
         self.holds_bulk.1.notify_all();
     }
 
@@ -73,7 +74,7 @@ impl Meddler {
 
     /// Whether an answer of so many bytes is held back now.
     fn holds(&self, bytes: Option<&usize>) -> bool {
-        bytes.is_some_and(|bytes| *bytes >= BULK) && *self.holds_bulk.0.lock().expect("nobody panicked")
+        bytes.is_some_and(|bytes| *bytes >= BULK) && *self.holds_bulk.0.lock()
     }
 
     fn meddle(&self, ops: &mut [ReadOp<'_>]) {
@@ -155,8 +156,7 @@ impl Link for MeddledLink {
     fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         if self.meddler.holds(self.asked.pop_front().as_ref()) {
             let (holds, changed) = &self.meddler.holds_bulk;
-            let held = holds.lock().expect("nobody panicked");
-            drop(changed.wait_while(held, |holds| *holds));
+            changed.wait_while(&mut holds.lock(), |holds| *holds);
         }
         if self.meddler.sends_late.load(Ordering::Relaxed) {
             self.link.post_read(ops, deadline)?;
@@ -172,14 +172,14 @@ impl Link for MeddledLink {
 
     fn post_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         self.meddler.writes.fetch_add(1, Ordering::Relaxed);
-        if self.meddler.silent.lock().expect("nobody panicked").as_ref() == Some(&self.to) {
+        if self.meddler.silent.lock().as_ref() == Some(&self.to) {
             return Err(LinkError::TimedOut);
         }
         self.link.post_write(ops, deadline)
     }
 
     fn post_write_some(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<bool, LinkError> {
-        if self.meddler.takes_last.lock().expect("nobody panicked").as_ref() == Some(&self.to)
+        if self.meddler.takes_last.lock().as_ref() == Some(&self.to)
             && self.meddler.writes.load(Ordering::Relaxed) == 0
         {
             return Ok(false);
@@ -387,7 +387,7 @@ fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
     for slow in [0, 1] {
         let (cluster, meddler) = (Cluster::new(2), Meddler::new());
         let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
-        *meddler.takes_last.lock().expect("nobody panicked") = Some(cluster.address(slow));
+        *meddler.takes_last.lock() = Some(cluster.address(slow));
         let (file, bytes) = filled(&pool, Protection::Mirror, 64 * PAGE, 6);
         let mut found = vec![0; bytes.len()];
         file.read_at(0, &mut found).expect("read");
@@ -402,7 +402,7 @@ fn batch_of_a_sealed_file_that_misses_a_node_has_what_the_other_took() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
     let (file, bytes) = filled(&pool, Protection::None, 8 * MIB, 5);
-    *meddler.silent.lock().expect("nobody panicked") = Some(cluster.address(1));
+    *meddler.silent.lock() = Some(cluster.address(1));
     let offsets: Vec<u64> = (0..80).map(|index| index * 25 * PAGE as u64 + 100).collect();
     let ranges: Vec<_> =
         offsets.iter().map(|offset| WriteRange { offset: *offset, from: &[6; 200] }).collect();

@@ -11,8 +11,9 @@ use super::cpu::{Ran, process_ns, thread_ns};
 use super::statistics::{Figures, quantiles};
 use crate::exit::Failure;
 use farpool::{ReadRange, WriteRange};
+use parking_lot::Mutex;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Something that can be read and written at offsets.
@@ -243,7 +244,7 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
             field.has_failed.store(true, Ordering::Release);
             0
         });
-        locked(&field.windows).push((part.begun, part.ended));
+        field.windows.lock().push((part.begun, part.ended));
         let is_through = matches!(work.until, Until::Once) && done.operations + finished as u64 >= blocks;
         if field.barrier.wait().is_leader() {
             close_burst(field, is_through);
@@ -296,7 +297,7 @@ fn settle(
 
 /// Adds up a burst that all have ended, and decides whether it was the last.
 fn close_burst(field: &Field, is_through: bool) {
-    let mut windows = locked(&field.windows);
+    let mut windows = field.windows.lock();
     let begun = windows.iter().map(|(begun, _)| *begun).min();
     let ended = windows.iter().map(|(_, ended)| *ended).max();
     windows.clear();
@@ -459,7 +460,7 @@ impl Turns<'_> {
                         return Ok(times);
                     }
                     let next = {
-                        let mut ranges = locked(ranges);
+                        let mut ranges = ranges.lock();
                         let next = ranges.next();
                         if next.is_some() {
                             taken.fetch_add(1, Ordering::Relaxed);
@@ -484,10 +485,6 @@ impl Turns<'_> {
         }
         Ok(taken.load(Ordering::Relaxed))
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use crate::exit::Failure;
 use farpool_command::programs;
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A process that ends with this value.
@@ -82,12 +83,12 @@ pub(crate) struct Input(Mutex<Option<ChildStdin>>);
 impl Input {
     /// Tells it something.
     pub(crate) fn say(&self, line: &str) -> std::io::Result<()> {
-        let mut input = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut input = self.0.lock();
         input.as_mut().map_or(Ok(()), |input| input.write_all(format!("{line}\n").as_bytes()))
     }
 
     fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 }
 

@@ -11,7 +11,8 @@ use farpool_host::{Bell, Host};
 use farpool_lease::BrokerSettings;
 use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// How often one that stands by looks whether nobody leads.
 const LOOK_MS: u64 = 200;
@@ -64,7 +65,7 @@ impl Standby {
     }
 
     fn leads(&self) -> MutexGuard<'_, Option<Leading>> {
-        self.leads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leads.lock()
     }
 
     /// What answers at this moment, if this one leads.

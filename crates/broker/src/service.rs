@@ -8,10 +8,11 @@ use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_transport::tcp::{self, Listening};
 use farpool_transport::{Identity, Peer, Reach, Service};
 use farpool_wire::{Code, Name, Refusal, Reply, Request, SessionId, Term, mutant};
+use parking_lot::MutexGuard;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 
 /// A running broker. Dropping it stops it; what it promised stays in its store.

@@ -9,10 +9,11 @@ use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
 use farpool::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
+use parking_lot::{Condvar, Mutex};
 use quick_cache::sync::Cache;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes on their way to far memory, at most: further blocks are not kept.
@@ -82,17 +83,13 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         if *self.is_lost.get_mut() {
             free.left += 1;
         } else if !self.is_barred {
             if self.has_memory { &mut free.with } else { &mut free.without }.push(self.number);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Far {
@@ -138,7 +135,7 @@ impl Far {
         if self.index.contains_key(&key) {
             return;
         }
-        *lock(&self.waiting.0) += 1;
+        *self.waiting.0.lock() += 1;
         if self.offers.try_send((key, block)).is_err() {
             count(&self.counters.far_refused);
             done(&self.waiting, 1);
@@ -153,7 +150,7 @@ impl Far {
     pub(crate) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let begun = Instant::now();
         let mut found = vec![None; keys.len()];
-        if !lock(&self.rest).is_over(begun) {
+        if !self.rest.lock().is_over(begun) {
             return found;
         }
         let slots: Vec<(usize, Arc<Slot>)> =
@@ -180,7 +177,7 @@ impl Far {
                 *has_come = read.inspect_err(|error| slot.failed(error)).is_ok();
             }
         }
-        lock(&self.rest).heard(took <= self.patience, Instant::now());
+        self.rest.lock().heard(took <= self.patience, Instant::now());
         for (((at, slot), block), has_come) in slots.into_iter().zip(blocks).zip(has_come) {
             if has_come && crc32c::crc32c(&block) == slot.checksum {
                 found[at] = Some(Bytes::from(block));
@@ -199,7 +196,7 @@ impl Far {
 
     /// Writes blocks to slots, and then lets them be found.
     fn write(&self, blocks: &[(Key, Bytes)]) {
-        if !lock(&self.rest).is_over(Instant::now()) {
+        if !self.rest.lock().is_over(Instant::now()) {
             return self.refuse(blocks.len());
         }
         let slots = self.slots(blocks.len());
@@ -215,10 +212,10 @@ impl Far {
         let begun = Instant::now();
         let written = self.file.write_batch(&ranges);
         let now = Instant::now();
-        lock(&self.rest).heard(now - begun <= self.patience * BATCH as u32, now);
+        self.rest.lock().heard(now - begun <= self.patience * BATCH as u32, now);
         match &written {
-            Ok(()) if is_growing => lock(&self.growth).heard(true, now),
-            Err(error) if error.kind() == ErrorKind::Exhausted => lock(&self.growth).heard(false, now),
+            Ok(()) if is_growing => self.growth.lock().heard(true, now),
+            Err(error) if error.kind() == ErrorKind::Exhausted => self.growth.lock().heard(false, now),
             _ => {}
         }
         for ((mut slot, range), (key, block)) in slots.into_iter().zip(&ranges).zip(blocks) {
@@ -247,9 +244,9 @@ impl Far {
 
     /// So many places, or fewer. While the pool has no more room, others' places.
     fn slots(&self, wanted: usize) -> Vec<Slot> {
-        let may_grow = lock(&self.growth).is_over(Instant::now());
+        let may_grow = self.growth.lock().is_over(Instant::now());
         let take = |count: usize| -> Vec<Slot> {
-            let mut free = lock(&self.free);
+            let mut free = self.free.lock();
             let slot = |number, has_memory| {
                 let free = Arc::clone(&self.free);
                 let is_lost = AtomicBool::default();
@@ -279,9 +276,9 @@ impl Far {
 
     pub(crate) fn settle(&self) {
         let (count, changed) = &*self.waiting;
-        let mut waiting = lock(count);
+        let mut waiting = count.lock();
         while *waiting > 0 {
-            waiting = changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            changed.wait(&mut waiting);
         }
     }
 }
@@ -294,7 +291,7 @@ impl Drop for Far {
 }
 
 fn done(waiting: &(Mutex<usize>, Condvar), blocks: usize) {
-    *lock(&waiting.0) -= blocks;
+    *waiting.0.lock() -= blocks;
     waiting.1.notify_all();
 }
 

@@ -7,8 +7,8 @@
 use crate::blocks::{Blocks, Identity};
 use crate::{BlockCache, Times, Version};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Blocks that have a version of their own after a cut. Of more, all of the file has another.
@@ -38,10 +38,6 @@ pub struct CachedFile {
     writing: Mutex<()>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl CachedFile {
     /// Of a file of which nothing is known yet.
     pub fn new(times: Times) -> CachedFile {
@@ -51,7 +47,7 @@ impl CachedFile {
     /// Whether what is kept of the file may be found, and blocks of it be kept.
     pub fn is_settled(&self, identity: Identity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
-        lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
+        self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
 
     /// Asks what the file is now, and notes it. Whoever is writing through the cache is waited for if it is not what it was: half of
@@ -62,10 +58,10 @@ impl CachedFile {
         identity: impl Fn() -> Result<Identity, E>,
     ) -> Result<Identity, E> {
         let seen = identity()?;
-        if lock(&self.blocks).as_ref().is_some_and(|blocks| blocks.is_of(seen)) {
+        if self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_of(seen)) {
             return Ok(seen);
         }
-        let _writing = lock(&self.writing);
+        let _writing = self.writing.lock();
         let seen = identity()?;
         self.see(cache, seen);
         Ok(seen)
@@ -73,7 +69,8 @@ impl CachedFile {
 
     /// Notes what the file is now.
     fn see(&self, cache: &BlockCache, identity: Identity) {
-        lock(&self.blocks)
+        self.blocks
+            .lock()
             .get_or_insert_with(|| Blocks::new(identity, cache.new_version()))
             .see(identity, || cache.new_version());
     }
@@ -117,7 +114,7 @@ impl CachedFile {
     }
 
     fn version(&self, cache: &BlockCache, block: u64) -> Version {
-        lock(&self.blocks).as_ref().map_or_else(|| cache.new_version(), |blocks| blocks.version(block))
+        self.blocks.lock().as_ref().map_or_else(|| cache.new_version(), |blocks| blocks.version(block))
     }
 
     /// Reads blocks of the file itself, and keeps them.
@@ -158,7 +155,7 @@ impl CachedFile {
         offset: u64,
         from: &[u8],
     ) -> Result<(), S::Error> {
-        let _writing = lock(&self.writing);
+        let _writing = self.writing.lock();
         let before = source.identity()?;
         self.see(cache, before);
         let step = cache.block_bytes() as u64;
@@ -179,7 +176,7 @@ impl CachedFile {
             })
             .collect();
         let renew = || {
-            if let Some(blocks) = &mut *lock(&self.blocks) {
+            if let Some(blocks) = &mut *self.blocks.lock() {
                 blocks.renew(touched.clone(), || cache.new_version());
                 blocks.renew(last.clone(), || cache.new_version());
             }
@@ -188,7 +185,7 @@ impl CachedFile {
         let written = source.write_at(offset, from);
         renew();
         let after = source.identity()?;
-        if let Some(blocks) = &mut *lock(&self.blocks) {
+        if let Some(blocks) = &mut *self.blocks.lock() {
             blocks.changed_by_us(after, self.times, || cache.new_version());
         }
         written?;
@@ -225,7 +222,7 @@ impl CachedFile {
         bytes: u64,
         resize: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let writing = lock(&self.writing);
+        let writing = self.writing.lock();
         let before = identity()?;
         let step = cache.block_bytes() as u64;
         let touched = before.size.min(bytes) / step..before.size.div_ceil(step);
@@ -235,7 +232,7 @@ impl CachedFile {
         }
         self.see(cache, before);
         let renew = || {
-            if let Some(blocks) = &mut *lock(&self.blocks) {
+            if let Some(blocks) = &mut *self.blocks.lock() {
                 blocks.renew(touched.clone(), || cache.new_version());
             }
         };
@@ -243,7 +240,7 @@ impl CachedFile {
         let resized = resize();
         renew();
         let after = identity()?;
-        if let Some(blocks) = &mut *lock(&self.blocks) {
+        if let Some(blocks) = &mut *self.blocks.lock() {
             blocks.changed_by_us(after, self.times, || cache.new_version());
         }
         resized
@@ -256,15 +253,15 @@ impl CachedFile {
         identity: impl Fn() -> Result<Identity, E>,
         change: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let _writing = lock(&self.writing);
+        let _writing = self.writing.lock();
         let renew = |identity: Identity| {
-            *lock(&self.blocks) = Some(Blocks::new(identity, cache.new_version()));
+            *self.blocks.lock() = Some(Blocks::new(identity, cache.new_version()));
         };
         renew(identity()?);
         let changed = change();
         let after = identity()?;
         renew(after);
-        if let Some(blocks) = &mut *lock(&self.blocks) {
+        if let Some(blocks) = &mut *self.blocks.lock() {
             blocks.changed_by_us(after, self.times, || cache.new_version());
         }
         changed

@@ -2,12 +2,13 @@
 
 use farpool::{EmbeddedOptions, Pool};
 use farpool_cache::{BlockCache, CacheOptions, CachedFile, Identity, Source, Times};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 const BLOCK: usize = 4 << 10;
@@ -247,7 +248,7 @@ impl<F: FnOnce(&Disk)> Source for Meanwhile<F> {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let count = self.disk.read_at(offset, into)?;
-        if let Some(then) = self.then.lock().expect("no panic").take() {
+        if let Some(then) = self.then.lock().take() {
             then(&self.disk);
         }
         Ok(count)

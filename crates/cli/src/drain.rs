@@ -14,10 +14,11 @@ use farpool_transport::{LinkError, Reach, Sockets, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use serde_json::json;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Empty a node: its holders move away, and its process ends once nothing is left.
@@ -214,7 +215,7 @@ impl Mover {
                             (file, before) = (name.to_owned(), before + of_file);
                         }
                         of_file = bytes;
-                        *locked(&told) = Moving { file: name.to_owned(), bytes: before + of_file };
+                        *told.lock() = Moving { file: name.to_owned(), bytes: before + of_file };
                     });
                     if finished.send(moved).is_err() {
                         return;
@@ -231,7 +232,7 @@ impl Mover {
         while let Ok(result) = self.done.try_recv() {
             self.is_moving = false;
             self.idle_since = Instant::now();
-            *locked(&self.moving) = Moving::default();
+            *self.moving.lock() = Moving::default();
             match result {
                 Ok(bytes) => (self.failure, self.moved_bytes) = (None, self.moved_bytes + bytes),
                 Err(error) => self.failure = Some(error),
@@ -243,12 +244,8 @@ impl Mover {
     }
 
     fn moved_bytes(&self) -> u64 {
-        self.moved_bytes + locked(&self.moving).bytes
+        self.moved_bytes + self.moving.lock().bytes
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A node on its way to being empty.
@@ -405,7 +402,7 @@ impl<'a> Drain<'a> {
             shown.push_str(", ");
         }
         shown.push_str(&self.now.shown());
-        let moving = locked(&self.mover.moving);
+        let moving = self.mover.moving.lock();
         if !moving.file.is_empty() {
             shown.push_str(&format!("; file {:?} is moved", moving.file));
         }

@@ -8,16 +8,16 @@ use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::pool::Pool;
 use crate::queue::{BULK_BYTES_MIN, Completion, Queue};
-use crate::session::locked;
 use futures_core::Stream;
 use futures_io::AsyncRead;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -111,7 +111,7 @@ impl AsyncQueue {
         let jobs = if job.bytes.len() < BULK_BYTES_MIN { &self.small } else { &self.bulk };
         if let Err(unsent) = jobs.send(job) {
             let error = Error::new(ErrorKind::Closed, "the thread of asynchronous operations has ended");
-            locked(&slot).done = Some(Completion { tag: 0, bytes: unsent.0.bytes, result: Err(error) });
+            slot.lock().done = Some(Completion { tag: 0, bytes: unsent.0.bytes, result: Err(error) });
         }
         Operation { slot }
     }
@@ -143,7 +143,7 @@ struct Slots(BTreeMap<u64, Arc<Mutex<Slot>>>);
 impl Slots {
     fn end(&mut self, done: Completion) {
         if let Some(slot) = self.0.remove(&done.tag) {
-            let mut slot = locked(&slot);
+            let mut slot = slot.lock();
             slot.done = Some(done);
             if let Some(waker) = slot.waker.take() {
                 waker.wake();
@@ -194,7 +194,7 @@ impl Future for Operation {
     type Output = Completion;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        let mut slot = locked(&self.slot);
+        let mut slot = self.slot.lock();
         match slot.done.take() {
             Some(done) => Poll::Ready(done),
             None => {

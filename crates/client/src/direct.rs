@@ -18,9 +18,10 @@ use crate::plan::Readable;
 use crate::stats::add;
 use farpool_transport::shm::MappedRegion;
 use farpool_wire::data::Span;
+use parking_lot::RwLock;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, RwLock};
 
 /// See the module.
 #[derive(Default)]
@@ -83,7 +84,7 @@ fn slice_of(part: &Range<u64>, start: u64) -> Range<usize> {
 impl FileInner {
     /// Reads, if the short way leads there. Otherwise the buffers hold anything.
     pub(crate) fn read_direct(&self, ranges: &mut [ReadRange<'_>]) -> bool {
-        let Ok(list) = self.direct.list.try_read() else { return false };
+        let Some(list) = self.direct.list.try_read() else { return false };
         if list.runs.is_empty() || list.layout != self.layout() || self.session.check_open().is_err() {
             return false;
         }
@@ -118,7 +119,7 @@ impl FileInner {
         if self.protection != Protection::None {
             return false;
         }
-        let Ok(list) = self.direct.list.try_read() else { return false };
+        let Some(list) = self.direct.list.try_read() else { return false };
         if list.runs.is_empty() || self.session.check_open().is_err() {
             return false;
         }
@@ -158,7 +159,7 @@ impl FileInner {
 
     /// Lets go of memory that the file does not lie in any more.
     pub(crate) fn forget_direct(&self) {
-        if let Ok(mut list) = self.direct.list.try_write()
+        if let Some(mut list) = self.direct.list.try_write()
             && (list.layout != self.layout()
                 || list.runs.iter().any(|run| run.region.check_usable().is_err()))
         {
@@ -172,7 +173,7 @@ impl FileInner {
             return;
         }
         let misses = self.direct.misses.fetch_add(1, Ordering::Relaxed) + 1;
-        let Ok(mut list) = self.direct.list.try_write() else { return };
+        let Some(mut list) = self.direct.list.try_write() else { return };
         // So that making lists costs no more than reading does, however large the file.
         if misses <= list.looked_at / 16 {
             return;

@@ -10,12 +10,13 @@ use crate::plan::RangeSet;
 use crate::stats::{Counters, add};
 use farpool_host::{Bell, DiskFile, Host, Turn};
 use farpool_wire::mutant;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file's bytes on the local disk, at the same offsets.
 pub(crate) struct DiskCopy {
@@ -60,7 +61,7 @@ impl DiskCopy {
     }
 
     fn failed(&self) -> MutexGuard<'_, (RangeSet, Option<String>)> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock()
     }
 
     /// Whether the disk is known to lack some of a range.
@@ -100,7 +101,7 @@ impl DiskCopy {
 
 impl WriteBehind {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Takes bytes over. If more than `limit` wait already, the caller writes some itself.

@@ -16,10 +16,11 @@ use crate::stats::add;
 use farpool_host::Bell;
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, MonoNs, mutant};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes to read at an offset.
 #[derive(Debug)]
@@ -158,7 +159,7 @@ impl FarFile {
     }
 
     pub(crate) fn set_name(&self, name: String) {
-        *self.inner.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        *self.inner.name.lock() = name;
     }
 
     /// Its class.
@@ -474,11 +475,11 @@ impl FileInner {
     }
 
     pub(crate) fn name(&self) -> String {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.name.lock().clone()
     }
 
     pub(crate) fn state(&self) -> StateGuard<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         StateGuard { state, layout: &self.layout }
     }
 

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::leasing::STEP_BYTES;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Group;
-use crate::session::{Session, answer_of, locked};
+use crate::session::{Session, answer_of};
 use crate::stats::add;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
@@ -25,12 +25,12 @@ impl Session {
         if self.pause(period).is_err() {
             return false;
         }
-        let mut nodes: Vec<Arc<NodeLinks>> = locked(&self.nodes).values().cloned().collect();
+        let mut nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
         nodes.sort_by_key(|links| links.is_suspect());
         let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.options.request_timeout_ms);
         let suspects_until = self.host.now().plus_ms(2 * share_ms);
         for links in nodes {
-            let holds = locked(&self.held).regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
+            let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
             // Also where nothing is held but something may be sealed, on its way to a name.
             // And where nobody answered the last time: when it does, it is of use again.
             let renews = holds || links.leased_until().0 > 0 || links.is_suspect();
@@ -73,12 +73,12 @@ impl Session {
 
     fn release_idle(&self, timeout_ms: u64) {
         // What a node did not hear is said again once it answers.
-        let (unheard, mut leaving): (Vec<_>, Vec<_>) = std::mem::take(&mut *locked(&self.unheard))
+        let (unheard, mut leaving): (Vec<_>, Vec<_>) = std::mem::take(&mut *self.unheard.lock())
             .into_iter()
             .partition(|region| region.node.is_suspect());
-        locked(&self.unheard).extend(unheard);
+        self.unheard.lock().extend(unheard);
         {
-            let mut held = locked(&self.held);
+            let mut held = self.held.lock();
             let mut groups: Vec<Group> = held.allocator.regions().map(|(_, _, group)| group).collect();
             groups.sort_unstable();
             groups.dedup();
@@ -122,7 +122,7 @@ impl Session {
             let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             // Our renewals would keep them for nobody until the session ends.
             if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
-                locked(&self.unheard).extend(regions.iter().map(|region| Arc::clone(region)));
+                self.unheard.lock().extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Session {
         mut sealed: impl FnMut(BTreeMap<u64, Arc<LeasedRegion>>),
     ) -> Result<(), Error> {
         let (regions, idle): (Vec<Arc<LeasedRegion>>, Vec<Arc<LeasedRegion>>) = {
-            let mut held = locked(&self.held);
+            let mut held = self.held.lock();
             let idle: BTreeSet<u64> = held.allocator.idle(group).into_iter().collect();
             let ids = held.allocator.regions().filter(|(_, _, of)| *of == group).map(|(id, _, _)| id);
             let regions: Vec<_> = ids.filter_map(|id| held.regions.get(&id).cloned()).collect();
@@ -181,7 +181,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Refused, message));
         }
         let mut sealed = BTreeMap::new();
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         for (before, grant) in regions.iter().zip(grants.regions.iter()) {
             self.forget_region(&mut held, before);
             let after = LeasedRegion {

@@ -6,7 +6,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::{Cut, Group};
-use crate::session::{Session, answer_of, locked};
+use crate::session::{Session, answer_of};
 use crate::stats::{add, subtract};
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, NodeId, Refusal, Request, mutant};
@@ -62,10 +62,10 @@ impl Session {
             if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
                 return Ok(cut);
             }
-            if patience == Patience::Brief && self.host.now() < locked(&self.held).brief_until {
+            if patience == Patience::Brief && self.host.now() < self.held.lock().brief_until {
                 return Err(Error::new(ErrorKind::Exhausted, "there was no memory a moment ago"));
             }
-            let (held, _) = locked(&self.held).allocator.held(group);
+            let (held, _) = self.held.lock().allocator.held(group);
             let ahead = match group {
                 Group::Class(_) => (held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX),
                 Group::File(_) => 0,
@@ -74,7 +74,7 @@ impl Session {
                 self.lease_more(group, u64::from(bytes), ahead.max(bytes.into()), apart, patience, asked)
             {
                 if patience == Patience::Brief {
-                    locked(&self.held).brief_until = self.deadline(BRIEF_PAUSE_MS);
+                    self.held.lock().brief_until = self.deadline(BRIEF_PAUSE_MS);
                     return Err(error);
                 }
                 // A node that did not answer a moment ago is better than none.
@@ -90,9 +90,11 @@ impl Session {
         bytes: u32,
         is_good: impl Fn(&NodeLinks) -> bool,
     ) -> Option<Cut<Arc<LeasedRegion>>> {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         loop {
-            let unfit: BTreeSet<NodeId> = locked(&self.nodes)
+            let unfit: BTreeSet<NodeId> = self
+                .nodes
+                .lock()
                 .values()
                 .filter(|node| !node.is_lost() && (node.is_draining() || !is_good(node)))
                 .map(|node| node.info.node)
@@ -127,9 +129,11 @@ impl Session {
     }
 
     fn cut_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Cut<Arc<LeasedRegion>>>> {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         loop {
-            let unfit: BTreeSet<NodeId> = locked(&self.nodes)
+            let unfit: BTreeSet<NodeId> = self
+                .nodes
+                .lock()
                 .values()
                 .filter(|node| !node.is_lost() && (node.is_draining() || node.is_suspect()))
                 .map(|node| node.info.node)
@@ -154,7 +158,7 @@ impl Session {
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
         let _growing = self.growing.take(&*self.host);
         let mut avoid: Vec<Incarnation> = {
-            let held = locked(&self.held);
+            let held = self.held.lock();
             let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
             of_group.filter_map(|(id, ..)| Some(held.regions.get(&id)?.node.info.incarnation)).collect()
         };
@@ -163,12 +167,12 @@ impl Session {
 
     /// Bytes of a group's regions, and of these the bytes not cut.
     pub(crate) fn held_by(&self, group: Group) -> (u64, u64) {
-        locked(&self.held).allocator.held(group)
+        self.held.lock().allocator.held(group)
     }
 
     /// Gives extents back to the session.
     pub(crate) fn give_back(&self, cuts: Vec<Cut<Arc<LeasedRegion>>>) {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         for cut in cuts {
             if held.regions.contains_key(&cut.region.id) {
                 subtract(&self.counters.used_bytes, cut.bytes.into());
@@ -180,12 +184,12 @@ impl Session {
     /// Leases so much that a group holds at least `bytes` not cut yet, or nothing if the pool has not that
     /// much: a write far behind a file's end must not take the pool and then fail.
     pub(crate) fn make_room(&self, group: Group, bytes: u64) -> Result<(), Error> {
-        if locked(&self.held).allocator.held(group).1 >= bytes {
+        if self.held.lock().allocator.held(group).1 >= bytes {
             return Ok(());
         }
         let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
-        let (_, free) = locked(&self.held).allocator.held(group);
+        let (_, free) = self.held.lock().allocator.held(group);
         if free >= bytes {
             return Ok(());
         }
@@ -198,7 +202,7 @@ impl Session {
         let asked = self.host.now();
         let _growing = self.growing.take(&*self.host);
         loop {
-            let (all, free) = locked(&self.held).allocator.held(group);
+            let (all, free) = self.held.lock().allocator.held(group);
             if free >= bytes {
                 if group == Group::Class(FileClass::Scratch) {
                     self.floor_bytes.fetch_max(all, Ordering::Relaxed);
@@ -225,12 +229,12 @@ impl Session {
         }
         // Those who stood in line while others waited in vain have waited as long as they.
         let waits = {
-            let held = locked(&self.held);
+            let held = self.held.lock();
             self.host.now() >= held.unreachable_until && asked >= held.refused_at
         };
         let patience = if waits { patience } else { Patience::Brief };
         let leased = self.lease_within(group, needed, wanted, apart, patience);
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         match &leased {
             Ok(()) => held.unreachable_until = MonoNs(0),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
@@ -282,7 +286,7 @@ impl Session {
 
     /// What to say of nodes this session has lost: why there may be less memory than there was.
     fn lost_nodes(&self) -> String {
-        let nodes = locked(&self.nodes);
+        let nodes = self.nodes.lock();
         let lost: Vec<&str> =
             nodes.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
         if lost.is_empty() { String::new() } else { format!("; it lost {}", lost.join(", ")) }
@@ -307,7 +311,7 @@ impl Session {
         let is_unfit = |links: &&Arc<NodeLinks>| {
             links.is_barred() || !links.is_lost() && (links.is_suspect() || links.is_draining())
         };
-        avoid.extend(locked(&self.nodes).values().filter(is_unfit).map(|links| links.info.incarnation));
+        avoid.extend(self.nodes.lock().values().filter(is_unfit).map(|links| links.info.incarnation));
         avoid.sort_unstable();
         avoid.dedup();
         let request = RequestTickets {
@@ -362,7 +366,7 @@ impl Session {
         let leased = answer_of!(reply, Lease)?;
         links.extend_lease(asked, leased.lease_ttl_ms);
         let region_bytes = offer.node.region_bytes;
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         for grant in leased.grants.iter() {
             let id = held.next_id;
             held.next_id += 1;

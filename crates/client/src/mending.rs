@@ -13,12 +13,13 @@ use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
-use crate::session::{Session, locked};
+use crate::session::Session;
 use crate::stats::add;
 use farpool_transport::{ReadOp, WriteOp};
 use farpool_wire::{MonoNs, Name};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// Tries to copy an extent that is being written before its writers are held off.
 const FREE_TRIES: u32 = 2;
@@ -45,14 +46,14 @@ enum Mended {
 impl Session {
     /// Takes a file into care.
     pub(crate) fn keep_protected(&self, file: &Arc<FileInner>) {
-        let mut files = locked(&self.mending.files);
+        let mut files = self.mending.files.lock();
         files.retain(|file| file.strong_count() > 0);
         files.push(Arc::downgrade(file));
     }
 
     /// Bytes of protected files whose next loss would be for good.
     pub(crate) fn unprotected_bytes(&self) -> u64 {
-        let files: Vec<Weak<FileInner>> = locked(&self.mending.files).clone();
+        let files: Vec<Weak<FileInner>> = self.mending.files.lock().clone();
         files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()
     }
 
@@ -70,7 +71,7 @@ impl Session {
         let session = Arc::clone(self);
         let run = move || {
             while session.mending.is_needed.swap(false, Ordering::AcqRel) {
-                let files: Vec<Weak<FileInner>> = locked(&session.mending.files).clone();
+                let files: Vec<Weak<FileInner>> = session.mending.files.lock().clone();
                 let open = || session.check_open().is_ok();
                 let mut mended = Mended::All;
                 for file in files.iter().filter_map(Weak::upgrade).take_while(|_| open()) {

@@ -8,9 +8,10 @@ use farpool_transport::{Dial, Dialer, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
+use parking_lot::{Mutex, MutexGuard};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Connections kept for the next caller; more are closed after use.
 const IDLE_LINKS_MAX: usize = 16;
@@ -199,8 +200,8 @@ impl NodeLinks {
         self.space.forget(region);
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Box<dyn Link>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, Vec<Box<dyn Link>>> {
+        self.idle.lock()
     }
 
     /// Connects. A node that is just ending may take a connection and drop it: asked again, it refuses.

@@ -7,7 +7,7 @@ use crate::node_links::Repeat;
 use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::{Rebuilder, sealed_map};
-use crate::session::{Session, answer_of, locked};
+use crate::session::{Session, answer_of};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::Task;
@@ -18,10 +18,11 @@ use farpool_wire::control::{
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What is told of a file in a listing.
@@ -216,7 +217,7 @@ impl Pool {
             None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
         };
         let rebuilder = Rebuilder { prefix: prefix.to_owned(), rebuild: Arc::new(rebuild) };
-        locked(&self.inner.session.rebuilders).push(rebuilder);
+        self.inner.session.rebuilders.lock().push(rebuilder);
     }
 
     fn node_called(&self, name: &str) -> Result<NodeInfo, Error> {
@@ -422,7 +423,7 @@ impl Pool {
 
 impl Inner {
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, FarFile>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -460,7 +461,7 @@ impl Inner {
         if let Some(protection) = asked.or(self.session.options.protection) {
             return Ok(protection);
         }
-        let is_embedded = locked(&self.embedded).is_some();
+        let is_embedded = self.embedded.lock().is_some();
         Ok(match self.session.hosts() {
             // Its nodes are this process: they end together with whoever would miss them.
             _ if is_embedded => Protection::None,
@@ -470,11 +471,11 @@ impl Inner {
     }
 
     fn close(&self) {
-        let mut embedded = self.embedded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut embedded = self.embedded.lock();
         if self.session.is_forked() {
             // The threads behind these do not exist in this process, nor are its connections ours to end.
             std::mem::forget(embedded.take());
-            std::mem::forget(self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.keeper.lock().take());
             self.session.abandon();
             return;
         }
@@ -483,7 +484,7 @@ impl Inner {
             file.delete();
         }
         self.session.close();
-        if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(keeper) = self.keeper.lock().take() {
             keeper.join();
         }
         drop(embedded.take());

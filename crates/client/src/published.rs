@@ -7,7 +7,7 @@ use crate::file::{FileInner, Phase, closed};
 use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
-use crate::session::{Session, answer_of, locked};
+use crate::session::{Session, answer_of};
 use farpool_wire::control::*;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{Code, FileClass, FileId, List, Name, Request};
@@ -179,7 +179,7 @@ impl Session {
             answer_of!(reply, OpenName)
         };
         let rebuilder =
-            locked(&self.rebuilders).iter().rev().find(|known| name.starts_with(&*known.prefix)).cloned();
+            self.rebuilders.lock().iter().rev().find(|known| name.starts_with(&*known.prefix)).cloned();
         // The broker knows of a loss only once the node is back without its bytes. We may know before.
         let is_lost = |opened: &Result<Opened, Error>| match opened {
             Ok(opened) => opened.extents.iter().any(|extent| self.has_lost(extent)),
@@ -190,7 +190,7 @@ impl Session {
         if !is_lost(&opened) {
             return Ok((opened?, true));
         }
-        let turn = Arc::clone(locked(&self.rebuilding).entry(name.clone()).or_default());
+        let turn = Arc::clone(self.rebuilding.lock().entry(name.clone()).or_default());
         let _turn = turn.take(&*self.host);
         // Whoever had the turn before may have built it.
         let opened = open();
@@ -204,7 +204,7 @@ impl Session {
 
     /// Whether this session knows that the node of a published extent is gone.
     fn has_lost(&self, extent: &NamedExtent) -> bool {
-        locked(&self.nodes).get(&(extent.node, extent.incarnation)).is_some_and(|links| links.is_lost())
+        self.nodes.lock().get(&(extent.node, extent.incarnation)).is_some_and(|links| links.is_lost())
     }
 
     /// Moves what a published file has on a node to others, under its name. How many bytes that were.

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::node_links::name_and_host;
-use crate::session::{Session, answer_of, locked};
+use crate::session::{Session, answer_of};
 use farpool_wire::control::{Done, NodeStatus};
 use farpool_wire::{Code, NodeId, Refusal, Request};
 
@@ -58,7 +58,7 @@ impl Session {
 
     /// Returns the name and host of a node that this session has used.
     fn used_node(&self, id: NodeId) -> Option<String> {
-        let nodes = locked(&self.nodes);
+        let nodes = self.nodes.lock();
         let links = nodes.iter().find(|((node, _), _)| *node == id)?.1;
         Some(name_and_host(&links.info))
     }

@@ -15,9 +15,10 @@ use farpool_transport::landing::Keeper;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// What the session holds, and what is known of it.
 #[derive(Default)]
@@ -80,10 +81,6 @@ pub(crate) struct Session {
     mark: ForkMark,
     /// Rings when the session ends.
     stopping: Bell,
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The answer of the kind that belongs to the question, or a protocol error.
@@ -301,7 +298,7 @@ impl Session {
     pub(crate) fn links(&self, info: &NodeInfo) -> Result<Arc<NodeLinks>, Error> {
         let key = (info.node, info.incarnation);
         let is_good = |links: &Arc<NodeLinks>| !links.is_lost() || links.is_barred();
-        let known = || locked(&self.nodes).get(&key).cloned();
+        let known = || self.nodes.lock().get(&key).cloned();
         if let Some(links) = known().filter(is_good) {
             return Ok(links);
         }
@@ -316,7 +313,7 @@ impl Session {
         if let Some(former) = former {
             self.leave_behind(&former, &fresh)?;
         }
-        let mut nodes = locked(&self.nodes);
+        let mut nodes = self.nodes.lock();
         for (_, former) in
             nodes.iter().filter(|((node, life), _)| *node == info.node && *life != info.incarnation)
         {
@@ -382,7 +379,7 @@ impl Session {
         let deadline = self.deadline(timeout_ms);
         let renew = Request::Renew(self.proof.clone());
         // What is leased while we ask is not what the answer is about.
-        let below = locked(&self.held).next_id;
+        let below = self.held.lock().next_id;
         let answer = links.converse(deadline, Repeat::Harmless, |link| {
             // A node that forgot the session has freed its regions: that is an answer, not a failure.
             match link.call(&renew, deadline) {
@@ -418,7 +415,7 @@ impl Session {
     /// One region is not ours any more, although the node knows the session: it had forgotten us, and a lease
     /// that was under way meanwhile introduced us anew. So no renewal tells; the region itself does.
     pub(crate) fn lose_region(&self, links: &Arc<NodeLinks>, region: RegionIndex, epoch: Epoch) {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         let is_it = |held: &&Arc<LeasedRegion>| {
             Arc::ptr_eq(&held.node, links) && held.region == region && held.epoch == epoch
         };
@@ -430,7 +427,7 @@ impl Session {
     }
 
     fn lose_regions_below(&self, links: &Arc<NodeLinks>, below: u64) {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         let gone: Vec<Arc<LeasedRegion>> = held
             .regions
             .values()
@@ -463,7 +460,7 @@ impl Session {
             return;
         }
         self.stopping.ring();
-        let nodes: Vec<Arc<NodeLinks>> = locked(&self.nodes).values().cloned().collect();
+        let nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
         for links in nodes {
             let release = Request::Release(Release {
                 session: self.proof.session,

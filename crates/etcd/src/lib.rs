@@ -22,8 +22,9 @@ use farpool_broker::election::{Electorate, Lead, Won};
 use farpool_broker::stores::StoreError;
 use gateway::Gateway;
 use lead::EtcdLead;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use suspicion::{Shown, Sight, Suspicion};
 
@@ -166,7 +167,7 @@ impl Etcd {
         // A leader that lives asks three times meanwhile.
         let patience = Duration::from_secs(self.lasts_seconds) / 2;
         let is_overdue = {
-            let mut suspicion = self.suspicion.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut suspicion = self.suspicion.lock();
             suspicion.look(sight, Instant::now(), patience)
         };
         if !is_overdue {

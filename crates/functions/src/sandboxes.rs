@@ -18,6 +18,7 @@ use farpool_transport::{HandedOver, Lane, Successor};
 use farpool_wire::control::{Called, FunctionFault, Outcome};
 use farpool_wire::frame::Header;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -29,7 +30,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -170,10 +171,6 @@ enum Slot {
     Open(HandedOver),
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Sandboxes {
     /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
     ///
@@ -223,13 +220,13 @@ impl Sandboxes {
 
     /// Returns the calls that have not ended.
     pub fn running(&self) -> Vec<Running> {
-        let assigned = locked(&self.shared.processes).assigned.clone();
+        let assigned = self.shared.processes.lock().assigned.clone();
         let calls = |one: &Assigned| -> Vec<Running> {
             let call = |slot| {
                 let (function, since) = one.process.status.call(slot)?;
                 Some(Running { function, caller: one.owner.caller.clone(), since })
             };
-            let state = locked(&one.process.state);
+            let state = one.process.state.lock();
             // Callers that were told of the process's end have no lanes any more.
             (0..LANES_MAX)
                 .filter(|slot| matches!(state.lanes[*slot], Slot::Open(_)))
@@ -242,7 +239,7 @@ impl Sandboxes {
 
 impl Drop for Sandboxes {
     fn drop(&mut self) {
-        locked(&self.shared.processes).is_over = true;
+        self.shared.processes.lock().is_over = true;
         self.shared.changed.notify_all();
         self.shared.wake();
         if let Some(watcher) = self.watcher.take() {
@@ -266,7 +263,7 @@ impl Successor for Reserved {
         let setup = LaneSetup { slot: self.slot as u32, connection, window };
         let process = Arc::clone(&self.process);
         // Held while it is sent, so that two lanes do not mix.
-        let mut state = locked(&process.state);
+        let mut state = process.state.lock();
         if state.is_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -282,7 +279,7 @@ impl Successor for Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut state = locked(&self.process.state);
+        let mut state = self.process.state.lock();
         if matches!(state.lanes[self.slot], Slot::Reserved) {
             state.lanes[self.slot] = Slot::Free;
         }
@@ -315,7 +312,7 @@ impl Process {
         };
         let handle = pidfd_open(Pid::from_child(&state.child), PidfdFlags::empty())?;
         let process = Process { control, handle, status: Status::new()?, state: Mutex::new(state) };
-        let id = locked(&process.state).child.id();
+        let id = process.state.lock().child.id();
         // Before there is anything in it that is not ours.
         options.groups.iter().try_for_each(|group| members(group)?.write_all(id.to_string().as_bytes()))?;
         Ok(process)
@@ -323,7 +320,7 @@ impl Process {
 
     /// Waits until it has started. Returns what namespaces it has.
     fn confine(&self) -> io::Result<Confinement> {
-        let id = locked(&self.state).child.id();
+        let id = self.state.lock().child.id();
         self.control.set_read_timeout(Some(START_PATIENCE))?;
         confine(&self.control, id).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
@@ -335,7 +332,7 @@ impl Process {
     }
 
     fn reserve(&self) -> Result<usize, Refusal> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let free = state.lanes.iter().position(|slot| matches!(slot, Slot::Free));
         let slot = free.ok_or(Refusal::new(Code::LimitReached, LANES_MAX as u64))?;
         state.lanes[slot] = Slot::Reserved;
@@ -352,10 +349,10 @@ impl Process {
     fn wait(&self) -> u64 {
         if !self.has_ended_within(Some(&Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 })) {
             // The other one ends with it.
-            let _ = locked(&self.state).child.kill();
+            let _ = self.state.lock().child.kill();
             self.has_ended_within(None);
         }
-        let status = locked(&self.state).child.wait().ok();
+        let status = self.state.lock().child.wait().ok();
         status.and_then(|status| status.signal().or(status.code())).unwrap_or(0) as u64
     }
 
@@ -371,14 +368,14 @@ impl Process {
 
     /// Returns whether lanes can still be had of it.
     fn is_there(&self) -> bool {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         !state.is_gone && !state.is_ending
     }
 
     /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or had until
     /// a moment ago.
     fn unused(&self, now: MonoNs) -> Option<(bool, MonoNs)> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
         for (slot, lane) in state.lanes.iter().enumerate() {
             match (lane, self.status.doing(slot)) {
@@ -400,13 +397,13 @@ impl Process {
 
     /// Ends it for the sake of another caller.
     fn end(&self) {
-        locked(&self.state).is_ending = true;
+        self.state.lock().is_ending = true;
         self.kill();
     }
 
     /// Looks at its lanes: frees those that have ended, and kills it if one is overdue. Whether it is to be kept.
     fn look(&self, now: MonoNs) -> bool {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let mut overdue = None;
         for slot in 0..LANES_MAX {
             if !matches!(state.lanes[slot], Slot::Open(_)) {
@@ -442,7 +439,7 @@ impl Process {
 
     /// How long it need not be looked at.
     fn pause_ms(&self) -> u64 {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         match state.lanes.iter().any(|slot| !matches!(slot, Slot::Free)) {
             true if state.overdue.is_some() => LOOK_AGAIN_MS,
             true => LOOK_MS,
@@ -452,10 +449,10 @@ impl Process {
 
     /// Waits until nothing of it runs any more, and tells those whose functions were running how these ended.
     fn bury(&self, ended: Outcome) {
-        locked(&self.state).is_gone = true;
+        self.state.lock().is_gone = true;
         self.kill();
         let signal = self.wait();
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let (killed_for, is_ending) = (state.killed_for, state.is_ending);
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
             let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
@@ -517,7 +514,7 @@ impl Shared {
     /// Reserves a place for a lane: in the owner's process, or in the one in reserve once it is the owner's turn and there
     /// may be another process.
     fn reserve(&self, owner: &Owner) -> Result<(Arc<Process>, usize), Refusal> {
-        let mut processes = locked(&self.processes);
+        let mut processes = self.processes.lock();
         if let Some(process) = processes.of(owner) {
             return Ok((Arc::clone(process), process.reserve()?));
         }
@@ -570,9 +567,7 @@ impl Shared {
                 processes.end_unused(now);
                 pause_ms = QUEUE_LOOK_MS;
             }
-            let pause = Duration::from_millis(pause_ms);
-            let waited = self.changed.wait_timeout(processes, pause);
-            processes = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut processes, Duration::from_millis(pause_ms));
         };
         processes.queue.retain(|other| *other != turn);
         drop(processes);
@@ -590,7 +585,7 @@ impl Shared {
     /// Starts one to be kept in reserve. Another thread waits for it, so that this one goes on watching.
     fn make(self: &Arc<Self>) {
         let begun = Process::spawn(&self.options).and_then(|process| {
-            locked(&self.processes).is_starting = true;
+            self.processes.lock().is_starting = true;
             let shared = Arc::clone(self);
             let started = move || shared.made(process.confine().map(|_| process));
             std::thread::Builder::new().name("farpool-start".into()).spawn(started)
@@ -602,7 +597,7 @@ impl Shared {
 
     /// Keeps one in reserve that has started, or why there is none.
     fn made(&self, made: io::Result<Process>) {
-        let mut processes = locked(&self.processes);
+        let mut processes = self.processes.lock();
         (processes.is_wanted, processes.is_starting) = (false, false);
         match made {
             Ok(process) => processes.spare = Some(process),
@@ -617,10 +612,10 @@ impl Shared {
         let mut ending: Vec<JoinHandle<()>> = Vec::new();
         loop {
             let (assigned, needs_one, is_over): (Vec<Arc<Process>>, _, _) = {
-                let processes = locked(&self.processes);
+                let processes = self.processes.lock();
                 let is_used = processes.is_wanted || !processes.assigned.is_empty();
                 let all = processes.assigned.iter().map(|one| Arc::clone(&one.process));
-                let assigned: Vec<_> = all.filter(|process| !locked(&process.state).is_gone).collect();
+                let assigned: Vec<_> = all.filter(|process| !process.state.lock().is_gone).collect();
                 let needs_one = processes.spare.is_none() && !processes.is_starting && is_used;
                 (assigned, needs_one, processes.is_over)
             };
@@ -652,7 +647,7 @@ impl Shared {
         for thread in ending {
             let _ = thread.join();
         }
-        let Processes { assigned, spare, .. } = std::mem::take(&mut *locked(&self.processes));
+        let Processes { assigned, spare, .. } = std::mem::take(&mut *self.processes.lock());
         // The memory of windows goes with the node: a file that was moved has it elsewhere.
         assigned.iter().for_each(|one| one.process.bury(Outcome::Revoked));
         spare.iter().for_each(|process| process.bury(Outcome::Revoked));
@@ -662,7 +657,7 @@ impl Shared {
     /// Returns the thread.
     fn bury(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
         // Nobody gets a lane of it any more.
-        locked(&process.state).is_gone = true;
+        process.state.lock().is_gone = true;
         let (shared, buried) = (Arc::clone(self), Arc::clone(process));
         let bury = move || shared.end(&buried);
         let thread = std::thread::Builder::new().name("farpool-end".into()).spawn(bury);
@@ -674,7 +669,7 @@ impl Shared {
 
     fn end(&self, process: &Arc<Process>) {
         process.bury(Outcome::Died);
-        locked(&self.processes).assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
+        self.processes.lock().assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
         self.changed.notify_all();
         self.wake();
     }

@@ -6,10 +6,11 @@
 
 use crate::clock;
 use farpool_wire::MonoNs;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// See the module. A host that stands on another writes [`Self::beneath`] and what it does otherwise; one that stands on
@@ -133,7 +134,7 @@ impl Bell {
     }
 
     fn rung(&self) -> MutexGuard<'_, u64> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.0.lock()
     }
 }
 
@@ -159,16 +160,12 @@ impl<T> Turn<T> {
             host.wait(&Bell::default(), 0, MonoNs(host.now().0.saturating_add(pause_ns)));
             pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The turn, if nobody has it.
     pub fn try_take(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(taken) => Some(taken),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.0.try_lock()
     }
 }
 
@@ -204,7 +201,7 @@ impl Host for Machine {
 
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
         let left = Duration::from_nanos(until.0.saturating_sub(self.now().0));
-        drop(bell.0.1.wait_timeout_while(bell.rung(), left, |rung| *rung == heard));
+        bell.0.1.wait_while_for(&mut bell.rung(), |rung| *rung == heard, left);
     }
 
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {

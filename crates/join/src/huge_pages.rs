@@ -7,8 +7,8 @@
 use crate::JoinError;
 use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose};
 use crate::memory::Memory;
+use parking_lot::{Mutex, MutexGuard};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory of this process, in pages of 2 MiB where the system has them.
 #[derive(Debug, Default)]
@@ -34,8 +34,7 @@ impl HugePages {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Mapped>> {
-        // Nothing is half done when this lock is poisoned.
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

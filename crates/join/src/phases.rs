@@ -15,8 +15,8 @@ use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::table::{BATCH_ROWS, Entry, Found, Lookup, Table, View, buckets_for, build_groups, build_plain};
 use crate::{JoinError, Line, Source, Tuple, threads};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A partition is heavy if one thread would be at it for more than one part in so many of its share of all rows.
@@ -79,7 +79,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
                     let purpose = Purpose::Table;
                     let made = make(settings, chunks, purpose, build, partition, &mut own, &mut None)?;
                     let alone = Alone { memory: own, made };
-                    *tables[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(alone);
+                    *tables[at].lock() = Some(alone);
                     continue;
                 }
                 let purpose = Purpose::Scratch { worker };
@@ -97,10 +97,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     if heavy.is_empty() {
         return Ok(sinks);
     }
-    let tables: Vec<Option<Alone<'_>>> = tables
-        .into_iter()
-        .map(|table| table.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
-        .collect();
+    let tables: Vec<Option<Alone<'_>>> = tables.into_iter().map(Mutex::into_inner).collect();
     let pieces: Vec<(usize, &[Tuple])> = heavy
         .iter()
         .enumerate()

@@ -18,8 +18,8 @@ use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::{JoinError, threads};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Tuples that are looked up at once.
@@ -357,7 +357,7 @@ impl<'m> Table<'m> {
         }
         let sizes = entries.iter().map(|entry| entry.buckets as usize).collect();
         fill(settings, sizes, lines.lines_mut(), &Each::of(build), |worker, partition, buckets| {
-            let mut part = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut part = parts[partition].lock();
             let (rows, base) = &mut *part;
             // Kept by its source, so asking for each partition is cheap.
             let scratch = chunks_for(rows.len().div_ceil(8));
@@ -424,7 +424,7 @@ fn fill(
         while let Some(partitions) = morsels.next(worker) {
             handed += check(&partitions, parts.len())?;
             for partition in partitions {
-                let mut buckets = parts[partition].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut buckets = parts[partition].lock();
                 fill(worker, partition, &mut buckets)?;
             }
         }

@@ -19,9 +19,10 @@ use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, Runnin
 use farpool_wire::data::Span;
 use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
 use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The functions that a node runs.
 pub(crate) struct Functions {
@@ -47,7 +48,7 @@ impl Functions {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<(String, Weak<ResidentNow>)>> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         lanes.retain(|(_, lane)| lane.strong_count() > 0);
         lanes
     }

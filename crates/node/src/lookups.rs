@@ -16,10 +16,11 @@ use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::limits::LOOKUP_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs, Refusal, Reply, WireError};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that the lookups of a node may come to, and those of one client.
 const BUDGET_BYTES: u64 = 512 << 20;
@@ -79,7 +80,7 @@ pub(crate) struct Charge {
 impl Charge {
     /// Has it be so many bytes. More of them than there is room for are refused, and change nothing.
     fn set(&self, bytes: u64) -> Result<(), Refusal> {
-        let mut taken = locked(&self.taken);
+        let mut taken = self.taken.lock();
         let before = self.bytes.load(Ordering::Relaxed);
         let own = taken.of_client.get(&self.client).copied().unwrap_or(0) - before + bytes;
         let all = taken.bytes - before + bytes;
@@ -109,10 +110,6 @@ impl Drop for Charge {
         // Less is never refused.
         let _ = self.set(0);
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Brought {
@@ -149,14 +146,14 @@ impl LookupTables {
     /// Ends those that nobody uses.
     pub(crate) fn tidy(&self, now: MonoNs) {
         let is_over = |_: &u128, brought: &mut Arc<Brought>| {
-            let mut used = locked(&brought.used);
+            let mut used = brought.used.lock();
             // A scan has the other one.
             if Arc::strong_count(&brought.charge) > 1 {
                 *used = now;
             }
             now >= used.plus_ms(IDLE_MS)
         };
-        let over: Vec<_> = locked(&self.open).extract_if(.., is_over).collect();
+        let over: Vec<_> = self.open.lock().extract_if(.., is_over).collect();
         // Without the lock: what they hold takes a while to go.
         drop(over);
     }
@@ -164,7 +161,7 @@ impl LookupTables {
     /// Ends the lookups of a connection. Scans that are open keep theirs.
     pub(crate) fn end(&self, connection: u64) {
         let over: Vec<_> =
-            locked(&self.open).extract_if(.., |_, brought| brought.connection == connection).collect();
+            self.open.lock().extract_if(.., |_, brought| brought.connection == connection).collect();
         // Without the lock: what they hold takes a while to go.
         drop(over);
     }
@@ -190,12 +187,12 @@ impl<M: Memory> NodeService<M> {
             let (connection, used) = (peer.connection, Mutex::new(now));
             (id, Arc::new(Brought { connection, kind, bytes, charge, state, used }))
         } else {
-            let known = locked(&self.lookups.open).get(&lookup.0).cloned();
+            let known = self.lookups.open.lock().get(&lookup.0).cloned();
             (lookup, known.filter(|known| known.connection == peer.connection).ok_or(bad(0))?)
         };
-        *locked(&brought.used) = now;
+        *brought.used.lock() = now;
         let (before, all) = {
-            let mut state = locked(&brought.state);
+            let mut state = brought.state.lock();
             let buffer = match &mut *state {
                 State::Coming(buffer) => buffer,
                 State::Making | State::Whole(_) => return Err(bad(brought.bytes as usize)),
@@ -225,7 +222,7 @@ impl<M: Memory> NodeService<M> {
                 Ok(table) => (State::Whole(Arc::new(table)), None),
                 Err(refusal) => (State::Bad, Some(refusal)),
             };
-            *locked(&brought.state) = state;
+            *brought.state.lock() = state;
             if let Some(refusal) = refused {
                 self.forget_lookup(id);
                 return Err(refusal);
@@ -233,7 +230,7 @@ impl<M: Memory> NodeService<M> {
         }
         let come = before + part.len();
         if lookup.0 == 0 {
-            locked(&self.lookups.open).insert(id.0, brought);
+            self.lookups.open.lock().insert(id.0, brought);
         }
         Ok(Reply::PutLookup(LookupPut { lookup: id, bytes: come as u32 }))
     }
@@ -247,13 +244,13 @@ impl<M: Memory> NodeService<M> {
         let none = |number: usize| Refusal::new(Code::BadLookup, number as u64);
         let now = self.host.now();
         let known: Vec<Option<Arc<Brought>>> = {
-            let open = locked(&self.lookups.open);
+            let open = self.lookups.open.lock();
             asked.iter().map(|id| open.get(&id.0).cloned()).collect()
         };
         let of = |(number, brought): (usize, Option<Arc<Brought>>)| {
             let brought = brought.ok_or(none(number))?;
-            *locked(&brought.used) = now;
-            match &*locked(&brought.state) {
+            *brought.used.lock() = now;
+            match &*brought.state.lock() {
                 State::Whole(table) => Ok((Arc::clone(table), Arc::clone(&brought.charge))),
                 State::Coming(_) | State::Making | State::Bad => Err(none(number)),
             }
@@ -267,7 +264,7 @@ impl<M: Memory> NodeService<M> {
     }
 
     fn forget_lookup(&self, id: Handle) {
-        let over = locked(&self.lookups.open).remove(&id.0);
+        let over = self.lookups.open.lock().remove(&id.0);
         // Without the lock: what it holds takes a while to go.
         drop(over);
     }

@@ -26,9 +26,10 @@ use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Scans that are open at a time, of all clients and of one.
 const SCANS_MAX: usize = 64;
@@ -116,15 +117,11 @@ struct Work {
     spare: Vec<Buffer>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Table {
     /// Ends scans that nobody uses.
     fn tidy(&mut self, now: MonoNs) -> Vec<Arc<Scan>> {
         self.quarantined.retain(|(_, until)| now < *until);
-        self.take(|scan| now >= locked(&scan.cursor).used.plus_ms(IDLE_MS))
+        self.take(|scan| now >= scan.cursor.lock().used.plus_ms(IDLE_MS))
     }
 
     /// Takes scans out, for which it is true.
@@ -185,7 +182,7 @@ impl Table {
 impl Scan {
     /// The next row group from the front.
     fn take_front(&self) -> Option<u32> {
-        let mut cursor = locked(&self.cursor);
+        let mut cursor = self.cursor.lock();
         let taken = (cursor.next < cursor.end).then_some(cursor.next)?;
         cursor.next += 1;
         Some(taken)
@@ -255,7 +252,7 @@ impl<M: Memory> NodeService<M> {
         self.tidy_scans();
         let client = Key::of(peer);
         // Before patterns are compiled for it.
-        locked(&self.scans.table).has_room(&client)?;
+        self.scans.table.lock().has_room(&client)?;
         let bytes = asked.program.into_vec();
         let (prepared, is_known) = self.prepared(&bytes)?;
         let input = prepared.program().input();
@@ -297,7 +294,7 @@ impl<M: Memory> NodeService<M> {
             work,
             _charges: charges,
         };
-        let mut table = locked(&self.scans.table);
+        let mut table = self.scans.table.lock();
         table.has_room(&scan.client)?;
         table.has_room_for(&scan.prepared)?;
         table.open.insert(id.0, Arc::new(scan));
@@ -308,7 +305,7 @@ impl<M: Memory> NodeService<M> {
     fn prepared(&self, bytes: &[u8]) -> Result<(Arc<Prepared>, bool), Refusal> {
         let now = self.host.now();
         let is_stopped = |(program, until): &(Vec<u8>, MonoNs)| program == bytes && now < *until;
-        if locked(&self.scans.table).quarantined.iter().any(is_stopped) {
+        if self.scans.table.lock().quarantined.iter().any(is_stopped) {
             return Err(Refusal::new(Code::Quarantined, 0));
         }
         let bad = |operator: usize| Refusal::new(Code::BadProgram, operator as u64);
@@ -316,21 +313,21 @@ impl<M: Memory> NodeService<M> {
             ProgramError::Malformed(_) => Refusal::new(Code::BadProgram, u64::MAX),
             ProgramError::Flawed(flaw) => bad(flaw.operator),
         })?;
-        if let Some(ready) = locked(&self.scans.table).ready(&program) {
+        if let Some(ready) = self.scans.table.lock().ready(&program) {
             return Ok((ready, true));
         }
         // Patterns take a while, and nobody else is to wait for it.
         let prepared = Prepared::new(Arc::new(program)).map_err(|flaw| bad(flaw.operator))?;
         let prepared = Arc::new(prepared);
-        locked(&self.scans.table).keep_ready(Arc::clone(&prepared));
+        self.scans.table.lock().keep_ready(Arc::clone(&prepared));
         Ok((prepared, false))
     }
 
     fn scan(&self, id: Handle) -> Result<Arc<Scan>, Refusal> {
         let now = self.host.now();
         let none = Refusal::new(Code::NoSuchScan, 0);
-        let scan = locked(&self.scans.table).open.get(&id.0).cloned().ok_or(none)?;
-        let mut cursor = locked(&scan.cursor);
+        let scan = self.scans.table.lock().open.get(&id.0).cloned().ok_or(none)?;
+        let mut cursor = scan.cursor.lock();
         if now >= cursor.used.plus_ms(IDLE_MS) {
             return Err(none);
         }
@@ -342,7 +339,7 @@ impl<M: Memory> NodeService<M> {
     /// Ends scans, and lookups, that nobody uses.
     pub(crate) fn tidy_scans(&self) {
         let now = self.host.now();
-        let over = locked(&self.scans.table).tidy(now);
+        let over = self.scans.table.lock().tidy(now);
         // Without the lock: what they hold takes a while to go.
         drop(over);
         self.lookups.tidy(now);
@@ -350,7 +347,7 @@ impl<M: Memory> NodeService<M> {
 
     pub(crate) fn claim_groups(&self, asked: &ClaimGroups) -> Result<Reply, Refusal> {
         let scan = self.scan(asked.scan)?;
-        let mut cursor = locked(&scan.cursor);
+        let mut cursor = scan.cursor.lock();
         let count = asked.groups.min(cursor.end - cursor.next);
         cursor.end -= count;
         Ok(Reply::ClaimGroups(Claimed { first: cursor.end, count }))
@@ -362,14 +359,14 @@ impl<M: Memory> NodeService<M> {
     }
 
     fn forget(&self, id: Handle) {
-        let over = locked(&self.scans.table).open.remove(&id.0);
+        let over = self.scans.table.lock().open.remove(&id.0);
         // Without the lock: what it holds takes a while to go.
         drop(over);
     }
 
     /// Ends the scans of a connection.
     pub(crate) fn end_scans(&self, connection: u64) {
-        let over = locked(&self.scans.table).take(|scan| scan.connection == connection);
+        let over = self.scans.table.lock().take(|scan| scan.connection == connection);
         drop(over);
     }
 
@@ -380,7 +377,7 @@ impl<M: Memory> NodeService<M> {
             return Err(Refusal::new(Code::NoSuchScan, 0));
         }
         let begun = self.host.now();
-        let mut work = locked(&scan.work);
+        let mut work = scan.work.lock();
         // What a program does wrong ends it, not the node.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step(&scan, &mut work)));
         let chunk = match stepped {
@@ -430,7 +427,7 @@ impl<M: Memory> NodeService<M> {
     fn quarantine(&self, scan: &Scan, why: &str) {
         let crc = crc32c::crc32c(&scan.program);
         self.host.say(&format!("farpool node: program {crc:08x} is not run again for now: {why}"));
-        locked(&self.scans.table).quarantine(&scan.program, self.host.now());
+        self.scans.table.lock().quarantine(&scan.program, self.host.now());
     }
 
     /// Runs the program until something leaves, it is over, or enough has been read for one step. Bytes that were read,

@@ -18,11 +18,12 @@ use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{
     Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often whoever waits for a region to be moved looks again, were it to miss the bell.
 const MOVING_LOOK_MS: u64 = 50;
@@ -207,7 +208,7 @@ impl<M: Memory> NodeService<M> {
     }
 
     pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chores.lock()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -304,17 +305,17 @@ impl<M: Memory> NodeService<M> {
     }
 
     pub(crate) fn withhold(&self, region: RegionIndex) {
-        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).insert(region);
+        self.withheld.lock().insert(region);
     }
 
     pub(crate) fn is_withheld(&self, region: RegionIndex) -> bool {
-        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).contains(&region)
+        self.withheld.lock().contains(&region)
     }
 
     /// Whether this inventory shows nothing that is still anybody's or still to be wiped. Regions that are
     /// withheld for good do not count.
     pub(crate) fn is_empty(&self, inventory: &Inventory) -> bool {
-        let withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let withheld = self.withheld.lock().len();
         inventory.owned.is_empty() && inventory.counts.cleaning as usize <= withheld
     }
 
@@ -394,12 +395,12 @@ impl<M: Memory> NodeService<M> {
 
     /// Those of these regions that nobody else is moving; from now on the caller is.
     fn claim_moving(&self, grants: &[Grant]) -> Vec<Grant> {
-        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moving = self.moving.lock();
         grants.iter().filter(|grant| moving.insert(grant.region)).cloned().collect()
     }
 
     fn end_moving(&self, grants: &[Grant]) {
-        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moving = self.moving.lock();
         grants.iter().for_each(|grant| _ = moving.remove(&grant.region));
         drop(moving);
         // Who moved nothing has no news, least of all for itself.
@@ -412,7 +413,7 @@ impl<M: Memory> NodeService<M> {
     pub(crate) fn wait_moved(&self, region: RegionIndex) {
         loop {
             let heard = self.moved.heard();
-            if !self.moving.lock().unwrap_or_else(PoisonError::into_inner).contains(&region) {
+            if !self.moving.lock().contains(&region) {
                 return;
             }
             self.host.wait(&self.moved, heard, self.host.now().plus_ms(MOVING_LOOK_MS));

@@ -21,10 +21,11 @@ use crate::options::Limits;
 use farpool_host::Host;
 use farpool_transport::{Identity, Passage, Peer};
 use farpool_wire::{ClientId, MonoNs};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -131,7 +132,7 @@ impl Turnstile {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Goes in if a slot is free and nobody waits. Whether it did.

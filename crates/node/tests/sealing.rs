@@ -12,9 +12,10 @@ use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
+use parking_lot::Mutex;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ struct Moving {
 
 /// Does the next of these.
 fn pass(moves: &Mutex<Vec<Move>>) -> Result<(), RegionError> {
-    let next = moves.lock().expect("moves").pop();
+    let next = moves.lock().pop();
     match next {
         Some(Move::Stop { begun, go }) => {
             begun.send(()).expect("somebody waits");
@@ -184,7 +185,7 @@ impl Host for WithBroker {
 
 impl Dialer for WithBroker {
     fn dial(&self, _to: Dial<'_>, _deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        match self.broker.lock().expect("a broker").take() {
+        match self.broker.lock().take() {
             Some(broker) => Ok(Box::new(broker)),
             None => Err(LinkError::TimedOut),
         }
@@ -403,7 +404,7 @@ fn region_taken_back_while_it_is_made_ready_goes_to_nobody_else_before_that_is_o
     pool.rule_until(|inventory| inventory.counts.free == 1, &[]);
 
     let (look, has_begun, go_on) = stop();
-    pool.node.memory().looks.lock().expect("looks").push(look);
+    pool.node.memory().looks.lock().push(look);
     let (node, life) = (Arc::clone(&pool.node), pool.life);
     let leasing = std::thread::spawn(move || lease(&node, life, 2, 1));
     has_begun.recv_timeout(PATIENCE).expect("begun");

@@ -21,10 +21,11 @@ use crate::memfd;
 use crate::words::{WORD_STRIDE_BYTES, Words};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Prefaulting lets others at a region after so many bytes: about 10 ms where the host backs memory lazily.
 const PREFAULT_STEP_BYTES: usize = 2 << 20;
@@ -365,7 +366,7 @@ impl Arena {
 
     fn slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
         match self.slots.get(region.0 as usize) {
-            Some(slot) => Ok(slot.lock().unwrap_or_else(PoisonError::into_inner)),
+            Some(slot) => Ok(slot.lock()),
             None => Err(RegionError::NoSuchRegion { region, region_count: self.region_count() }),
         }
     }

@@ -10,8 +10,9 @@ use crate::pace::{Pace, latest};
 use crate::room::Room;
 use crate::stage::{Lines, Morsel, Stage, StageReport, Task};
 use farpool_join::Morsels;
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Joins one partition on the thread of a worker.
 pub(crate) type JoinOne<'a> = &'a (dyn Fn(usize, usize) + Sync);
@@ -50,7 +51,7 @@ impl<'a> Feed<'a> {
     /// What is written goes where there is room.
     pub(crate) fn writing_to(mut self, room: &Arc<Room>) -> Feed<'a> {
         for worker in &mut self.workers {
-            worker.get_mut().unwrap_or_else(PoisonError::into_inner).flow.write_to(room);
+            worker.get_mut().flow.write_to(room);
         }
         self
     }
@@ -71,7 +72,7 @@ impl<'a> Feed<'a> {
     pub(crate) fn finish(self) -> StageReport {
         let mut drained = Vec::new();
         for worker in &self.workers {
-            let mut own = lock(worker);
+            let mut own = worker.lock();
             drained.push(own.flow.drained_seconds());
             let own = &mut *own;
             for flow in [Some(&mut own.flow), own.again.as_mut()].into_iter().flatten() {
@@ -90,7 +91,7 @@ impl<'a> Feed<'a> {
 
 impl Morsels for Feed<'_> {
     fn next(&self, worker: usize) -> Option<Range<usize>> {
-        let mut own = lock(self.workers.get(worker)?);
+        let mut own = self.workers.get(worker)?.lock();
         loop {
             let morsel = self.pace.work(&mut own.flow)?;
             match (morsel.task, self.joins) {
@@ -107,7 +108,7 @@ impl Morsels for Feed<'_> {
 
     fn again(&self, worker: usize, rows: &Range<usize>) {
         let (Some(room), Some(own)) = (&self.again, self.workers.get(worker)) else { return };
-        let mut own = lock(own);
+        let mut own = own.lock();
         let own = &mut *own;
         let flow = own.again.get_or_insert_with(|| {
             let once_more = |morsel: &Morsel| {
@@ -127,9 +128,4 @@ impl Morsels for Feed<'_> {
             }
         }
     }
-}
-
-/// A worker that panicked has said so; the others go on.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

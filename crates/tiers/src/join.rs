@@ -17,10 +17,10 @@ use farpool_join::{
     Equal, Hasher, How, JoinError, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sides, Sink,
     Source, Table, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
+use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Tiers, and memory on them.
 #[derive(Clone, Copy)]
@@ -181,7 +181,7 @@ fn partitioned<S: Sink, E: Equal>(
     let parts = kernels.parts.iter().flatten();
     let partition_bytes = parts.map(|part| common.bytes_of(part));
     let partition_bytes = partition_bytes.fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
-    let sinks = kernels.sinks.into_iter().filter_map(|sink| sink.into_inner().ok().flatten()).collect();
+    let sinks = kernels.sinks.into_iter().filter_map(Mutex::into_inner).collect();
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: [0; 2] })
 }
 
@@ -271,13 +271,13 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         let failed = Mutex::new(None);
         let join_one = |worker: usize, partition: usize| {
             let Some((sides, slot)) = before.zip(self.sinks.get(worker)) else { return };
-            let mut slot = lock(slot);
+            let mut slot = slot.lock();
             let Some(sink) = slot.take() else { return };
             let alone = Settings { threads: 1, ..*common.settings };
             let once = Once { partition, is_handed: AtomicBool::new(false) };
             match join_partitions_by(&alone, self.scratch, sides, &once, self.how, vec![sink]) {
                 Ok(mut sinks) => *slot = sinks.pop(),
-                Err(error) => *lock(&failed) = Some(error),
+                Err(error) => *failed.lock() = Some(error),
             }
         };
         let stage = Stage { order, ..Stage::new("partition", morsels) };
@@ -291,7 +291,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         let settings = Settings { partitioner, ..*common.settings };
         let made = partition(&settings, common.hasher, placed, side, &input, &feed)?;
         let report = feed.finish();
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = failed.into_inner() {
             return Err(error.into());
         }
         self.parts[at] = Some(made);
@@ -303,7 +303,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         let Some(sides) = self.sides(batch) else { return Err(JoinError::Unlike.into()) };
         let morsels = common.of_partitions(Task::Join, &[sides.build, sides.probe]);
         let feed = common.feed(&Stage::new("join", morsels), 1, common.hasher.partitions());
-        let sinks = self.sinks.iter().filter_map(|sink| lock(sink).take()).collect();
+        let sinks = self.sinks.iter().filter_map(|sink| sink.lock().take()).collect();
         let sinks = join_partitions_by(common.settings, self.scratch, sides, &feed, self.how, sinks)?;
         let report = feed.finish();
         self.sinks = sinks.into_iter().map(|sink| Mutex::new(Some(sink))).collect();
@@ -384,11 +384,6 @@ fn non_partitioned<S: Sink, E: Equal>(
     let sinks = probe(&settings, &table, &input, &feed, how, sinks)?;
     reports.push(feed.finish());
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.dealt() })
-}
-
-/// A worker that panicked has said so; the others go on.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a join over tiers could not be done.

@@ -13,10 +13,11 @@ use crate::plan::traffic::Side;
 use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
 use crate::room::Room;
 use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
 
@@ -111,8 +112,7 @@ impl TierMemory {
     }
 
     fn pools(&self) -> MutexGuard<'_, Pools> {
-        // Nothing is half done when this lock is poisoned.
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 
     fn make_singles(&self, side: Side, count: usize) -> Result<(), RegionError> {

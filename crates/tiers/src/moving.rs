@@ -9,8 +9,9 @@ use crate::region::{CHUNK_BYTES, RegionError};
 use crate::stage::{Morsel, Work};
 use crate::strategy::MORSEL_BYTES;
 use farpool_join::{Memory, Source, Tuple};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Rows of a morsel.
 pub(crate) const MORSEL_ROWS: usize = MORSEL_BYTES as usize / size_of::<Tuple>();
@@ -100,7 +101,7 @@ impl<'t> Input<'t> {
 
     fn copy(&self, morsel: usize) {
         let Some(Some(slot)) = self.slots.get(morsel) else { return };
-        let empty = slot.empty.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let empty = slot.empty.lock().take();
         if let Some(empty) = empty {
             let original = self.original(morsel);
             let copy = &mut empty[..original.len()];

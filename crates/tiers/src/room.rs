@@ -3,7 +3,7 @@
 //! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of all
 //! partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Bytes that are taken and not yet written, by side.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct Room(Mutex<[u64; 2]>);
 impl Room {
     /// There is more.
     pub(crate) fn add(&self, bytes: [u64; 2]) {
-        let mut room = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.0.lock();
         *room = [room[0].saturating_add(bytes[0]), room[1].saturating_add(bytes[1])];
     }
 
@@ -20,7 +20,7 @@ impl Room {
     /// buffers, so they are read before chunks are taken for them.
     pub(crate) fn fill(&self, planned: [u64; 2]) -> [u64; 2] {
         let all = planned[0].saturating_add(planned[1]);
-        let mut room = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.0.lock();
         let there = room[0].saturating_add(room[1]);
         if all == 0 || there < all {
             *room = [0, 1].map(|side: usize| room[side].saturating_sub(planned[side]));

@@ -4,8 +4,8 @@
 //! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them, as long
 //! as there is a [`Keeper`]. What has not been asked for again for a while goes back to the system.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Buffers below this are the allocator's business.
 const KEPT_BYTES_MIN: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Spare {
 static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes: 0, age: 0, keepers: 0 });
 
 fn spare() -> MutexGuard<'static, Spare> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    SPARE.lock()
 }
 
 /// So many bytes of memory, to be written before they are read: they hold anything. It comes back when it is dropped.

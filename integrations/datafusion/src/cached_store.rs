@@ -17,11 +17,12 @@ use datafusion::object_store::{
 use farpool_cache::{BlockCache, Version};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// What is known of so many objects; of what is beyond, some are asked about again.
@@ -86,7 +87,7 @@ impl CachedStore {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Path, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn forget(&self, location: &Path) {

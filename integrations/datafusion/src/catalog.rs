@@ -11,9 +11,10 @@ use datafusion::datasource::{TableProvider, TableType};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use farpool::{ErrorKind, FarTable, Pool};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// One far table.
 #[derive(Debug)]
@@ -105,14 +106,14 @@ impl FarSchema {
     }
 
     fn other(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
-        self.others.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.others.read().get(name).cloned()
     }
 }
 
 #[async_trait]
 impl SchemaProvider for FarSchema {
     fn table_names(&self) -> Vec<String> {
-        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        let others = self.others.read();
         let mut names: Vec<String> = others.keys().cloned().collect();
         // There is no way to say that they are not known now; whoever opens one is told.
         let far = self.pool.tables().unwrap_or_default();
@@ -141,12 +142,12 @@ impl SchemaProvider for FarSchema {
         if self.pool.has_table(&name).map_err(external)? {
             return hides(&name);
         }
-        Ok(self.others.write().unwrap_or_else(PoisonError::into_inner).insert(name, table))
+        Ok(self.others.write().insert(name, table))
     }
 
     /// Of a far table: drops it, for everybody.
     fn deregister_table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let other = self.others.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let other = self.others.write().remove(name);
         if other.is_some() || !self.table_exist(name) {
             return Ok(other);
         }

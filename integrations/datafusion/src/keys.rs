@@ -24,8 +24,9 @@ use datafusion::physical_plan::{
 };
 use farpool::operators::{KeySet, Type};
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Rows of keys, at most.
 const ROWS_MAX: usize = 1 << 21;
@@ -70,8 +71,8 @@ impl JoinKeys {
         JoinKeys { schema, noted: Mutex::new(noted) }
     }
 
-    fn noted(&self) -> std::sync::MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock()
     }
 
     /// A partition begins. If the plan is run once more, keys of the first time may be others: they are given up.

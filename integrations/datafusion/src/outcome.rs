@@ -1,8 +1,8 @@
 //! What the steps of a scan have done, all together.
 
 use farpool::table::Report;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Adds reports up.
@@ -36,7 +36,7 @@ impl Outcome {
     /// Counts a step.
     pub(crate) fn add(&self, report: &Report) {
         let step = Sum::of(report);
-        let mut sum = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = self.sum.lock();
         match &mut *sum {
             None => *sum = Some(step),
             Some(sum) => {
@@ -50,6 +50,6 @@ impl Outcome {
 
     /// All of it so far; nothing before the first step.
     pub fn sum(&self) -> Option<Sum> {
-        self.sum.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sum.lock().clone()
     }
 }

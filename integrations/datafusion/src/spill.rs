@@ -15,13 +15,14 @@ use farpool::{
     AsyncQueue, Completion, CreateOptions, ErrorKind, FarFile, FileClass, Operation, Pool, Protection,
 };
 use futures::Stream;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 /// Extents; the last of a file may be smaller.
@@ -117,7 +118,7 @@ impl FarTempFiles {
     }
 
     fn leaving(&self) -> MutexGuard<'_, Leaving> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     /// Waits for the oldest extent on its way, of whichever file; false if none is.
@@ -183,7 +184,7 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn length(&self) -> u64 {
@@ -248,9 +249,7 @@ impl Shared {
             }
             if !self.files.settle_oldest() {
                 // Another thread has taken them, and will say so.
-                let state = self.state();
-                let is_under_way = |state: &mut State| state.under_way > 0;
-                drop(self.settled.wait_while(state, is_under_way));
+                self.settled.wait_while(&mut self.state(), |state| state.under_way > 0);
             }
         }
     }

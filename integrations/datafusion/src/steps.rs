@@ -17,9 +17,10 @@ use datafusion::physical_plan::metrics::{Count, MetricBuilder, Time};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use farpool::table::{Mode, Report};
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Row groups of the first step: what they tell is soon known.
 const FIRST: usize = 2;
@@ -89,7 +90,7 @@ impl Steps {
 
     /// The next step, if there is one.
     fn next(&self) -> Option<Step> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock();
         let mut narrowing = left.narrowing(&self.source);
         if !narrowing.joins.is_empty() && self.finds_most.load(Ordering::Relaxed) {
             narrowing = Arc::new(Narrowing { filters: narrowing.filters.clone(), joins: Vec::new() });

@@ -15,8 +15,9 @@ use datafusion_distributed::{
 };
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::codegen::http::HeaderMap;
 use tonic::transport::{Channel, Endpoint};
@@ -70,7 +71,7 @@ impl Channels {
 
     pub(crate) fn worker(&self, url: &Url) -> Result<Named> {
         self.beyond.check(url)?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let channel = match open.get(url) {
             Some(channel) => channel.clone(),
             None => {

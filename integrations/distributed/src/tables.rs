@@ -3,9 +3,10 @@
 use crate::message::Identity;
 use datafusion::common::{DataFusionError, Result, plan_err};
 use farpool::{FarTable, Pool};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Tables that are kept open, at most.
@@ -33,7 +34,7 @@ impl Tables {
     ///
     /// Errors: there is none, or another one than the query was planned for.
     pub(crate) fn table(&self, name: &str, wanted: Identity) -> Result<FarTable> {
-        let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        let known = self.open.lock().get(name).cloned();
         if let Some((identity, table)) = known
             && identity == wanted
         {
@@ -50,7 +51,7 @@ impl Tables {
                 words(wanted)
             );
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if open.len() >= OPEN_MAX {
             open.clear();
         }

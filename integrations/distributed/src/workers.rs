@@ -4,9 +4,10 @@ use crate::channels::{Beyond, Channels};
 use crate::message::VERSION;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion_distributed::{GetWorkerInfoRequest, WorkerChannel, WorkerResolver};
+use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
@@ -137,8 +138,8 @@ impl Workers {
                 }
             }
         }
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
-        self.assigned.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.live.write() = live;
+        self.assigned.lock().clear();
         left_out
     }
 
@@ -158,7 +159,7 @@ impl Workers {
     }
 
     pub(crate) fn live_now(&self) -> Vec<Live> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.live.read().clone()
     }
 
     pub(crate) fn channels(&self) -> &Channels {
@@ -166,7 +167,7 @@ impl Workers {
     }
 
     pub(crate) fn note(&self, assigned: impl IntoIterator<Item = Assigned>) {
-        let mut all = self.assigned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.assigned.lock();
         for one in assigned {
             if all.len() < ASSIGNED_MAX {
                 all.push(one);
@@ -176,7 +177,7 @@ impl Workers {
 
     /// Tasks with scans that were given out since the last [`Workers::refresh`].
     pub fn assigned(&self) -> Vec<Assigned> {
-        self.assigned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.assigned.lock().clone()
     }
 }
 

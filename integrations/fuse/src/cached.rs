@@ -7,10 +7,10 @@
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
-use crate::lock;
 use crate::tree::{Ino, Kind, Name, ROOT};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
+use parking_lot::Mutex;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat, StatVfs, Timespec,
     Timestamps, XattrFlags,
@@ -25,8 +25,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes of an extended attribute, or of all names of one node's (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -139,11 +139,11 @@ impl Cached {
     }
 
     fn node(&self, ino: Ino) -> Result<Arc<Node>, Errno> {
-        lock(&self.nodes).nodes.get(&ino).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
+        self.nodes.lock().nodes.get(&ino).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
     }
 
     fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::BADF)
+        self.handles.lock().get(&handle.0).cloned().ok_or(Errno::BADF)
     }
 
     /// Gives what was made to whoever asked for it, with the rights asked for.
@@ -168,7 +168,7 @@ impl Cached {
     fn keep(&self, file: OwnedFd, node: Arc<Node>) -> FileHandle {
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let handle = Handle { file: File::from(file), node };
-        lock(&self.handles).insert(number, Arc::new(handle));
+        self.handles.lock().insert(number, Arc::new(handle));
         FileHandle(number)
     }
 
@@ -310,7 +310,7 @@ impl Files for Cached {
         let place = place(&folder, at.name)?;
         let stat = sys::statat(&place, "", AtFlags::EMPTY_PATH)?;
         let identity = (stat.st_dev, stat.st_ino);
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         let ino = match nodes.by_identity.get(&identity) {
             Some(ino) => *ino,
             None => {
@@ -335,7 +335,7 @@ impl Files for Cached {
     }
 
     fn forget(&self, ino: Ino, times: u64) {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         let Some((node, known)) = nodes.nodes.get_mut(&ino) else { return };
         *known = known.saturating_sub(times);
         if *known == 0 && ino != ROOT {
@@ -434,7 +434,7 @@ impl Files for Cached {
         let file = sys::open(node.path(), open_flags(flags), Mode::empty())?;
         let identity = node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
         let now = node.kept.is_settled(identity).then_some(identity);
-        let before = std::mem::replace(&mut *lock(&node.opened), now);
+        let before = std::mem::replace(&mut *node.opened.lock(), now);
         // What the kernel holds of it stays right as long as the file does.
         Ok(Opened { is_as_held: before == Some(identity), handle: self.keep(file, node) })
     }
@@ -478,7 +478,7 @@ impl Files for Cached {
         node.kept.write(&self.cache, &*handle, write.offset, write.data)?;
         let after = handle.identity()?;
         // What the kernel holds of it is what was written.
-        let mut opened = lock(&node.opened);
+        let mut opened = node.opened.lock();
         if *opened == Some(before) && node.kept.is_settled(after) {
             *opened = Some(after);
         }
@@ -515,7 +515,7 @@ impl Files for Cached {
     }
 
     fn close(&self, _: Ino, handle: FileHandle) {
-        lock(&self.handles).remove(&handle.0);
+        self.handles.lock().remove(&handle.0);
     }
 
     fn entries(&self, ino: Ino) -> Result<Vec<Entry>, Errno> {

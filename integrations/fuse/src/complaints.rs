@@ -1,6 +1,6 @@
 //! What goes wrong, told without drowning whoever listens.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// At most one line in this time.
@@ -18,7 +18,7 @@ impl Complaints {
     }
 
     pub(crate) fn tell(&self, what: &str) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let kept_back = match &mut *last {
             Some((said, kept_back)) if said.elapsed() < PAUSE => {
                 *kept_back += 1;

@@ -31,7 +31,6 @@ use std::fmt;
 use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads that answer the kernel. What they wait for is the pool.
 const THREADS: usize = 4;
@@ -193,8 +192,4 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Resul
     // Until somebody asks, the kernel takes its root for root's, and lets nobody else change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     Ok(mounted)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,9 @@
 //! What folders held when they were opened.
 
-use crate::lock;
 use fuser::{Errno, FileHandle, FileType, INodeNo, ReplyDirectory};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A name, its number, and what it is.
@@ -20,13 +19,13 @@ pub(crate) struct Listings {
 impl Listings {
     pub(crate) fn open(&self, entries: Vec<Entry>) -> FileHandle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.open).insert(number, entries);
+        self.open.lock().insert(number, entries);
         FileHandle(number)
     }
 
     /// As many entries from there on as fit.
     pub(crate) fn read(&self, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let open = lock(&self.open);
+        let open = self.open.lock();
         let Some(entries) = open.get(&handle.0) else { return reply.error(Errno::EBADF) };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, (name, number, kind)) in entries.iter().enumerate().skip(from) {
@@ -38,6 +37,6 @@ impl Listings {
     }
 
     pub(crate) fn close(&self, handle: FileHandle) {
-        lock(&self.open).remove(&handle.0);
+        self.open.lock().remove(&handle.0);
     }
 }

@@ -8,10 +8,10 @@
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
 use crate::listings::Entry;
-use crate::lock;
 use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Name, Rename, TYPE_BITS, Tree, Wish};
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ use std::ffi::OsString;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 /// Nobody but the kernel changes anything here, so what it was told stays true.
@@ -92,15 +92,15 @@ impl Scratch {
     }
 
     fn tree(&self) -> MutexGuard<'_, Tree> {
-        lock(&self.tree)
+        self.tree.lock()
     }
 
     fn contents(&self, ino: Ino) -> Result<Arc<Mutex<Contents>>, Errno> {
-        lock(&self.contents).get(&ino).cloned().ok_or(Errno::STALE)
+        self.contents.lock().get(&ino).cloned().ok_or(Errno::STALE)
     }
 
     fn length(&self, ino: Ino) -> u64 {
-        self.contents(ino).map_or(0, |contents| lock(&contents).length)
+        self.contents(ino).map_or(0, |contents| contents.lock().length)
     }
 
     fn make_node(&self, new: New<'_>, kind: Kind) -> Result<Ino, Errno> {
@@ -114,15 +114,15 @@ impl Scratch {
         let ino = self.tree().make(new.at, kind, maker)?;
         if is_file {
             let empty = Contents { far: None, length: 0, used_to: 0, is_damaged: false };
-            lock(&self.contents).insert(ino, Arc::new(Mutex::new(empty)));
+            self.contents.lock().insert(ino, Arc::new(Mutex::new(empty)));
         }
         Ok(ino)
     }
 
     /// Frees what a file held.
     fn drop_contents(&self, ino: Ino) {
-        let Some(contents) = lock(&self.contents).remove(&ino) else { return };
-        let mut contents = lock(&contents);
+        let Some(contents) = self.contents.lock().remove(&ino) else { return };
+        let mut contents = contents.lock();
         self.used_bytes.fetch_sub(contents.used_to, Ordering::Relaxed);
         contents.used_to = 0;
         if let Some(far) = contents.far.take()
@@ -156,7 +156,7 @@ impl Scratch {
 
     fn write_contents(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let contents = self.contents(ino)?;
-        let mut held = lock(&contents);
+        let mut held = contents.lock();
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         self.use_to(&mut held, end)?;
         let far = match &held.far {
@@ -178,7 +178,7 @@ impl Scratch {
         // Writes to one file at once go to different places: the kernel sees to it.
         drop(held);
         let Err(error) = far.write_at(offset, data) else { return Ok(()) };
-        let mut held = lock(&contents);
+        let mut held = contents.lock();
         // Whoever waits for it is told, and may try again at the same end.
         if self.options.write_through && held.length == end && before < end && far.truncate(before).is_ok() {
             held.length = before;
@@ -188,7 +188,7 @@ impl Scratch {
 
     fn truncate(&self, ino: Ino, length: u64) -> Result<(), Errno> {
         let contents = self.contents(ino)?;
-        let mut held = lock(&contents);
+        let mut held = contents.lock();
         if let Some(far) = &held.far {
             far.truncate(length).map_err(|error| self.failed(&error))?;
         }
@@ -205,7 +205,7 @@ impl Scratch {
         if !self.options.write_through
             && let Ok(contents) = self.contents(ino)
         {
-            lock(&contents).is_damaged = true;
+            contents.lock().is_damaged = true;
         }
     }
 
@@ -233,7 +233,7 @@ impl Scratch {
         let end = offset.checked_add(bytes).ok_or(Errno::FBIG)?;
         if !keeps_size {
             let contents = self.contents(ino)?;
-            let mut held = lock(&contents);
+            let mut held = contents.lock();
             // What is written meanwhile may have it longer than this.
             if end > held.length {
                 self.use_to(&mut held, end)?;
@@ -395,7 +395,7 @@ impl Files for Scratch {
     fn read(&self, ino: Ino, _: FileHandle, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
         let contents = self.contents(ino)?;
         let (far, length) = {
-            let held = lock(&contents);
+            let held = contents.lock();
             if held.is_damaged {
                 return Err(Errno::IO);
             }

@@ -22,6 +22,7 @@ mod vfs;
 
 use beneath::{Api, Beneath};
 use farpool::Pool;
+use parking_lot::Mutex;
 use settings::Settings;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -68,7 +69,7 @@ extern "C" fn give_back() {
 
 fn begin(api: Api) -> Result<(), String> {
     // Programs load it for each of their connections.
-    let mut has_begun = HAS_BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut has_begun = HAS_BEGUN.lock();
     if *has_begun {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use crate::buffered::Buffered;
 use crate::settings::Settings;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,11 +14,7 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Weak};
 
 /// Where failures of far memory are told: SQLite's log, and `PRAGMA farpool_error`.
 #[derive(Clone)]
@@ -29,7 +26,7 @@ struct Log {
 impl Log {
     fn tell(&self, what: String) {
         self.api.warn(&format!("farpool: {what}"));
-        *lock(&self.last) = Some(what);
+        *self.last.lock() = Some(what);
     }
 }
 
@@ -83,7 +80,7 @@ impl FarVfs {
     /// Answers a pragma of the extension's; nothing if it is none.
     pub(crate) fn pragma(&self, name: &str) -> Option<String> {
         match name {
-            "farpool_error" => Some(lock(&self.log.last).clone().unwrap_or_else(|| "none".to_owned())),
+            "farpool_error" => Some(self.log.last.lock().clone().unwrap_or_else(|| "none".to_owned())),
             "farpool_stats" => {
                 let counts = self.cache.as_ref().map(|cache| cache.counts().named()).unwrap_or_default();
                 let mut all: serde_json::Map<_, _> =
@@ -127,7 +124,7 @@ impl FarVfs {
         let place = openat(CWD, path, flags, Mode::empty()).ok()?;
         let stat = statat(&place, "", AtFlags::EMPTY_PATH).ok()?;
         let key = (stat.st_dev, stat.st_ino);
-        let mut databases = lock(&self.databases);
+        let mut databases = self.databases.lock();
         databases.retain(|_, file| file.strong_count() > 0);
         let file = databases.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             let folder = path.parent().unwrap_or(Path::new("."));

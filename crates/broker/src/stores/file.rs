@@ -10,13 +10,14 @@
 //!
 //! Invariant: what redb has committed last is the commit that the front page names, or, after a crash, the next one.
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The version of what is in the file.
 pub const STORE_FORMAT: u64 = 3;
@@ -274,7 +275,7 @@ struct ViewState {
 
 impl View {
     fn state(&self) -> MutexGuard<'_, ViewState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns a page as it is seen.

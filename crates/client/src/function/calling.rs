@@ -7,16 +7,17 @@ use super::{Ended, Function};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::node_links::NodeLinks;
-use crate::session::{Session, locked};
+use crate::session::Session;
 use crate::table::RowGroup;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
 use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, WireError};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Lanes kept for the next call, of one node and kind.
@@ -271,7 +272,7 @@ impl Caller {
 
     /// The nodes that the window lies on, and how many bytes each has, that with most first.
     pub fn nodes(&self) -> Vec<(String, u64)> {
-        let nodes = locked(&self.places).nodes();
+        let nodes = self.places.lock().nodes();
         nodes.into_iter().map(|(node, bytes)| (node.info.name.to_string(), bytes)).collect()
     }
 
@@ -324,7 +325,7 @@ impl Caller {
         }
         let taken = Taken { here, of: columns.groups().len() };
         self.again_if_moved(|| {
-            let places = Arc::clone(&locked(&self.places));
+            let places = Arc::clone(&self.places.lock());
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
             for (index, group) in columns.groups().iter().enumerate() {
                 let Some(node) = places.node_of(group.offset).filter(|_| !taken.has(index)) else { continue };
@@ -358,8 +359,8 @@ impl Caller {
             // Its bytes may have moved; a function can be called again.
             Err(error) if error.kind() == ErrorKind::Lost => {
                 self.file.inner.reopen(&error)?;
-                *locked(&self.places) = Arc::new(Places::of(&self.file, self.range.clone())?);
-                locked(&self.idle).clear();
+                *self.places.lock() = Arc::new(Places::of(&self.file, self.range.clone())?);
+                self.idle.lock().clear();
                 run()
             }
             other => other,
@@ -374,7 +375,7 @@ impl Caller {
         deadline_ms: u32,
         lists: Lists,
     ) -> Result<Called, Error> {
-        let places = Arc::clone(&locked(&self.places));
+        let places = Arc::clone(&self.places.lock());
         let fresh = options.fresh;
         let place = self.choose(function, options.place);
         let mut call =
@@ -478,7 +479,7 @@ impl Caller {
             && let Some((node, _)) = places.nodes().first()
         {
             let took_ns = self.session.host.now().0.saturating_sub(begun.0);
-            locked(&self.session.learned).note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
+            self.session.learned.lock().note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
         }
         Ok(())
     }
@@ -517,7 +518,7 @@ impl Caller {
             self.bring(call.lists, places)?;
         }
         let mut cuts = 0;
-        let mut idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
+        let mut idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         loop {
             let was_idle = idle.is_some();
             let mut lane = match idle.take() {
@@ -545,7 +546,7 @@ impl Caller {
     }
 
     fn keep(&self, key: LaneKey, lane: OpenLane) {
-        let mut idle = locked(&self.idle);
+        let mut idle = self.idle.lock();
         let lanes = idle.entry(key).or_default();
         if lanes.len() < IDLE_LANES_MAX {
             lanes.push(lane);
@@ -656,10 +657,10 @@ impl Caller {
 
     /// A round trip on a lane without a function: what a call costs before it does anything. For measurements.
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
-        let places = Arc::clone(&locked(&self.places));
+        let places = Arc::clone(&self.places.lock());
         let station = self.first_station(&places, Place::Ship)?;
         let key = (station.key(), Side::of(function));
-        let idle = locked(&self.idle).get_mut(&key).and_then(Vec::pop);
+        let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;
         let deadline = self.session.deadline(self.session.options.request_timeout_ms);
         let next = Request::NextOutput(NextOutput { from: 0 });

@@ -4,7 +4,6 @@ use super::Function;
 use super::calling::{Caller, Place};
 use crate::error::{Error, ErrorKind};
 use crate::node_links::NodeLinks;
-use crate::session::locked;
 use crate::table::reach;
 use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
 use std::fmt;
@@ -80,7 +79,7 @@ fn key(function: &Function) -> u64 {
 impl Caller {
     /// What calling a function would take either way, and where [`Place::Auto`] has it run.
     pub fn explain(&self, function: &Function) -> CallPlan {
-        let places = Arc::clone(&locked(&self.places));
+        let places = Arc::clone(&self.places.lock());
         let shares = places.nodes();
         let Some((node, _)) = shares.first() else {
             let (ship, why) = (Duration::ZERO, "the window lies nowhere");
@@ -142,7 +141,7 @@ impl Caller {
     }
 
     fn each(&self, function: &Function) -> EachEstimate {
-        let shares = locked(&self.places).nodes();
+        let shares = self.places.lock().nodes();
         let Some((node, most)) = shares.first() else {
             return EachEstimate { ship_ns: 0.0, fetch_ns: 0.0, split_ns: 0.0, here: 0.0, is_sure: false };
         };
@@ -154,7 +153,7 @@ impl Caller {
     }
 
     fn call_of(&self, function: &Function, node: &NodeLinks) -> Call {
-        let learned = locked(&self.session.learned);
+        let learned = self.session.learned.lock();
         Call {
             window_bytes: self.window_bytes() as f64,
             is_fetched: self.is_fetched(),
@@ -199,7 +198,7 @@ impl Caller {
         besides_ns: u64,
         output: u64,
     ) {
-        let mut learned = locked(&self.session.learned);
+        let mut learned = self.session.learned.lock();
         learned.note_call(key(function), node.is_none(), whole_ns, output);
         if let Some(node) = node
             && output <= SMALL_BYTES

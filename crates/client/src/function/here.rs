@@ -4,18 +4,19 @@ use super::lanes::OpenLane;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::options::PoolOptions;
-use crate::session::{Session, locked};
+use crate::session::Session;
 use farpool_functions::abi::Part;
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_functions::{Owner, SandboxOptions, Sandboxes};
 use farpool_transport::local_lane;
 use farpool_wire::limits::FUNCTION_PIECE_BYTES;
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// The program that runs functions.
 const PROGRAM: &str = "farpool-sandbox";
@@ -158,7 +159,7 @@ impl Fetched {
         range: Range<u64>,
     ) -> Result<u64, Error> {
         session.check_open()?;
-        let mut pieces = locked(&self.pieces);
+        let mut pieces = self.pieces.lock();
         let (mut at, end) =
             ((range.start / PIECE) as usize, range.end.min(self.bytes).div_ceil(PIECE) as usize);
         let (mut buffer, mut brought) = (Vec::new(), 0);

@@ -10,7 +10,7 @@ use crate::file::{FarFile, Phase, ReadRange};
 use crate::node_links::LeasedRegion;
 use crate::plan::Piece;
 use crate::pool::Pool;
-use crate::session::{answer_of, locked};
+use crate::session::answer_of;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
@@ -20,9 +20,10 @@ use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_transport::landing::Landing;
 use farpool_wire::control::ByName;
 use farpool_wire::{Code, Name, Request};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Read with the trailer: all of most footers.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -373,7 +374,7 @@ impl Iterator for TableReader {
         loop {
             let heard = self.shared.changed.heard();
             {
-                let mut waiting = locked(&self.shared.waiting);
+                let mut waiting = self.shared.waiting.lock();
                 if let Some(batch) = waiting.batches.pop_front() {
                     drop(waiting);
                     self.shared.changed.ring();
@@ -392,7 +393,7 @@ impl Drop for TableReader {
     /// Does not wait for the thread, which ends once what it has asked for is there: it may be building the table anew
     /// by a function that waits for whoever drops this.
     fn drop(&mut self) {
-        locked(&self.shared.waiting).is_unwanted = true;
+        self.shared.waiting.lock().is_unwanted = true;
         self.shared.changed.ring();
     }
 }
@@ -413,7 +414,7 @@ struct Completion(Arc<Shared>);
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        locked(&self.0.waiting).is_complete = true;
+        self.0.waiting.lock().is_complete = true;
         self.0.changed.ring();
     }
 }
@@ -424,7 +425,7 @@ impl Fetch {
         while !self.groups.is_empty() && self.wait_for_room() {
             let batches = self.next().unwrap_or_else(|error| vec![Err(self.table.cause_of(error))]);
             let has_failed = batches.iter().any(Result::is_err);
-            locked(&self.shared.waiting).batches.extend(batches);
+            self.shared.waiting.lock().batches.extend(batches);
             self.shared.changed.ring();
             if has_failed {
                 return;
@@ -438,7 +439,7 @@ impl Fetch {
         loop {
             let heard = self.shared.changed.heard();
             {
-                let waiting = locked(&self.shared.waiting);
+                let waiting = self.shared.waiting.lock();
                 if waiting.is_unwanted || waiting.batches.len() < WAITING_MAX {
                     return !waiting.is_unwanted;
                 }

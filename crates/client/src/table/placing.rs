@@ -10,7 +10,6 @@ use super::joining::Joining;
 use super::report::{Mode, Report};
 use super::shipping::located;
 use crate::node_links::NodeLinks;
-use crate::session::locked;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
@@ -262,7 +261,7 @@ impl<'t> Placing<'t> {
             let place = nodes.iter().position(|(node, _)| Arc::ptr_eq(node, &region.node));
             let place = place.unwrap_or_else(|| {
                 let reach = reach(session.this_host, &region.node);
-                let link = locked(&session.learned).link(region.node.info.node.0, reach);
+                let link = session.learned.lock().link(region.node.info.node.0, reach);
                 nodes.push((Arc::clone(&region.node), Share { bytes: 0.0, rows: 0.0, groups: 0.0, link }));
                 nodes.len() - 1
             });
@@ -276,7 +275,7 @@ impl<'t> Placing<'t> {
     }
 
     fn known(&self) -> Known {
-        locked(&self.table.file.inner.session.learned).known(self.key, &self.prior)
+        self.table.file.inner.session.learned.lock().known(self.key, &self.prior)
     }
 
     /// What each mode would take over these row groups.
@@ -323,7 +322,7 @@ impl<'t> Placing<'t> {
                 continue;
             }
             seen.push(node);
-            if region.node.is_shared() || locked(&session.learned).link(node, Reach::Network).is_measured {
+            if region.node.is_shared() || session.learned.lock().link(node, Reach::Network).is_measured {
                 continue;
             }
             self.probe_link(node, &self.table.row_groups()[*index]);
@@ -348,7 +347,7 @@ impl<'t> Placing<'t> {
             ns.get(ns.len() / 2).copied()
         };
         let Some((round_trip, ns)) = middle(1).zip(middle(PROBE_BYTES)) else { return };
-        let mut learned = locked(&session.learned);
+        let mut learned = session.learned.lock();
         learned.note_round_trip(node, round_trip);
         let bytes = PROBE_BYTES.min(group.end() - group.offset);
         learned.note_probe(node, (bytes, ns.saturating_sub(round_trip).max(ns / 4)));
@@ -359,7 +358,7 @@ impl<'t> Placing<'t> {
         let session = &self.table.file.inner.session;
         let step = self.step(groups);
         {
-            let mut learned = locked(&session.learned);
+            let mut learned = session.learned.lock();
             let all: f64 = step.shares.iter().map(|share| share.bytes).sum();
             let (fetched, fetched_ns) = ran.fetched;
             if fetched > 0 && all > 0.0 {
@@ -417,7 +416,7 @@ impl<'t> Placing<'t> {
             // Of a limit, what left says when it was enough.
             left: left.filter(|_| !self.is_limited),
         };
-        locked(&session.learned).note(self.key, &self.prior, &step, self.machine, &actual);
+        session.learned.lock().note(self.key, &self.prior, &step, self.machine, &actual);
     }
 
     fn rows_of(&self, bytes: u64) -> f64 {
@@ -428,7 +427,7 @@ impl<'t> Placing<'t> {
     pub(super) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
         let left = left_rows as f64 * self.row_bytes;
         let bytes = report.result_bytes + left as u64;
-        let mut learned = locked(&self.table.file.inner.session.learned);
+        let mut learned = self.table.file.inner.session.learned.lock();
         if bytes > 0 {
             learned.note_merge(self.key, (bytes, ns));
         }

@@ -15,7 +15,7 @@ use super::sealed::ScanKeys;
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::ReadPlan;
-use crate::session::{Session, locked};
+use crate::session::Session;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_host::Bell;
@@ -27,8 +27,9 @@ use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Chunks of a scan that are asked for ahead.
 const CREDITS: usize = 8;
@@ -348,7 +349,7 @@ impl Shipping {
     }
 
     fn set(&self, share: usize, progress: Progress) {
-        if let Some(of) = locked(&self.progress).get_mut(share) {
+        if let Some(of) = self.progress.lock().get_mut(share) {
             *of = progress;
         }
         self.changed.ring();
@@ -357,7 +358,7 @@ impl Shipping {
     /// The scan of a share, since when, and what has been seen of it, while it is under way; nothing before and behind
     /// that.
     pub(super) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
-        match locked(&self.progress).get(share) {
+        match self.progress.lock().get(share) {
             Some(Progress::Open(scan, since, pace)) => Some((*scan, *since, pace.clone())),
             _ => None,
         }
@@ -365,7 +366,7 @@ impl Shipping {
 
     /// Notes a chunk of a share.
     fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
-        if let Some(Progress::Open(_, begun, pace)) = locked(&self.progress).get_mut(share) {
+        if let Some(Progress::Open(_, begun, pace)) = self.progress.lock().get_mut(share) {
             let is_fetching = self.is_fetching.load(Ordering::Relaxed);
             pace.note(Heard {
                 done: chunk.done,
@@ -380,12 +381,12 @@ impl Shipping {
 
     /// Whether a share has not been begun with.
     pub(super) fn is_waiting(&self, share: usize) -> bool {
-        matches!(locked(&self.progress).get(share), Some(Progress::Waiting))
+        matches!(self.progress.lock().get(share), Some(Progress::Waiting))
     }
 
     /// What became of a share, once that is known.
     pub(super) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
-        let mut progress = locked(&self.progress);
+        let mut progress = self.progress.lock();
         let of = progress.get_mut(share)?;
         match std::mem::replace(of, Progress::Taken) {
             Progress::Over(shipped) => Some(shipped),

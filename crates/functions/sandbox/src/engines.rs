@@ -10,13 +10,14 @@ use crate::space::{Layout, Space, Spaces};
 use farpool_functions::abi::{CALL_AT, Part, WINDOW_AT, digest, hex};
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_wire::control::FunctionFault;
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, ftruncate, memfd_create, openat, renameat, unlinkat};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, OptLevel, Store, Trap, ValType};
 
@@ -129,7 +130,7 @@ impl Engines {
 
     /// A module that is known here, by its hash.
     pub fn known(&self, hash: &[u8; 32], cache: Option<&OwnedFd>) -> Option<Compiled> {
-        if let Some(kept) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(hash) {
+        if let Some(kept) = self.kept.lock().get(hash) {
             return Some(kept.clone());
         }
         let cache = cache?;
@@ -172,7 +173,7 @@ impl Engines {
     ) -> wasmtime::Result<Compiled> {
         let instances = Linker::new(self.of(interruption)).instantiate_pre(&module)?;
         let compiled = Compiled { instances, interruption };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.len() >= MODULES_MAX {
             kept.pop_first();
         }

@@ -17,11 +17,12 @@ use farpool_wire::control::*;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply, Request};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace};
 
 /// A caller that does not take its reply for this long is cut off.

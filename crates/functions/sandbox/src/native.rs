@@ -5,12 +5,12 @@ use crate::space::Space;
 use farpool_functions::abi::{CALL_AT, hex, signed_text};
 use farpool_wire::control::{FunctionFault, FunctionSignature};
 use farpool_wire::{Code, Refusal};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, memfd_create, openat, unlinkat};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 /// An entry of a loaded object.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ impl Objects {
 
     /// Loads an object, of this hash, whose signature was checked.
     pub fn load(&self, hash: &[u8; 32], bytes: &[u8]) -> Result<(), FunctionFault> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock();
         if loaded.contains_key(hash) {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl Objects {
 
     /// An entry of a loaded object. Nothing: there is no such object.
     pub fn entry(&self, hash: &[u8; 32], entry: &str) -> Option<Result<Entry, FunctionFault>> {
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded.lock();
         let handle = loaded.get(hash)?.handle as *mut c_void;
         let Ok(name) = CString::new(entry) else { return Some(Err(FunctionFault::NoEntry)) };
         // SAFETY: the handle is one that `dlopen` gave and that is never closed.

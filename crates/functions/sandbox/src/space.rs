@@ -10,6 +10,7 @@
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_PAGE_BYTES};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
@@ -17,8 +18,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What 32-bit addresses reach, and what an instruction's own offset can add.
 const RESERVED_BYTES: usize = (4 << 30) + (4 << 30) + (64 << 10);
@@ -39,7 +40,7 @@ pub struct Layout {
 
 impl Layout {
     fn bases(&self) -> MutexGuard<'_, Option<Vec<usize>>> {
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bases.lock()
     }
 
     /// Whether the window was taken back.

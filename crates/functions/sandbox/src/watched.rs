@@ -10,12 +10,13 @@ use crate::space::Layout;
 use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
 use farpool_host::clock;
 use farpool_wire::control::Outcome;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often lanes are looked at.
@@ -114,23 +115,23 @@ pub struct Lanes {
 impl Lanes {
     /// One more.
     pub fn open(&self, lane: Arc<Watched>) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+        self.open.lock().push(lane);
         self.opened.notify_all();
     }
 
     /// It has ended.
     pub fn close(&self, lane: &Arc<Watched>) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, lane));
+        self.open.lock().retain(|other| !Arc::ptr_eq(other, lane));
     }
 
     /// Looks at all of them, for ever.
     pub fn watch(&self, engines: &Engines, status: &Status) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         loop {
             while open.is_empty() {
-                open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
+                self.opened.wait(&mut open);
             }
-            open = self.opened.wait_timeout(open, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            self.opened.wait_for(&mut open, LOOK);
             for lane in open.iter() {
                 if !lane.fences.are_up() && !lane.layout.is_void() {
                     lane.layout.forget();

@@ -11,10 +11,11 @@ use farpool_wire::data::Span;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::{HEADER_BYTES, REGION_BYTES_MAX};
 use farpool_wire::{ClientId, Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError, mutant};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// A copy is checked against the fence word every so many bytes.
 const COPY_BYTES_MAX: usize = 256 << 10;
@@ -97,13 +98,13 @@ pub struct ShmSpace {
 impl ShmSpace {
     /// The region of a range, if it is mapped at the range's epoch.
     pub fn get(&self, span: &Span) -> Option<Arc<MappedRegion>> {
-        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let regions = self.regions.read();
         regions.get(&span.region).filter(|mapped| mapped.epoch == span.epoch.0).cloned()
     }
 
     /// Unmaps a region this process is done with.
     pub fn forget(&self, region: RegionIndex) {
-        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
+        self.regions.write().remove(&region);
     }
 }
 
@@ -196,7 +197,7 @@ impl<S: MemoryStream> ShmLink<S> {
             LinkError::Refused { refusal, .. } => LinkError::Refused { index, refusal },
             other => other,
         })?);
-        let mut regions = self.space.regions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = self.space.regions.write();
         regions.insert(span.region, Arc::clone(&mapped));
         Ok(mapped)
     }
@@ -231,7 +232,7 @@ impl<S: MemoryStream> ShmLink<S> {
                 max: REGION_BYTES_MAX,
             }));
         }
-        let mut shared_words = self.space.words.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared_words = self.space.words.write();
         let Mapped { region, words } = S::map(beside, &attached, shared_words.clone())?;
         *shared_words = Some(Arc::clone(&words));
         Ok(MappedRegion { epoch: span.epoch.0, region, words, word_offset: attached.word_offset })

@@ -16,10 +16,11 @@ use crate::{LinkError, Transport};
 use farpool_wire::MonoNs;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::HEADER_BYTES;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What goes wrong how often.
 #[derive(Clone, Debug)]
@@ -91,8 +92,8 @@ impl SimNet {
         FrameLink::greet(stream, Transport::Sim, self.now().plus_ms(1_000))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
     }
 }
 

@@ -5,13 +5,14 @@ use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
 use crate::{connection, tls};
 use farpool_host::{clock, slice};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 5 MiB, by the
@@ -110,7 +111,7 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             let Ok(handle) = socket.shutdown_handle() else { continue };
             let id = next;
             next += 1;
-            open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+            open.lock().insert(id, handle);
             let (service, opened, admit) = (Arc::clone(&service), Arc::clone(&open), Arc::clone(&admit));
             let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
                 // Who is not let in sooner is only slower.
@@ -118,16 +119,16 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
                 // How a connection ended is for its peer to say; the leases behind it have their own time.
                 let _ = admit(socket)
                     .and_then(|(mut stream, peer)| connection::serve(&mut *stream, peer, &*service));
-                opened.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                opened.lock().remove(&id);
             });
             match spawned {
                 Ok(thread) => threads.push(thread),
                 Err(_) => {
-                    open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                    open.lock().remove(&id);
                 }
             }
         }
-        for handle in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for handle in open.lock().values() {
             handle.shutdown();
         }
         for thread in threads {

@@ -9,7 +9,8 @@ use datafusion::functions_aggregate::min_max::{MaxAccumulator, MinAccumulator};
 use datafusion::logical_expr::{Accumulator, Operator};
 use datafusion::physical_expr::expressions::{BinaryExpr, DynamicFilterPhysicalExpr, Literal};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// What is known of all partitions, and the filter that is to say it.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Bounds {
     }
 
     fn end(&self, keys: Vec<Option<(ScalarValue, ScalarValue)>>) -> Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         for (known, new) in known.keys.iter_mut().zip(keys) {
             *known = match (known.take(), new) {
                 (None, other) | (other, None) => other,

@@ -41,9 +41,10 @@ use datafusion::physical_plan::{
 };
 use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use words::Words;
 
 /// Parts of a cut.
@@ -201,7 +202,7 @@ impl FarHashJoinExec {
                     Ok(pairs::holding(join.execute(partition, joining.unbounded())?, Arc::clone(held)))
                 }
                 Collected::Cut(cut) => {
-                    let cut = cut.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let cut = cut.lock().take();
                     let Some((cut, held)) = cut else { return Ok(stream::empty().boxed()) };
                     let probe = CoalescePartitionsExec::new(right).execute(0, context)?;
                     joining.cut(cut, probe, held)

@@ -23,8 +23,9 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Times that a part is cut.
 const LEVELS_MAX: u32 = 4;
@@ -436,7 +437,7 @@ impl PartitionStream for Given {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        match self.rows.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.rows.lock().take() {
             Some(rows) => rows,
             None => {
                 let twice = exec_datafusion_err!("a part of a join was read twice");
