@@ -11,7 +11,7 @@ use farpool::{
     CreateOptions, EmbeddedOptions, FarTable, FileClass, Pool, PoolOptions, Protection, TableKey,
     TransportChoice,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
@@ -177,10 +177,6 @@ impl PyPool {
         }
     }
 
-    fn rebuilders(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
-        self.rebuilders.lock()
-    }
-
     /// Runs a library call without the GIL.
     fn run<T: Send>(
         &self,
@@ -218,7 +214,7 @@ fn opened(
 fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, name: &str) -> PyResult<()> {
     let pool = pool.bind(py).upgrade_as::<PyPool>()?;
     let pool = pool.ok_or_else(|| errors::closed(py, "the pool is closed"))?;
-    let function = pool.get().rebuilders().get(place).map(|function| function.clone_ref(py));
+    let function = pool.get().rebuilders.lock().get(place).map(|function| function.clone_ref(py));
     let function = function.ok_or_else(|| errors::closed(py, "the pool is closed"))?;
     function.call1(py, (pool, name)).map(drop)
 }
@@ -364,7 +360,7 @@ impl PyPool {
         }
         let pool = PyWeakrefReference::new(slf)?.unbind();
         let place = {
-            let mut rebuilders = slf.get().rebuilders();
+            let mut rebuilders = slf.get().rebuilders.lock();
             rebuilders.push(function.unbind());
             rebuilders.len() - 1
         };
@@ -388,7 +384,7 @@ impl PyPool {
     }
 
     fn __clear__(&self) {
-        let functions = std::mem::take(&mut *self.rebuilders());
+        let functions = std::mem::take(&mut *self.rebuilders.lock());
         drop(functions);
     }
 

@@ -10,7 +10,7 @@ use farpool_host::{Bell, Host};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -46,13 +46,9 @@ struct State {
 }
 
 impl Pauses {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     fn pass(&self, moment: Moment) {
         let me = std::thread::current().id();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.trap == Some(moment) {
             *state = State { trap: None, caught: Some(me), is_let_go: false };
             self.changed.notify_all();
@@ -63,7 +59,7 @@ impl Pauses {
 
     /// Catches the next thread that comes there. Whoever was caught before goes on, alone.
     fn catch(&self, moment: Moment) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.trap = Some(moment);
         state.is_let_go = true;
         self.changed.notify_all();
@@ -71,20 +67,20 @@ impl Pauses {
 
     /// Waits until a thread is in the trap.
     fn wait_caught(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.changed.wait_while_for(&mut state, |state| state.trap.is_some(), PATIENCE);
         assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
     }
 
     /// The caught thread goes on, alone.
     fn let_go(&self) {
-        self.state().is_let_go = true;
+        self.state.lock().is_let_go = true;
         self.changed.notify_all();
     }
 
     /// Everybody goes on.
     fn go_on(&self) {
-        *self.state() = State::default();
+        *self.state.lock() = State::default();
         self.changed.notify_all();
     }
 }

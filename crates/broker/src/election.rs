@@ -11,7 +11,7 @@ use farpool_host::{Bell, Host};
 use farpool_lease::BrokerSettings;
 use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// How often one that stands by looks whether nobody leads.
@@ -64,13 +64,9 @@ impl Standby {
         Standby { host, leads: Mutex::new(None) }
     }
 
-    fn leads(&self) -> MutexGuard<'_, Option<Leading>> {
-        self.leads.lock()
-    }
-
     /// What answers at this moment, if this one leads.
     pub fn leading(&self) -> Option<Arc<BrokerService>> {
-        let leads = self.leads();
+        let leads = self.leads.lock();
         let timely = |leading: &&Leading| self.host.now() < leading.until;
         leads.as_ref().filter(timely).map(|leading| Arc::clone(&leading.service))
     }
@@ -81,11 +77,11 @@ impl Standby {
     }
 
     fn lead(&self, service: &Arc<BrokerService>, until: MonoNs) {
-        *self.leads() = Some(Leading { service: Arc::clone(service), until });
+        *self.leads.lock() = Some(Leading { service: Arc::clone(service), until });
     }
 
     fn step_down(&self) {
-        *self.leads() = None;
+        *self.leads.lock() = None;
     }
 
     /// Stands for election until `stopped` rings, and leads whenever it has won. `told` hears of each term it begins.

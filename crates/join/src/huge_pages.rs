@@ -7,7 +7,7 @@
 use crate::JoinError;
 use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose};
 use crate::memory::Memory;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::ptr::NonNull;
 
 /// Memory of this process, in pages of 2 MiB where the system has them.
@@ -25,16 +25,12 @@ impl HugePages {
 
     /// Bytes that it keeps for later.
     pub fn kept_bytes(&self) -> usize {
-        self.free().iter().map(|mapped| mapped.chunks * CHUNK_BYTES).sum()
+        self.free.lock().iter().map(|mapped| mapped.chunks * CHUNK_BYTES).sum()
     }
 
     /// Returns what it keeps to the system.
     pub fn trim(&self) {
-        self.free().clear();
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<Mapped>> {
-        self.free.lock()
+        self.free.lock().clear();
     }
 }
 
@@ -43,7 +39,7 @@ impl Chunks for HugePages {
         if count == 0 {
             return Ok(Memory::none());
         }
-        let mut free = self.free();
+        let mut free = self.free.lock();
         let kept = free.iter().rposition(|mapped| mapped.chunks == count).map(|at| free.swap_remove(at));
         drop(free);
         let mapped = match kept {
@@ -66,7 +62,7 @@ struct Loan<'p> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.pages.free().extend(self.mapped.take());
+        self.pages.free.lock().extend(self.mapped.take());
     }
 }
 

@@ -27,7 +27,7 @@ const BROKER_PATIENCE_MS: u64 = 2_000;
 
 /// Expires leases, until the node stops.
 pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
-    while !node.chores().stop {
+    while !node.chores.lock().stop {
         let mut actions = Vec::new();
         let mut leases = node.leases();
         leases.tick(node.host.now(), &mut actions);
@@ -52,7 +52,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
     loop {
         let heard = node.chores_changed.heard();
         let (next, sharing_wanted) = {
-            let mut chores = node.chores();
+            let mut chores = node.chores.lock();
             if chores.stop {
                 return;
             }
@@ -63,7 +63,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
             continue;
         }
         if let Some(region) = untouched.pop() {
-            node.chores().touched += 1;
+            node.chores.lock().touched += 1;
             if !node.leases().is_away(region) {
                 // A region that is in use by now is being touched by its holder.
                 let _ = node.arena.prefault(region);
@@ -72,7 +72,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64
             if node.leases().is_away(region) {
                 let _ = node.arena.give_back(region);
             }
-            node.chores().touched += 1;
+            node.chores.lock().touched += 1;
             continue;
         }
         if sharing_wanted && make_mappable(node) {
@@ -169,7 +169,7 @@ pub fn report<M: Memory>(
             }
         }
         node.host.wait(&node.stopped, 0, node.host.now().plus_ms(retry_ms));
-        if node.chores().stop {
+        if node.chores.lock().stop {
             return;
         }
         retry_ms = (retry_ms * 2).min(RETRY_MS_MAX);
@@ -221,7 +221,7 @@ fn report_until_cut<M: Memory>(
             node.changed();
         }
         let is_news = {
-            let mut chores = node.chores();
+            let mut chores = node.chores.lock();
             // Only once the broker has been shown that nothing is left and nothing comes: it is the last that it
             // hears.
             let drained = was_draining && was_empty && may_end;
@@ -235,10 +235,10 @@ fn report_until_cut<M: Memory>(
         let next_report = host.now().plus_ms(offered.heartbeat_ms.into());
         loop {
             let heard = node.chores_changed.heard();
-            if node.chores().stop {
+            if node.chores.lock().stop {
                 return Ok(());
             }
-            if node.chores().report {
+            if node.chores.lock().report {
                 // What changes together is reported together.
                 host.wait(&node.stopped, 0, host.now().plus_ms(REPORT_GATHER_MS));
                 break;
@@ -248,7 +248,7 @@ fn report_until_cut<M: Memory>(
             }
             host.wait(&node.chores_changed, heard, next_report);
         }
-        node.chores().report = false;
+        node.chores.lock().report = false;
     }
 }
 
@@ -265,9 +265,9 @@ pub fn keep_reserve<M: Memory>(
     let region_bytes = node.arena.region_bytes();
     let regions = |bytes: u64| u32::try_from(bytes / region_bytes).unwrap_or(u32::MAX);
     let mut touched_before = 0;
-    while !node.chores().stop {
+    while !node.chores.lock().stop {
         if let Ok(sample) = source.sample() {
-            let touched = node.chores().touched;
+            let touched = node.chores.lock().touched;
             if std::mem::replace(&mut touched_before, touched) != touched {
                 // What fell since the last look fell by this node's own doing.
                 pressure.forget_fall();

@@ -196,19 +196,15 @@ impl<M: Memory> NodeService<M> {
 
     /// Whether the node was told to end once it holds nothing, holds nothing, and the broker knows.
     pub fn is_drained(&self) -> bool {
-        self.chores().drained
+        self.chores.lock().drained
     }
 
     /// Ends the background loops.
     pub fn stop(&self) {
-        self.chores().stop = true;
+        self.chores.lock().stop = true;
         self.chores_changed.ring();
         self.stopped.ring();
         self.turnstile.lift_limits();
-    }
-
-    pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -246,7 +242,7 @@ impl<M: Memory> NodeService<M> {
                 Action::Resume(region) => unless_closed(self.arena.resume(region)),
                 Action::Close { region, epoch } => self.arena.close(region, epoch),
                 Action::Scrub(region) => {
-                    self.chores().scrub.push_back(region);
+                    self.chores.lock().scrub.push_back(region);
                     dirty = true;
                     Ok(())
                 }
@@ -321,7 +317,7 @@ impl<M: Memory> NodeService<M> {
 
     /// Asks for a report to the broker soon.
     pub(crate) fn changed(&self) {
-        self.chores().report = true;
+        self.chores.lock().report = true;
         self.chores_changed.ring();
     }
 
@@ -343,7 +339,7 @@ impl<M: Memory> NodeService<M> {
             (leased, claimed)
         };
         if lease.shared {
-            self.chores().sharing_wanted = true;
+            self.chores.lock().sharing_wanted = true;
         }
         let opened = self.open_granted(&actions, lease.shared);
         self.end_moving(&claimed);

@@ -175,7 +175,7 @@ impl Node {
         let give_up = host.now().plus_ms(patience.as_millis() as u64);
         loop {
             let heard = self.service.chores_changed.heard();
-            if is_so(&self.service.chores()) {
+            if is_so(&self.service.chores.lock()) {
                 return true;
             }
             if host.now() >= give_up {

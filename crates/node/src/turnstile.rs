@@ -21,7 +21,7 @@ use crate::options::Limits;
 use farpool_host::Host;
 use farpool_transport::{Identity, Passage, Peer};
 use farpool_wire::{ClientId, MonoNs};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Turnstile {
     /// A connection's way through.
     pub fn passage(self: &Arc<Turnstile>, peer: &Peer) -> TurnstilePassage {
         let key = Key::of(peer);
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let Queue { members, rounds, .. } = &mut *queue;
         let (member, connections) = members.entry(key.clone()).or_insert_with(|| (rounds.join(), 0));
         *connections += 1;
@@ -126,13 +126,9 @@ impl Turnstile {
 
     /// Ends all limits: the node stops, and nobody is to wait for that.
     pub fn lift_limits(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.buckets = [None, None];
         self.give_slots(&mut queue);
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
     }
 
     /// Goes in if a slot is free and nobody waits. Whether it did.
@@ -143,7 +139,7 @@ impl Turnstile {
 
     /// Waits to be let in. What was reserved for the piece.
     fn enter_in_turn(&self, member: Member) -> u64 {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         loop {
             let may_begin = self.wait_ns(&mut queue) == 0;
             if may_begin && self.enter_now() {
@@ -191,7 +187,7 @@ impl Turnstile {
                     granted => return granted - 1,
                 }
             }
-            queue = self.queue();
+            queue = self.queue.lock();
         }
     }
 
@@ -263,11 +259,11 @@ impl Turnstile {
             if before < WAITING {
                 return;
             }
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             queue.rounds.finish(member, 0, fair::cost(piece.bytes, piece.cpu_ns));
             return self.give_slots(&mut queue);
         }
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         self.word.fetch_sub(1, Ordering::AcqRel);
         for (bucket, spent) in queue.buckets.iter_mut().zip([piece.bytes, piece.thread_cpu_ns]) {
             if let Some(bucket) = bucket {
@@ -338,7 +334,7 @@ impl Passage for TurnstilePassage {
 impl Drop for TurnstilePassage {
     fn drop(&mut self) {
         self.leave(0);
-        let mut queue = self.turnstile.queue();
+        let mut queue = self.turnstile.queue.lock();
         let Queue { members, rounds, .. } = &mut *queue;
         if let Some((member, connections)) = members.get_mut(&self.key) {
             *connections -= 1;

@@ -13,7 +13,7 @@ use crate::plan::traffic::Side;
 use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
 use crate::room::Room;
 use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl TierMemory {
 
     /// Has so many free chunks of a tier, so that nobody waits for the kernel to zero them.
     pub fn reserve(&self, side: Side, chunks: usize) -> Result<(), RegionError> {
-        let missing = chunks.saturating_sub(self.pools().singles[side.index()].len());
+        let missing = chunks.saturating_sub(self.pools.lock().singles[side.index()].len());
         if missing == 0 { Ok(()) } else { self.make_singles(side, missing) }
     }
 
@@ -69,7 +69,7 @@ impl TierMemory {
 
     /// Bytes of rows by side. What is no memory of this one lies far.
     pub fn bytes_by_side<'t>(&self, slices: impl IntoIterator<Item = &'t [Tuple]>) -> [u64; 2] {
-        let pools = self.pools();
+        let pools = self.pools.lock();
         let mut bytes = [0; 2];
         for slice in slices {
             let (mut at, end) = (slice.as_ptr().addr(), slice.as_ptr_range().end.addr());
@@ -93,7 +93,7 @@ impl TierMemory {
 
     /// Asks the kernel where the pages of all chunks lie.
     pub fn landed(&self) -> Result<Landed, RegionError> {
-        let known: Vec<Arc<TieredRegion>> = self.pools().known.values().cloned().collect();
+        let known: Vec<Arc<TieredRegion>> = self.pools.lock().known.values().cloned().collect();
         let mut landed = Landed::default();
         for region in known {
             landed.add(region.landed()?);
@@ -103,7 +103,7 @@ impl TierMemory {
 
     /// Gives back to the system what nobody has.
     pub fn trim(&self) {
-        let mut pools = self.pools();
+        let mut pools = self.pools.lock();
         let Pools { singles, runs, known } = &mut *pools;
         singles.iter_mut().for_each(Vec::clear);
         runs.clear();
@@ -111,29 +111,25 @@ impl TierMemory {
         known.retain(|_, region| Arc::strong_count(region) > 1);
     }
 
-    fn pools(&self) -> MutexGuard<'_, Pools> {
-        self.pools.lock()
-    }
-
     fn make_singles(&self, side: Side, count: usize) -> Result<(), RegionError> {
         let interleave = if side == Side::Near { Interleave::NEAR } else { Interleave::FAR };
         let region = self.region(count, interleave)?;
         let chunks = (0..region.chunk_map().len()).rev().map(|chunk| (Arc::clone(&region), chunk));
-        self.pools().singles[side.index()].extend(chunks);
+        self.pools.lock().singles[side.index()].extend(chunks);
         Ok(())
     }
 
     fn region(&self, chunks: usize, interleave: Interleave) -> Result<Arc<TieredRegion>, RegionError> {
         let bytes = chunks.saturating_mul(CHUNK_BYTES);
         let region = Arc::new(TieredRegion::new(bytes, interleave, self.nodes, self.threads)?);
-        self.pools().known.insert(region.base().addr(), Arc::clone(&region));
+        self.pools.lock().known.insert(region.base().addr(), Arc::clone(&region));
         Ok(region)
     }
 
     /// One chunk of a tier.
     pub(crate) fn chunk(&self, side: Side) -> Result<Memory<'_>, RegionError> {
         loop {
-            let single = self.pools().singles[side.index()].pop();
+            let single = self.pools.lock().singles[side.index()].pop();
             let Some((region, chunk)) = single else {
                 self.make_singles(side, SLAB_CHUNKS)?;
                 continue;
@@ -147,7 +143,7 @@ impl TierMemory {
         if count == 0 {
             return Ok(Memory::none());
         }
-        let mut pools = self.pools();
+        let mut pools = self.pools.lock();
         // Any beginning of a run is mixed as all of it is; one that is far too long is for others.
         let fits = |(of, region): &(Interleave, Arc<TieredRegion>)| {
             let chunks = region.chunk_map().len();
@@ -191,7 +187,7 @@ struct Loan<'m> {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let region = Arc::clone(&self.region);
-        let mut pools = self.memory.pools();
+        let mut pools = self.memory.pools.lock();
         match self.lent {
             Lent::Single { side, chunk } => pools.singles[side.index()].push((region, chunk)),
             Lent::Run { interleave } => pools.runs.push((interleave, region)),

@@ -4,7 +4,7 @@
 //! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them, as long
 //! as there is a [`Keeper`]. What has not been asked for again for a while goes back to the system.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Buffers below this are the allocator's business.
@@ -67,10 +67,6 @@ impl Spare {
 /// Of this process: memory knows no sessions.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes: 0, age: 0, keepers: 0 });
 
-fn spare() -> MutexGuard<'static, Spare> {
-    SPARE.lock()
-}
-
 /// So many bytes of memory, to be written before they are read: they hold anything. It comes back when it is dropped.
 #[derive(Debug)]
 pub struct Landing(Vec<u8>);
@@ -78,7 +74,7 @@ pub struct Landing(Vec<u8>);
 impl Landing {
     /// So many bytes.
     pub fn new(bytes: usize) -> Landing {
-        let kept = if bytes < KEPT_BYTES_MIN { None } else { spare().take(bytes) };
+        let kept = if bytes < KEPT_BYTES_MIN { None } else { SPARE.lock().take(bytes) };
         match kept {
             Some(mut buffer) => {
                 buffer.resize(bytes, 0);
@@ -114,7 +110,7 @@ impl AsMut<[u8]> for Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         if self.0.capacity() >= KEPT_BYTES_MIN {
-            spare().give(std::mem::take(&mut self.0));
+            SPARE.lock().give(std::mem::take(&mut self.0));
         }
     }
 }
@@ -127,13 +123,13 @@ impl Keeper {
     /// One more.
     #[expect(clippy::new_without_default, reason = "it is counted")]
     pub fn new() -> Keeper {
-        spare().keepers += 1;
+        SPARE.lock().keepers += 1;
         Keeper(())
     }
 
     /// Returns what nobody has used since this was called the last time but one.
     pub fn age(&self) {
-        let old = spare().age();
+        let old = SPARE.lock().age();
         // Without the lock: unmapping takes a while.
         drop(old);
     }
@@ -141,7 +137,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        let mut spare = spare();
+        let mut spare = SPARE.lock();
         spare.keepers -= 1;
         let kept = if spare.keepers == 0 { spare.empty() } else { BTreeMap::new() };
         drop(spare);

@@ -17,7 +17,7 @@ use datafusion::object_store::{
 use farpool_cache::{BlockCache, Version};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -86,17 +86,13 @@ impl CachedStore {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Path, Known>> {
-        self.known.lock()
-    }
-
     fn forget(&self, location: &Path) {
-        self.known().remove(location);
+        self.known.lock().remove(location);
     }
 
     /// Notes what the store says of an object.
     fn learn(&self, meta: &ObjectMeta) -> Known {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let since = Instant::now();
         if let Some(before) = known.get_mut(&meta.location)
             && is_same(&before.meta, meta)
@@ -116,7 +112,7 @@ impl CachedStore {
 
     async fn current(&self, location: &Path) -> Result<Known> {
         let fresh =
-            self.known().get(location).filter(|known| known.since.elapsed() < self.fresh_for).cloned();
+            self.known.lock().get(location).filter(|known| known.since.elapsed() < self.fresh_for).cloned();
         match fresh {
             Some(known) => Ok(known),
             None => Ok(self.learn(&self.store.head(location).await?)),

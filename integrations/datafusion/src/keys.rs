@@ -24,7 +24,7 @@ use datafusion::physical_plan::{
 };
 use farpool::operators::{KeySet, Type};
 use futures::StreamExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
@@ -71,13 +71,9 @@ impl JoinKeys {
         JoinKeys { schema, noted: Mutex::new(noted) }
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock()
-    }
-
     /// A partition begins. If the plan is run once more, keys of the first time may be others: they are given up.
     fn begin(&self) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         noted.begun += 1;
         if noted.begun > noted.partitions {
             noted.give_up();
@@ -85,7 +81,7 @@ impl JoinKeys {
     }
 
     fn note(&self, keys: RecordBatch) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         noted.rows += keys.num_rows();
         noted.bytes += keys.get_array_memory_size();
         if noted.rows > ROWS_MAX || noted.bytes > BYTES_MAX {
@@ -97,12 +93,12 @@ impl JoinKeys {
     }
 
     fn end(&self) {
-        self.noted().ended += 1;
+        self.noted.lock().ended += 1;
     }
 
     /// The keys as these types, if all of them were noted and they are of use for so many rows.
     pub(crate) fn set(&self, types: &[Type], rows: u64) -> Option<Arc<KeySet>> {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / PART {
             return None;
         }
@@ -209,7 +205,7 @@ impl ExecutionPlan for CollectKeys {
             match noted {
                 Ok(keys) => into.note(keys),
                 // The join says what is wrong, if anything is.
-                Err(_) => into.noted().give_up(),
+                Err(_) => into.noted.lock().give_up(),
             }
         });
         // Behind the last batch, before the end is seen.

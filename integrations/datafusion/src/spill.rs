@@ -15,7 +15,7 @@ use farpool::{
     AsyncQueue, Completion, CreateOptions, ErrorKind, FarFile, FileClass, Operation, Pool, Protection,
 };
 use futures::Stream;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
@@ -117,15 +117,11 @@ impl FarTempFiles {
         })
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Leaving> {
-        self.leaving.lock()
-    }
-
     /// Waits for the oldest extent on its way, of whichever file; false if none is.
     fn settle_oldest(&self) -> bool {
-        let Some((shared, offset, write)) = self.leaving().extents.pop_front() else { return false };
+        let Some((shared, offset, write)) = self.leaving.lock().extents.pop_front() else { return false };
         let mut bytes = shared.settle(offset, write.wait());
-        let mut leaving = self.leaving();
+        let mut leaving = self.leaving.lock();
         if leaving.free.len() < FREE_MAX {
             bytes.clear();
             leaving.free.push(bytes);
@@ -183,17 +179,13 @@ struct State {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     fn length(&self) -> u64 {
-        self.state().extents.iter().map(|extent| extent.bytes as u64).sum()
+        self.state.lock().extents.iter().map(|extent| extent.bytes as u64).sum()
     }
 
     /// The file on the local disk, which has no name there.
     fn disk(&self) -> io::Result<Arc<File>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let disk = match &state.disk {
             Some(disk) => Arc::clone(disk),
             None => Arc::new(tempfile::tempfile()?),
@@ -222,7 +214,7 @@ impl Shared {
 
     /// So many extents are not on their way any more.
     fn ended(&self, extents: usize, failed: Option<String>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.under_way -= extents;
         state.failed = state.failed.take().or(failed);
         drop(state);
@@ -241,7 +233,7 @@ impl Shared {
     fn drain(&self) -> io::Result<()> {
         loop {
             {
-                let state = self.state();
+                let state = self.state.lock();
                 self.check(&state)?;
                 if state.under_way == 0 {
                     return Ok(());
@@ -249,7 +241,7 @@ impl Shared {
             }
             if !self.files.settle_oldest() {
                 // Another thread has taken them, and will say so.
-                self.settled.wait_while(&mut self.state(), |state| state.under_way > 0);
+                self.settled.wait_while(&mut self.state.lock(), |state| state.under_way > 0);
             }
         }
     }
@@ -263,7 +255,7 @@ impl Shared {
 
     fn add(&self, offset: u64, bytes: &[u8], place: Place) {
         let extent = Extent { offset, bytes: bytes.len(), checksum: crc32c::crc32c(bytes), place };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let at = state.extents.partition_point(|before| before.offset < offset);
         state.extents.insert(at, extent);
     }
@@ -313,16 +305,16 @@ impl Writer {
         let (offset, bytes) = (self.offset, std::mem::take(&mut self.staged));
         self.offset += bytes.len() as u64;
         // Who once had to go to the disk stays there: the pool is full.
-        let is_full = self.shared.state().disk.is_some();
+        let is_full = self.shared.state.lock().disk.is_some();
         if is_full {
             self.shared.drain()?;
             return self.shared.to_disk(offset, &bytes);
         }
         let files = &self.shared.files;
-        self.shared.state().under_way += 1;
+        self.shared.state.lock().under_way += 1;
         let write = files.writes.write(&self.shared.file, offset, bytes);
         let under_way = {
-            let mut leaving = files.leaving();
+            let mut leaving = files.leaving.lock();
             leaving.extents.push_back((Arc::clone(&self.shared), offset, write));
             leaving.extents.len()
         };
@@ -336,7 +328,7 @@ impl Writer {
 impl Drop for Writer {
     /// What is still on its way then, nobody will ask for.
     fn drop(&mut self) {
-        let mut leaving = self.shared.files.leaving();
+        let mut leaving = self.shared.files.leaving.lock();
         let (own, others): (VecDeque<_>, VecDeque<_>) =
             leaving.extents.drain(..).partition(|(shared, ..)| Arc::ptr_eq(shared, &self.shared));
         leaving.extents = others;
@@ -352,7 +344,7 @@ impl Drop for Writer {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.staged.capacity() == 0 {
-            self.staged = self.shared.files.leaving().free.pop().unwrap_or_default();
+            self.staged = self.shared.files.leaving.lock().free.pop().unwrap_or_default();
         }
         let count = bytes.len().min(EXTENT_BYTES - self.staged.len());
         self.staged.extend_from_slice(&bytes[..count]);
@@ -388,7 +380,7 @@ struct Reader {
 impl Reader {
     /// The next extents that follow each other in one place. One that is there before those in front of it is not yet.
     fn next_extents(&mut self) -> io::Result<Vec<Extent>> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         self.shared.check(&state)?;
         let first = state.extents.partition_point(|extent| extent.offset < self.offset);
         let place = state.extents.get(first).map(|first| first.place);

@@ -11,7 +11,7 @@ use crate::listings::Entry;
 use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Name, Rename, TYPE_BITS, Tree, Wish};
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -91,10 +91,6 @@ impl Scratch {
         }
     }
 
-    fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock()
-    }
-
     fn contents(&self, ino: Ino) -> Result<Arc<Mutex<Contents>>, Errno> {
         self.contents.lock().get(&ino).cloned().ok_or(Errno::STALE)
     }
@@ -111,7 +107,7 @@ impl Scratch {
             permissions: (new.mode & 0o7777) as u16,
             now: SystemTime::now(),
         };
-        let ino = self.tree().make(new.at, kind, maker)?;
+        let ino = self.tree.lock().make(new.at, kind, maker)?;
         if is_file {
             let empty = Contents { far: None, length: 0, used_to: 0, is_damaged: false };
             self.contents.lock().insert(ino, Arc::new(Mutex::new(empty)));
@@ -296,7 +292,7 @@ impl Files for Scratch {
     }
 
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno> {
-        let found = self.tree().look_up(at);
+        let found = self.tree.lock().look_up(at);
         if found == Err(Errno::NOENT) {
             return Ok(file_attr(0, &Attributes::of_nothing(), 0));
         }
@@ -304,11 +300,11 @@ impl Files for Scratch {
     }
 
     fn forget(&self, ino: Ino, times: u64) {
-        self.tree().forget(ino, times);
+        self.tree.lock().forget(ino, times);
     }
 
     fn attributes(&self, ino: Ino) -> Result<FileAttr, Errno> {
-        let attributes = self.tree().attributes(ino)?.clone();
+        let attributes = self.tree.lock().attributes(ino)?.clone();
         let size = match &attributes.kind {
             Kind::File => self.length(ino),
             Kind::Link(target) => target.len() as u64,
@@ -334,12 +330,12 @@ impl Files for Scratch {
             modified: changes.modified.map(time).or(changes.size.map(|_| now)),
             changed: changes.changed,
         };
-        self.tree().set(ino, wish, now)?;
+        self.tree.lock().set(ino, wish, now)?;
         self.attributes(ino)
     }
 
     fn target(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        match &self.tree().attributes(ino)?.kind {
+        match &self.tree.lock().attributes(ino)?.kind {
             Kind::Link(target) => Ok(target.clone().into_vec()),
             _ => Err(Errno::INVAL),
         }
@@ -350,12 +346,12 @@ impl Files for Scratch {
     }
 
     fn link(&self, ino: Ino, at: Name<'_>) -> Result<FileAttr, Errno> {
-        self.tree().link(ino, at, SystemTime::now())?;
+        self.tree.lock().link(ino, at, SystemTime::now())?;
         self.attributes(ino)
     }
 
     fn unlink(&self, at: Name<'_>) -> Result<(), Errno> {
-        let over = self.tree().unlink(at, SystemTime::now())?;
+        let over = self.tree.lock().unlink(at, SystemTime::now())?;
         if let Some(over) = over {
             self.drop_contents(over);
         }
@@ -363,7 +359,7 @@ impl Files for Scratch {
     }
 
     fn remove_folder(&self, at: Name<'_>) -> Result<(), Errno> {
-        self.tree().remove_folder(at, SystemTime::now())
+        self.tree.lock().remove_folder(at, SystemTime::now())
     }
 
     fn rename(&self, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<(), Errno> {
@@ -374,7 +370,7 @@ impl Files for Scratch {
             _ => return Err(Errno::INVAL),
         };
         let now = SystemTime::now();
-        let over = self.tree().rename(from, to, how, now)?;
+        let over = self.tree.lock().rename(from, to, how, now)?;
         if let Some(over) = over {
             self.drop_contents(over);
         }
@@ -382,13 +378,13 @@ impl Files for Scratch {
     }
 
     fn open(&self, ino: Ino, _flags: i32) -> Result<Opened, Errno> {
-        self.tree().open(ino)?;
+        self.tree.lock().open(ino)?;
         Ok(OPENED)
     }
 
     fn create(&self, new: New<'_>, _flags: i32) -> Result<(FileAttr, Opened), Errno> {
         let ino = self.make_node(new, Kind::File)?;
-        self.tree().open(ino)?;
+        self.tree.lock().open(ino)?;
         Ok((self.attributes(ino)?, OPENED))
     }
 
@@ -421,7 +417,7 @@ impl Files for Scratch {
     fn write(&self, ino: Ino, _: FileHandle, write: Write<'_>) -> Result<(), Errno> {
         let written = self.write_contents(ino, write.offset, write.data);
         match written {
-            Ok(()) => self.tree().written(ino, SystemTime::now()),
+            Ok(()) => self.tree.lock().written(ino, SystemTime::now()),
             Err(_) => self.damage(ino),
         }
         written
@@ -430,7 +426,7 @@ impl Files for Scratch {
     fn allocate(&self, ino: Ino, _: FileHandle, allocation: Allocation) -> Result<(), Errno> {
         let Allocation { offset, bytes, mode, .. } = allocation;
         self.reserve(ino, offset, bytes, mode)?;
-        self.tree().written(ino, SystemTime::now());
+        self.tree.lock().written(ino, SystemTime::now());
         Ok(())
     }
 
@@ -449,14 +445,14 @@ impl Files for Scratch {
 
     fn close(&self, ino: Ino, _: FileHandle) {
         // Apart, or the tree would stay locked.
-        let is_over = self.tree().close(ino);
+        let is_over = self.tree.lock().close(ino);
         if is_over {
             self.drop_contents(ino);
         }
     }
 
     fn entries(&self, ino: Ino) -> Result<Vec<Entry>, Errno> {
-        let tree = self.tree();
+        let tree = self.tree.lock();
         let typed = |(name, ino): (OsString, Ino)| {
             let kind = tree.attributes(ino).map_or(FileType::Directory, |found| file_type(&found.kind).0);
             (name, ino, kind)
@@ -478,7 +474,7 @@ impl Files for Scratch {
             f_blocks: blocks,
             f_bfree: free,
             f_bavail: free,
-            f_files: self.tree().count() as u64,
+            f_files: self.tree.lock().count() as u64,
             f_ffree: u64::from(u32::MAX),
             f_favail: u64::from(u32::MAX),
             f_fsid: 0,

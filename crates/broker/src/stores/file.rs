@@ -10,7 +10,7 @@
 //!
 //! Invariant: what redb has committed last is the commit that the front page names, or, after a crash, the next one.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -274,10 +274,6 @@ struct ViewState {
 }
 
 impl View {
-    fn state(&self) -> MutexGuard<'_, ViewState> {
-        self.state.lock()
-    }
-
     /// Returns a page as it is seen.
     fn page(&self, state: &ViewState, page: u64) -> io::Result<Vec<u8>> {
         if let Some(written) = state.pages.get(&page) {
@@ -306,11 +302,11 @@ fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, std::ops::Ran
 
 impl StorageBackend for View {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.state().bytes)
+        Ok(self.state.lock().bytes)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.state();
+        let state = self.state.lock();
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > state.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -321,7 +317,7 @@ impl StorageBackend for View {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if len < state.bytes {
             let (last, rest) = (len / VIEW_PAGE_BYTES, (len % VIEW_PAGE_BYTES) as usize);
             // What is cut off comes back as zeros.
@@ -340,7 +336,7 @@ impl StorageBackend for View {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > state.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

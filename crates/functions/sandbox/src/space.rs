@@ -10,7 +10,7 @@
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_PAGE_BYTES};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
@@ -39,19 +39,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    fn bases(&self) -> MutexGuard<'_, Option<Vec<usize>>> {
-        self.bases.lock()
-    }
-
     /// Whether the window was taken back.
     pub fn is_void(&self) -> bool {
-        self.bases().is_none()
+        self.bases.lock().is_none()
     }
 
     /// Lets go of all memory of the window, also while functions run: their loads trap from then on.
     pub fn forget(&self) {
         let bytes = (self.window.window_bytes as usize).next_multiple_of(PAGE);
-        for base in self.bases().take().unwrap_or_default() {
+        for base in self.bases.lock().take().unwrap_or_default() {
             // The space is there: it takes itself out of the list first.
             let _ = anonymous((base + WINDOW_AT as usize) as *mut u8, bytes, ProtFlags::empty());
         }
@@ -105,7 +101,7 @@ impl Space {
             anonymous(space.at(OUTPUT_AT), output_bytes, both)?;
         }
         let layout = Arc::clone(&space.layout);
-        if let Some(bases) = &mut *layout.bases() {
+        if let Some(bases) = &mut *layout.bases.lock() {
             for piece in &layout.window.pieces {
                 space.map_piece(piece)?;
             }
@@ -264,7 +260,7 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         // Held until it is gone, so that nobody maps into what comes to its place.
-        let mut bases = self.layout.bases();
+        let mut bases = self.layout.bases.lock();
         if let Some(bases) = &mut *bases {
             bases.retain(|base| *base != self.base as usize);
         }
