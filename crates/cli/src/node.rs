@@ -6,6 +6,7 @@ use crate::signals::Stop;
 use crate::{Outcome, reach, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
+use farpool_node::near_data::{self, FunctionOptions};
 use farpool_node::{Limits, Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
@@ -175,7 +176,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.shared_memory = !args.no_shm;
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
-    options.functions.sandboxes = sandboxes(args)?;
+    let functions = FunctionOptions { sandboxes: sandboxes(args)?, ..FunctionOptions::default() };
+    options.extension = near_data::extension(functions);
     if args.no_reserve {
         options.pressure.source = None;
     }

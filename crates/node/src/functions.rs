@@ -6,13 +6,12 @@
 
 use crate::dispatch::{Intent, admit};
 use crate::memory::{Inside, Memory};
-use crate::options::FunctionOptions;
-use crate::service::NodeService;
+use crate::near_data::NearData;
 use farpool_functions::abi::Part;
 use farpool_functions::resident::{Reach, ResidentLane, ResidentNow, ResidentWindow, Sealed};
 use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
-use farpool_functions::{Owner, Resident, Running, Sandboxes};
 use farpool_host::clock;
+use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Mappable, Peer, Successor};
 use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, RunningCall, RunningCalls};
@@ -23,6 +22,21 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
+
+/// Which functions a node runs for its clients.
+#[derive(Clone)]
+pub struct FunctionOptions {
+    /// Those it was built with.
+    pub resident: Arc<[Arc<dyn Resident>]>,
+    /// How sandbox processes run what clients ship. Default: none do.
+    pub sandboxes: Option<SandboxOptions>,
+}
+
+impl Default for FunctionOptions {
+    fn default() -> FunctionOptions {
+        FunctionOptions { resident: farpool_functions::standard(), sandboxes: None }
+    }
+}
 
 /// The functions that a node runs.
 pub(crate) struct Functions {
@@ -35,7 +49,10 @@ pub(crate) struct Functions {
 impl Functions {
     /// Those of the options; starts what runs shipped ones.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
-        let sandboxes = options.sandboxes.map(Sandboxes::start).transpose()?;
+        let sandboxes = options.sandboxes.map(Sandboxes::start).transpose().map_err(|error| {
+            let why = format!("cannot start the program that runs functions: {error}");
+            io::Error::new(error.kind(), why)
+        })?;
         if let Some(sandboxes) = &sandboxes {
             match sandboxes.confinement() {
                 Ok(confinement) if confinement.is_whole() => {}
@@ -73,12 +90,6 @@ impl Functions {
     }
 }
 
-impl Default for Functions {
-    fn default() -> Functions {
-        Functions { resident: FunctionOptions::default().resident, lanes: Mutex::default(), sandboxes: None }
-    }
-}
-
 /// A region of a window, and the right to read it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Right {
@@ -92,7 +103,7 @@ fn bad(part: usize) -> Refusal {
 
 const BAD_WINDOW: Refusal = Refusal { code: Code::BadWindow, detail: u64::MAX };
 
-impl<M: Memory> NodeService<M> {
+impl<M: Memory> NearData<M> {
     /// Makes a lane of a connection: what it is told, and who goes on.
     pub(crate) fn lane(
         &self,
@@ -122,7 +133,7 @@ impl<M: Memory> NodeService<M> {
         let mut rights = BTreeMap::new();
         for (index, part) in parts.iter().enumerate() {
             let right = Right { epoch: part.epoch, handle: part.handle };
-            let fence = self.memory().enter(part.region)?.fence();
+            let fence = self.memory.enter(part.region)?.fence();
             let of_part =
                 Span { region: part.region, bytes: 0, offset: 0, epoch: part.epoch, handle: part.handle };
             admit(&of_part, Intent::Read, &fence)?;
@@ -146,11 +157,10 @@ impl<M: Memory> NodeService<M> {
         let (mut files, mut fences, mut words) = (Vec::new(), Vec::new(), None);
         let mut places = BTreeMap::new();
         for (region, right) in rights {
-            let shared =
-                self.memory().hand_out(*region, SharedAccess::Read).map_err(|error| match error {
-                    RegionError::System { .. } => Refusal::new(Code::OutOfMemory, 0),
-                    _ => Refusal::new(Code::NotShared, 0),
-                })?;
+            let shared = self.memory.hand_out(*region, SharedAccess::Read).map_err(|error| match error {
+                RegionError::System { .. } => Refusal::new(Code::OutOfMemory, 0),
+                _ => Refusal::new(Code::NotShared, 0),
+            })?;
             let Mappable::Files { region: file, words: fence_words } = shared.memory else {
                 return Err(Refusal::new(Code::NotShared, 0));
             };
@@ -187,7 +197,7 @@ impl<M: Memory> NodeService<M> {
             }
             end = after.ok_or(bad(index))?;
             let (memory, region, offset, bytes) =
-                (Arc::clone(&self.arena), part.region, part.offset, part.bytes as usize);
+                (Arc::clone(&self.memory), part.region, part.offset, part.bytes as usize);
             let epoch = part.epoch;
             let reach: Reach = Box::new(move || {
                 let slice = memory.sealed(region, offset, bytes)?;
@@ -197,7 +207,7 @@ impl<M: Memory> NodeService<M> {
             });
             parts.push((Part { first: part.at, bytes: part.bytes }, reach));
         }
-        let memory = Arc::clone(&self.arena);
+        let memory = Arc::clone(&self.memory);
         let is_current = move || {
             rights.iter().all(|(region, right)| {
                 let fence = memory.enter(*region).map(|entered| entered.fence());

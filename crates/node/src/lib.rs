@@ -9,13 +9,16 @@
 #![forbid(unsafe_code)]
 
 pub mod dispatch;
+mod extension;
 pub mod fair;
 mod functions;
 mod host_memory;
 pub mod limits;
 mod lookups;
 mod memory;
+pub mod near_data;
 mod options;
+mod pieces;
 pub mod pressure;
 mod reporting;
 mod scans;
@@ -23,12 +26,14 @@ mod service;
 mod start;
 mod turnstile;
 
+pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Reach;
 pub use farpool_lease::ticket::node_id;
 pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
-pub use options::{FunctionOptions, Limits, NodeOptions, PressureOptions};
+pub use options::{Limits, NodeOptions, PressureOptions};
+pub use pieces::copy_out;
 pub use reporting::{TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
-pub use service::{Life, NodeService};
+pub use service::{Life, NodeService, fresh_handle};
 pub use start::{Node, StartError};
-pub use turnstile::{Turnstile, TurnstilePassage};
+pub use turnstile::{Key, Turnstile, TurnstilePassage};

@@ -7,7 +7,8 @@
 //! bound, and making one, which takes a while and may go wrong, is in nobody's way.
 
 use crate::memory::Memory;
-use crate::service::NodeService;
+use crate::near_data::NearData;
+use crate::service::fresh_handle;
 use crate::turnstile::Key;
 use arrow_buffer::{Buffer, MutableBuffer};
 use farpool_operators::Lookup;
@@ -167,7 +168,7 @@ impl LookupTables {
     }
 }
 
-impl<M: Memory> NodeService<M> {
+impl<M: Memory> NearData<M> {
     /// Takes the next part of a lookup. The last one makes it.
     pub(crate) fn put_lookup(&self, peer: &Peer, asked: PutLookup) -> Result<Reply, Refusal> {
         let PutLookup { lookup, kind, bytes, part } = asked;
@@ -178,7 +179,7 @@ impl<M: Memory> NodeService<M> {
         let now = self.host.now();
         self.lookups.tidy(now);
         let (id, brought) = if lookup.0 == 0 {
-            let id = self.fresh_handle()?;
+            let id = fresh_handle(&*self.host)?;
             let factor = if kind == LookupKind::Keys { KEYS_FACTOR } else { 1 };
             let charge = BYTES_MIN.max(u64::from(bytes) * factor);
             let charge = Arc::new(self.lookups.charge(Key::of(peer), charge)?);
@@ -217,7 +218,8 @@ impl<M: Memory> NodeService<M> {
         };
         if let Some(all) = all {
             // Without the lock, which scans that name it wait for.
-            let made = self.fresh_handle().and_then(|seed| brought.make(all.into(), seed.0 as u64, before));
+            let made =
+                fresh_handle(&*self.host).and_then(|seed| brought.make(all.into(), seed.0 as u64, before));
             let (state, refused) = match made {
                 Ok(table) => (State::Whole(Arc::new(table)), None),
                 Err(refusal) => (State::Bad, Some(refusal)),

@@ -1,7 +1,7 @@
 //! What a node is started with.
 
+use crate::extension::Extend;
 use crate::host_memory::{HostMemory, MemorySource};
-use farpool_functions::{Resident, SandboxOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
 use std::net::SocketAddr;
@@ -9,7 +9,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Settings of a node.
-#[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// What it is called; a node started again under its name replaces its former life.
     pub name: Name,
@@ -39,8 +38,8 @@ pub struct NodeOptions {
     pub shared_memory: bool,
     /// What it may spend on its clients.
     pub limits: Limits,
-    /// Which functions it runs for its clients.
-    pub functions: FunctionOptions,
+    /// What it does for its clients besides. Default: nothing.
+    pub extension: Extend,
     /// When it gives memory back to its host.
     pub pressure: PressureOptions,
 }
@@ -63,41 +62,6 @@ impl Default for PressureOptions {
     fn default() -> PressureOptions {
         let source = Some(Arc::new(HostMemory::find()) as Arc<dyn MemorySource>);
         PressureOptions { source, reserve_bytes: None, evacuate_ms: 10_000, firm_percent: 100 }
-    }
-}
-
-impl std::fmt::Debug for PressureOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PressureOptions")
-            .field("reserve_bytes", &self.reserve_bytes)
-            .field("evacuate_ms", &self.evacuate_ms)
-            .field("firm_percent", &self.firm_percent)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Which functions a node runs for its clients.
-#[derive(Clone)]
-pub struct FunctionOptions {
-    /// Those it was built with.
-    pub resident: Arc<[Arc<dyn Resident>]>,
-    /// How sandbox processes run what clients ship. Default: none do.
-    pub sandboxes: Option<SandboxOptions>,
-}
-
-impl Default for FunctionOptions {
-    fn default() -> FunctionOptions {
-        FunctionOptions { resident: farpool_functions::standard(), sandboxes: None }
-    }
-}
-
-impl std::fmt::Debug for FunctionOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let resident: Vec<&str> = self.resident.iter().map(|function| function.name()).collect();
-        f.debug_struct("FunctionOptions")
-            .field("resident", &resident)
-            .field("sandboxes", &self.sandboxes)
-            .finish()
     }
 }
 
@@ -160,7 +124,7 @@ impl NodeOptions {
             prefault: true,
             shared_memory: true,
             limits: Limits::default(),
-            functions: FunctionOptions::default(),
+            extension: Box::new(|_, _| Ok(Box::new(()))),
             pressure: PressureOptions::default(),
         }
     }

@@ -37,7 +37,7 @@ pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
         if !actions.is_empty() {
             node.changed();
         }
-        node.tidy_scans();
+        node.extension.tick();
         node.host.wait(&node.stopped, 0, node.host.now().plus_ms(tick_ms));
     }
 }

@@ -11,7 +11,9 @@
 use crate::dispatch::{Intent, admit};
 use crate::lookups::Charge;
 use crate::memory::{Inside, Memory};
-use crate::service::NodeService;
+use crate::near_data::NearData;
+use crate::pieces::copy_out;
+use crate::service::fresh_handle;
 use crate::turnstile::Key;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
@@ -243,7 +245,7 @@ fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
     }
 }
 
-impl<M: Memory> NodeService<M> {
+impl<M: Memory> NearData<M> {
     pub(crate) fn open_scan(&self, peer: &Peer, asked: OpenScan) -> Result<Reply, Refusal> {
         let now = self.host.now();
         let regions = asked.regions.into_vec();
@@ -266,7 +268,7 @@ impl<M: Memory> NodeService<M> {
         let fields = input.iter().map(|of| Field::new("", data_type(*of), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let bounds = Bounds {
-            seed: self.fresh_handle()?.0 as u64,
+            seed: fresh_handle(&*self.host)?.0 as u64,
             batch_rows_max: GROUP_ROWS_MAX as usize,
             batch_bytes_max: GROUP_BYTES_MAX as usize,
             held_bytes_max: HELD_BYTES_MAX,
@@ -279,7 +281,7 @@ impl<M: Memory> NodeService<M> {
             Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, chunks: 0, spare: Vec::new() };
         let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
-        let id = self.fresh_handle()?;
+        let id = fresh_handle(&*self.host)?;
         let scan = Scan {
             connection: peer.connection,
             client,
@@ -471,7 +473,7 @@ impl<M: Memory> NodeService<M> {
         for region in regions {
             let ScanRegion { region, epoch, handle } = region.clone();
             let span = Span { region, bytes: 0, offset: 0, epoch, handle };
-            admit(&span, Intent::Read, &self.arena.enter(region)?.fence())?;
+            admit(&span, Intent::Read, &self.memory.enter(region)?.fence())?;
         }
         Ok(())
     }
@@ -570,16 +572,16 @@ impl<M: Memory> NodeService<M> {
     ) -> Result<Buffer, End> {
         let bytes = span.bytes as usize;
         // Looked at before anything is made for it.
-        admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
+        admit(span, Intent::Read, &self.memory.enter(span.region)?.fence())?;
         let may_stay = in_place || scan.opening.is_some();
-        let sealed = if may_stay { self.arena.sealed(span.region, span.offset, bytes) } else { None };
+        let sealed = if may_stay { self.memory.sealed(span.region, span.offset, bytes) } else { None };
         // Again: what is there now may be another's.
-        admit(span, Intent::Read, &self.arena.enter(span.region)?.fence())?;
+        admit(span, Intent::Read, &self.memory.enter(span.region)?.fence())?;
         let made = match (&scan.opening, sealed) {
             (None, Some(sealed)) => return Ok(Buffer::from(bytes::Bytes::from_owner(sealed))),
             (None, None) => {
                 let mut copy = room(copies.unused.next(), bytes);
-                self.copy_out(span, copy.as_slice_mut())?;
+                copy_out(&*self.memory, span, copy.as_slice_mut())?;
                 copy
             }
             (Some((seals, _)), sealed) => {
@@ -590,7 +592,7 @@ impl<M: Memory> NodeService<M> {
                     // On the way from where it is.
                     Some(sealed) => seals.open_into(place, sealed.as_ref(), room.as_slice_mut()),
                     None => {
-                        self.copy_out(span, room.as_slice_mut())?;
+                        copy_out(&*self.memory, span, room.as_slice_mut())?;
                         seals.open(place, room.as_slice_mut())
                     }
                 };

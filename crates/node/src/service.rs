@@ -1,11 +1,10 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
 use crate::dispatch::{Intent, admit};
-use crate::functions::Functions;
-use crate::lookups::LookupTables;
+use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
-use crate::scans::Scans;
+use crate::pieces::{copy_out, each_piece};
 use crate::turnstile::Turnstile;
 use farpool_host::{Bell, Host, Turn};
 use farpool_lease::NodeLeases;
@@ -79,11 +78,8 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Rings when that is over for some of them.
     moved: Bell,
-    /// Programs that run beside their columns.
-    pub(crate) scans: Scans,
-    pub(crate) lookups: LookupTables,
-    /// Functions that clients call.
-    pub(crate) functions: Functions,
+    /// Answers what is not about leases or bytes.
+    pub(crate) extension: Box<dyn Extension>,
     /// What connections pass before they move data.
     turnstile: Arc<Turnstile>,
 }
@@ -120,7 +116,8 @@ fn slots() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
+/// A random number that nobody else knows, not 0.
+pub fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
     // Without randomness there are no capabilities, so there is nothing to grant.
     let bytes = fresh(host).map_err(|_| Refusal::new(Code::Exhausted, 0))?;
     // Zero is what a gate holds when there is no handle.
@@ -154,10 +151,10 @@ impl<M: Memory> NodeService<M> {
         self
     }
 
-    /// The same, with these functions.
-    pub(crate) fn with_functions(mut self, functions: Functions) -> Self {
-        self.functions = functions;
-        self
+    /// The same, before it serves anybody, with an extension.
+    pub fn extended(mut self, extend: Extend<M>) -> io::Result<Self> {
+        self.extension = extend(Arc::clone(&self.host), Arc::clone(&self.arena))?;
+        Ok(self)
     }
 
     fn new(host: Arc<dyn Host>, arena: M, leases: NodeLeases) -> Self {
@@ -173,9 +170,7 @@ impl<M: Memory> NodeService<M> {
             withheld: Mutex::default(),
             moving: Mutex::default(),
             moved: Bell::default(),
-            scans: Scans::default(),
-            lookups: LookupTables::default(),
-            functions: Functions::default(),
+            extension: Box::new(()),
         }
     }
 
@@ -452,60 +447,22 @@ impl<M: Memory> NodeService<M> {
         Ok(sealed)
     }
 
-    /// A random number that nobody else knows, not 0.
-    pub(crate) fn fresh_handle(&self) -> Result<Handle, Refusal> {
-        fresh_handle(&*self.host)
-    }
-
-    /// Copies a range out, as [`Service::read`] does.
-    pub(crate) fn copy_out(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-        self.each_piece(span, Intent::Read, |entered, offset, piece| {
-            entered.copy_out(offset, &mut into[piece])
-        })
-    }
-
-    fn control(&self, asker: Option<&Name>, request: Request) -> Result<Reply, Refusal> {
+    fn renew(&self, asker: Option<&Name>, proof: &SessionProof) -> Result<Reply, Refusal> {
         let mut actions = Vec::new();
-        match request {
-            Request::Lease(lease) => self.lease(asker, &lease),
-            Request::Seal(seal) => self.seal(asker, &seal),
-            Request::Renew(proof) => {
-                let mut leases = self.leases();
-                let renewed = leases.renew(self.host.now(), asker, &proof, &mut actions)?;
-                self.carry_out(&actions)?;
-                Ok(Reply::Renew(renewed))
-            }
-            Request::Release(release) => {
-                let mut leases = self.leases();
-                let released = leases.release(asker, &release, &mut actions)?;
-                self.carry_out(&actions)?;
-                drop(leases);
-                self.changed();
-                Ok(Reply::Release(released))
-            }
-            other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
-        }
+        let mut leases = self.leases();
+        let renewed = leases.renew(self.host.now(), asker, proof, &mut actions)?;
+        self.carry_out(&actions)?;
+        Ok(Reply::Renew(renewed))
     }
 
-    /// Runs `copy` on each piece of a range, every piece inside the region's gate and admitted anew.
-    fn each_piece(
-        &self,
-        span: &Span,
-        intent: Intent,
-        mut copy: impl FnMut(&M::Entered<'_>, u64, std::ops::Range<usize>) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        let total = span.bytes as usize;
-        let mut done = 0;
-        loop {
-            let entered = self.arena.enter(span.region)?;
-            admit(span, intent, &entered.fence())?;
-            let piece = done..total.min(done + GATE_BYTES_MAX);
-            copy(&entered, span.offset + done as u64, piece.clone())?;
-            done = piece.end;
-            if done == total {
-                return Ok(());
-            }
-        }
+    fn release(&self, asker: Option<&Name>, release: &Release) -> Result<Reply, Refusal> {
+        let mut actions = Vec::new();
+        let mut leases = self.leases();
+        let released = leases.release(asker, release, &mut actions)?;
+        self.carry_out(&actions)?;
+        drop(leases);
+        self.changed();
+        Ok(Reply::Release(released))
     }
 
     /// Enters the gates of what one call may move: at most `GATE_BYTES_MAX` bytes behind the first `skip`, and as
@@ -567,14 +524,11 @@ impl<M: Memory> Service for NodeService<M> {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
         match request {
-            Request::OpenScan(open) => self.open_scan(peer, open),
-            Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
-            Request::ClaimGroups(claim) => self.claim_groups(&claim),
-            Request::CloseScan(close) => self.close_scan(close.scan),
-            Request::PutLookup(put) => self.put_lookup(peer, put),
-            Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
-            Request::RunningCalls(_) => Ok(Reply::RunningCalls(self.running_calls(peer))),
-            other => self.control(tenant_of(peer).as_ref(), other),
+            Request::Lease(lease) => self.lease(tenant_of(peer).as_ref(), &lease),
+            Request::Seal(seal) => self.seal(tenant_of(peer).as_ref(), &seal),
+            Request::Renew(proof) => self.renew(tenant_of(peer).as_ref(), &proof),
+            Request::Release(release) => self.release(tenant_of(peer).as_ref(), &release),
+            other => self.extension.call(peer, other),
         }
     }
 
@@ -582,22 +536,22 @@ impl<M: Memory> Service for NodeService<M> {
         if !has_sessions(peer) {
             return Err(Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64));
         }
-        self.lane(peer, &open)
+        self.extension.open_lane(peer, open)
     }
 
     fn ended(&self, peer: &Peer) {
-        self.end_scans(peer.connection);
-        self.lookups.end(peer.connection);
+        self.extension.ended(peer);
     }
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-        let result = self.copy_out(span, into);
+        let result = copy_out(&*self.arena, span, into);
         self.counted(result, &self.counters.read_ops, &self.counters.read_bytes, span.bytes)
     }
 
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
-        let result = self
-            .each_piece(span, Intent::Write, |entered, offset, piece| entered.copy_in(offset, &from[piece]));
+        let result = each_piece(&*self.arena, span, Intent::Write, |entered, offset, piece| {
+            entered.copy_in(offset, &from[piece])
+        });
         self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
     }
 

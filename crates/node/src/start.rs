@@ -1,6 +1,5 @@
 //! Putting a node together, and taking it down.
 
-use crate::functions::Functions;
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
 use crate::reporting::{self, TICK_MS};
@@ -37,8 +36,6 @@ pub enum StartError {
     Region(RegionError),
     /// The address could not be served on.
     Listen(SocketAddr, io::Error),
-    /// What runs shipped functions could not be started.
-    Functions(io::Error),
     /// The system refused something else.
     System(io::Error),
 }
@@ -52,9 +49,6 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is in use by another process; choose another port, or 0 for a free one")
             }
             StartError::Listen(address, error) => write!(f, "cannot serve on {address}: {error}"),
-            StartError::Functions(error) => {
-                write!(f, "cannot start the program that runs functions: {error}")
-            }
             StartError::System(error) => write!(f, "{error}"),
         }
     }
@@ -95,8 +89,9 @@ impl Node {
         let node = ticket::node_id(&options.name);
         let (service, life) = NodeService::begin(dialer.clone(), arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
-        let functions = Functions::start(options.functions).map_err(StartError::Functions)?;
-        let service = Arc::new(service.within(&options.limits).with_functions(functions));
+        let service =
+            service.within(&options.limits).extended(options.extension).map_err(StartError::System)?;
+        let service = Arc::new(service);
         let PressureOptions { source, reserve_bytes, evacuate_ms, firm_percent } = options.pressure;
         let firm_max = u64::from(region_count) * u64::from(firm_percent.min(100)) / 100;
         service.leases().set_firm_max(firm_max as u32);

@@ -35,14 +35,16 @@ const INSIDE: u64 = WAITING - 1;
 
 /// Whose connections count as one client: those of one identity that name the same client, or one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub enum Key {
+    /// A client of an identity, by the name it gives itself.
     Named(Option<Identity>, ClientId),
+    /// A connection that gives no name.
     Connection(u64),
 }
 
 impl Key {
     /// Whom a peer's work is charged to.
-    pub(crate) fn of(peer: &Peer) -> Key {
+    pub fn of(peer: &Peer) -> Key {
         match peer.client {
             ClientId(0) => Key::Connection(peer.connection),
             client => Key::Named(peer.identity.clone(), client),

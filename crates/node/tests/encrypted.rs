@@ -6,6 +6,7 @@ use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
 use farpool_host::Machine;
 use farpool_node::NodeService;
+use farpool_node::near_data::{self, FunctionOptions};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
@@ -47,7 +48,9 @@ impl Node {
             arena.reseat(REGION).expect("reseated");
             arena.open(REGION, Epoch(2), None, Some(HANDLE)).expect("sealed");
         }
-        Node(NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node").0)
+        let (node, _) =
+            NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node");
+        Node(node.extended(near_data::extension(FunctionOptions::default())).expect("extended"))
     }
 
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {

@@ -2,6 +2,7 @@
 //! its lookups.
 
 use farpool_node::NodeService;
+use farpool_node::near_data::{self, FunctionOptions};
 use farpool_operators::{Lookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
 use farpool_transport::{Identity, Link, Machine, Peer, Reach, Service, Successor, clock, tcp};
@@ -136,6 +137,7 @@ fn hang_up() -> Ended {
     let arena = Arena::new(&options).expect("an arena");
     let reach = Reach::default();
     let (node, _) = NodeService::begin(Machine::host(reach.clone()), arena, NODE).expect("a node");
+    let node = node.extended(near_data::extension(FunctionOptions::default())).expect("extended");
     let (ended, told) = channel();
     let node = Arc::new(Watched { node, watched: OnceLock::new(), ended });
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));

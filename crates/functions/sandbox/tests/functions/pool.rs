@@ -3,6 +3,7 @@
 use farpool::function::SandboxOptions;
 use farpool::{CreateOptions, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_node::near_data::{self, FunctionOptions};
 use farpool_node::{Node, NodeOptions};
 use farpool_wire::Name;
 use std::net::SocketAddr;
@@ -64,7 +65,8 @@ impl Running {
 fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Node {
     let mut options = NodeOptions::new(Name::new(name).unwrap(), bytes, broker.address().to_string());
     options.region_bytes = 1 << 20;
-    options.functions.sandboxes = Some(sandbox);
+    let functions = FunctionOptions { sandboxes: Some(sandbox), ..FunctionOptions::default() };
+    options.extension = near_data::extension(functions);
     let node = Node::start(options).unwrap();
     assert!(node.wait_joined(Duration::from_secs(60)));
     node

@@ -1,0 +1,61 @@
+//! What a node runs beside its data: programs over columns, what they look up in, and functions that clients call.
+//!
+//! The idea: each is of a client's connection, and whatever is wrong or hostile about it ends with a reason while the
+//! node goes on. The rights to the regions it touches are looked at as for any read.
+
+use crate::extension::{Extend, Extension};
+pub use crate::functions::FunctionOptions;
+use crate::functions::Functions;
+use crate::lookups::LookupTables;
+use crate::memory::Memory;
+use crate::scans::Scans;
+use farpool_transport::{Host, Peer, Successor};
+use farpool_wire::control::{LaneOpened, OpenLane};
+use farpool_wire::{Code, Refusal, Reply, Request};
+use std::sync::Arc;
+
+/// See the module.
+pub(crate) struct NearData<M> {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) memory: Arc<M>,
+    pub(crate) scans: Scans,
+    pub(crate) lookups: LookupTables,
+    pub(crate) functions: Functions,
+}
+
+/// Extends a node by all of it, with these functions.
+pub fn extension<M: Memory>(functions: FunctionOptions) -> Extend<M> {
+    Box::new(move |host, memory| {
+        let functions = Functions::start(functions)?;
+        let (scans, lookups) = (Scans::default(), LookupTables::default());
+        Ok(Box::new(NearData { host, memory, scans, lookups, functions }))
+    })
+}
+
+impl<M: Memory> Extension for NearData<M> {
+    fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        match request {
+            Request::OpenScan(open) => self.open_scan(peer, open),
+            Request::NextChunk(next) => self.next_chunk(peer.connection, next.scan),
+            Request::ClaimGroups(claim) => self.claim_groups(&claim),
+            Request::CloseScan(close) => self.close_scan(close.scan),
+            Request::PutLookup(put) => self.put_lookup(peer, put),
+            Request::DropLookup(drop) => self.drop_lookup(drop.lookup),
+            Request::RunningCalls(_) => Ok(Reply::RunningCalls(self.running_calls(peer))),
+            other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
+        }
+    }
+
+    fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        self.lane(peer, &open)
+    }
+
+    fn ended(&self, peer: &Peer) {
+        self.end_scans(peer.connection);
+        self.lookups.end(peer.connection);
+    }
+
+    fn tick(&self) {
+        self.tidy_scans();
+    }
+}

@@ -1,0 +1,73 @@
+//! A node answers what its leases and its memory decide; all else its extension does, and without one nobody.
+
+use farpool_node::{Extension, NodeService};
+use farpool_region::{Arena, ArenaOptions};
+use farpool_transport::{Identity, Machine, Peer, Reach, Service};
+use farpool_wire::control::*;
+use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::*;
+use std::sync::{Arc, Mutex};
+
+fn node() -> NodeService {
+    let options =
+        ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+    let arena = Arena::new(&options).expect("an arena");
+    NodeService::begin(Machine::host(Reach::default()), arena, NodeId(1)).expect("a node").0
+}
+
+fn unsupported(opcode: Opcode) -> Refusal {
+    Refusal::new(Code::Unsupported, opcode as u64)
+}
+
+fn lane() -> OpenLane {
+    OpenLane { resident: true, window_bytes: 64, output_bytes: 64, parts: List::default() }
+}
+
+#[test]
+fn node_without_an_extension_runs_nothing_beside_its_data() {
+    let node = node();
+    let peer = Peer::default();
+    let close = node.call(&peer, Request::CloseScan(ScanId { scan: Handle(1) }));
+    assert_eq!(close, Err(unsupported(Opcode::CloseScan)));
+    assert_eq!(node.open_lane(&peer, lane()).err(), Some(unsupported(Opcode::OpenLane)));
+}
+
+/// Notes what comes to it.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<String>>>);
+
+impl Noting {
+    fn note(&self, what: String) {
+        self.0.lock().expect("noted").push(what);
+    }
+}
+
+impl Extension for Noting {
+    fn call(&self, _peer: &Peer, request: Request) -> Result<Reply, Refusal> {
+        self.note(format!("{:?}", request.opcode()));
+        Ok(Reply::CloseScan(Done {}))
+    }
+
+    fn ended(&self, peer: &Peer) {
+        self.note(format!("{} ended", peer.connection));
+    }
+}
+
+#[test]
+fn extension_is_asked_what_is_not_about_leases_by_those_who_may_have_sessions() {
+    let noting = Noting::default();
+    let noted = noting.clone();
+    let node = node().extended(Box::new(move |_, _| Ok(Box::new(noting)))).expect("extended");
+    let client = Peer { connection: 7, ..Peer::default() };
+    let close = || Request::CloseScan(ScanId { scan: Handle(1) });
+    assert_eq!(node.call(&client, close()), Ok(Reply::CloseScan(Done {})));
+    let proof = SessionProof { session: SessionId(1), secret: Default::default() };
+    assert!(node.call(&client, Request::Renew(proof)).is_err(), "nobody has leased");
+    let broker = Peer { identity: Some(Identity::Broker), ..client.clone() };
+    let refused = Refusal::new(Code::NotPermitted, Opcode::CloseScan as u64);
+    assert_eq!(node.call(&broker, close()), Err(refused));
+    let refused = Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64);
+    assert_eq!(node.open_lane(&broker, lane()).err(), Some(refused));
+    node.ended(&client);
+    assert_eq!(*noted.0.lock().expect("noted"), ["CloseScan", "7 ended"]);
+}
