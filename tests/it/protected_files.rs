@@ -5,7 +5,7 @@ use crate::processes::{Process, until};
 use crate::random::Random;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
-use farpool_node::near_data::{self, FunctionOptions};
+use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
@@ -43,7 +43,7 @@ impl Cluster {
         let mut options = NodeOptions::new(name, 48 * MIB, self.broker.address().to_string());
         options.region_bytes = MIB;
         options.host_label = Some(Name::new(format!("rack-{}", self.started)).expect("a label"));
-        options.extension = near_data::extension(FunctionOptions::default());
+        options.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(options).expect("a node");
         assert!(node.wait_joined(PATIENCE), "the node joins");
         self.nodes.push(node);

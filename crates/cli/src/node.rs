@@ -6,7 +6,7 @@ use crate::signals::Stop;
 use crate::{Outcome, reach, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
-use farpool_node::near_data::{self, FunctionOptions};
+use farpool_near_data::FunctionOptions;
 use farpool_node::{Limits, Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
     let functions = FunctionOptions { sandboxes: sandboxes(args)?, ..FunctionOptions::default() };
-    options.extension = near_data::extension(functions);
+    options.extension = farpool_near_data::extension(functions);
     if args.no_reserve {
         options.pressure.source = None;
     }

@@ -11,7 +11,7 @@ use crate::session::{Session, answer_of};
 use crate::stats::Stats;
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::Task;
-use farpool_node::near_data::{self, FunctionOptions};
+use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets};
 use farpool_wire::control::{
@@ -104,7 +104,7 @@ impl Pool {
             let share = options.memory_bytes / u64::from(options.node_count);
             let mut node = NodeOptions::new(name, share, broker.address().to_string());
             node.region_bytes = region_bytes;
-            node.extension = near_data::extension(FunctionOptions::default());
+            node.extension = farpool_near_data::extension(FunctionOptions::default());
             let node = Node::start(node).map_err(|error| start(&error))?;
             if !node.wait_joined(EMBEDDED_START) {
                 return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));

@@ -3,8 +3,9 @@
 //! The idea: an extension answers what the node's own rules do not, and of the node it has no more than the host it runs
 //! on and the memory it serves. Before it touches a region it asks [`admit`](crate::dispatch::admit), as the node does.
 
+use farpool_host::Host;
 use farpool_region::Arena;
-use farpool_transport::{Host, Peer, Successor};
+use farpool_transport::{Peer, Successor};
 use farpool_wire::control::{LaneOpened, OpenLane};
 use farpool_wire::{Code, Opcode, Refusal, Reply, Request};
 use std::io;

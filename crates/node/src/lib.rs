@@ -5,23 +5,20 @@
 //! and carry their effects out to the gates before they answer. Housekeeping (expiry, wiping, pre-faulting)
 //! and the report to the broker have a thread each.
 //!
-//! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`).
+//! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`), programs or functions (those
+//! extend a node from `near-data`).
 #![forbid(unsafe_code)]
 
 pub mod dispatch;
 mod extension;
 pub mod fair;
-mod functions;
 mod host_memory;
 pub mod limits;
-mod lookups;
 mod memory;
-pub mod near_data;
 mod options;
 mod pieces;
 pub mod pressure;
 mod reporting;
-mod scans;
 mod service;
 mod start;
 mod turnstile;

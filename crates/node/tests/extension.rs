@@ -1,8 +1,9 @@
 //! A node answers what its leases and its memory decide; all else its extension does, and without one nobody.
 
+use farpool_host::Machine;
 use farpool_node::{Extension, NodeService};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Identity, Machine, Peer, Reach, Service};
+use farpool_transport::{Identity, Peer, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -12,7 +13,7 @@ fn node() -> NodeService {
     let options =
         ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
     let arena = Arena::new(&options).expect("an arena");
-    NodeService::begin(Machine::host(Reach::default()), arena, NodeId(1)).expect("a node").0
+    NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node").0
 }
 
 fn unsupported(opcode: Opcode) -> Refusal {

@@ -3,7 +3,7 @@
 use farpool::function::SandboxOptions;
 use farpool::{CreateOptions, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
-use farpool_node::near_data::{self, FunctionOptions};
+use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
 use farpool_wire::Name;
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Nod
     let mut options = NodeOptions::new(Name::new(name).unwrap(), bytes, broker.address().to_string());
     options.region_bytes = 1 << 20;
     let functions = FunctionOptions { sandboxes: Some(sandbox), ..FunctionOptions::default() };
-    options.extension = near_data::extension(functions);
+    options.extension = farpool_near_data::extension(functions);
     let node = Node::start(options).unwrap();
     assert!(node.wait_joined(Duration::from_secs(60)));
     node

@@ -4,14 +4,14 @@
 //! to read with and the fence words to look at. From then on it is not on the path of a call; a region that is taken back
 //! shows in its fence word, before its memory goes.
 
-use crate::dispatch::{Intent, admit};
-use crate::memory::{Inside, Memory};
-use crate::near_data::NearData;
+use crate::NearData;
 use farpool_functions::abi::Part;
 use farpool_functions::resident::{Reach, ResidentLane, ResidentNow, ResidentWindow, Sealed};
 use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
-use farpool_host::clock;
 use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
+use farpool_host::clock;
+use farpool_node::dispatch::{Intent, admit};
+use farpool_node::{Inside, Memory};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Mappable, Peer, Successor};
 use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, RunningCall, RunningCalls};

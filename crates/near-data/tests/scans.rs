@@ -8,8 +8,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_buffer::Buffer;
 use farpool_host::{Host, Machine};
+use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
-use farpool_node::near_data::{self, FunctionOptions};
 use farpool_operators::expression::{Binary, Instruction};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
@@ -66,7 +66,8 @@ impl Node {
         arena.open(REGION, SEALED, None, Some(READ)).expect("sealed");
         let host = Arc::new(Clocked { ahead_ms: AtomicU64::new(0) });
         let (service, _) = NodeService::begin(host.clone(), arena, NodeId(1)).expect("a node");
-        let service = service.extended(near_data::extension(FunctionOptions::default())).expect("extended");
+        let service =
+            service.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended");
         Node { service, host }
     }
 

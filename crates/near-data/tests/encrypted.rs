@@ -5,8 +5,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
 use farpool_host::Machine;
+use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
-use farpool_node::near_data::{self, FunctionOptions};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
@@ -15,6 +15,7 @@ use farpool_transport::{Peer, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
+use std::sync::Arc;
 
 const REGION: RegionIndex = RegionIndex(0);
 const HANDLE: Handle = Handle(77);
@@ -48,9 +49,8 @@ impl Node {
             arena.reseat(REGION).expect("reseated");
             arena.open(REGION, Epoch(2), None, Some(HANDLE)).expect("sealed");
         }
-        let (node, _) =
-            NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node");
-        Node(node.extended(near_data::extension(FunctionOptions::default())).expect("extended"))
+        let (node, _) = NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node");
+        Node(node.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended"))
     }
 
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {

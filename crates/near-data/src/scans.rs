@@ -8,16 +8,13 @@
 //!
 //! A program that crashes, or comes to a bound, is stopped and not run again for a while; the node lives on.
 
-use crate::dispatch::{Intent, admit};
+use crate::NearData;
 use crate::lookups::Charge;
-use crate::memory::{Inside, Memory};
-use crate::near_data::NearData;
-use crate::pieces::copy_out;
-use crate::service::fresh_handle;
-use crate::turnstile::Key;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use farpool_node::dispatch::{Intent, admit};
+use farpool_node::{Inside, Key, Memory, copy_out, fresh_handle};
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_operators::packed::{Packed, Packer};
 use farpool_operators::run::data_type;

@@ -1,11 +1,12 @@
 //! What a connection leaves when its client hangs up ends in order: the lane that the connection has become, its scans,
 //! its lookups.
 
+use farpool_host::{Machine, clock};
+use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
-use farpool_node::near_data::{self, FunctionOptions};
 use farpool_operators::{Lookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Identity, Link, Machine, Peer, Reach, Service, Successor, clock, tcp};
+use farpool_transport::{Identity, Link, Peer, Reach, Service, Successor, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::{LOOKUP_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::*;
@@ -136,8 +137,8 @@ fn hang_up() -> Ended {
         ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
     let arena = Arena::new(&options).expect("an arena");
     let reach = Reach::default();
-    let (node, _) = NodeService::begin(Machine::host(reach.clone()), arena, NODE).expect("a node");
-    let node = node.extended(near_data::extension(FunctionOptions::default())).expect("extended");
+    let (node, _) = NodeService::begin(Arc::new(Machine), arena, NODE).expect("a node");
+    let node = node.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended");
     let (ended, told) = channel();
     let node = Arc::new(Watched { node, watched: OnceLock::new(), ended });
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -2,14 +2,22 @@
 //!
 //! The idea: each is of a client's connection, and whatever is wrong or hostile about it ends with a reason while the
 //! node goes on. The rights to the regions it touches are looked at as for any read.
+//!
+//! Never in this crate: a rule about leases, a write to a region, or anything that a read or a write of bytes waits for.
+#![forbid(unsafe_code)]
 
-use crate::extension::{Extend, Extension};
-pub use crate::functions::FunctionOptions;
+mod functions;
+mod lookups;
+mod scans;
+
+pub use functions::FunctionOptions;
+
 use crate::functions::Functions;
 use crate::lookups::LookupTables;
-use crate::memory::Memory;
 use crate::scans::Scans;
-use farpool_transport::{Host, Peer, Successor};
+use farpool_host::Host;
+use farpool_node::{Extend, Extension, Memory};
+use farpool_transport::{Peer, Successor};
 use farpool_wire::control::{LaneOpened, OpenLane};
 use farpool_wire::{Code, Refusal, Reply, Request};
 use std::sync::Arc;

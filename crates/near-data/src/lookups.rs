@@ -6,11 +6,9 @@
 //! it needs that, before its table is made, and from then on what the table takes. So nobody's lookups take memory without
 //! bound, and making one, which takes a while and may go wrong, is in nobody's way.
 
-use crate::memory::Memory;
-use crate::near_data::NearData;
-use crate::service::fresh_handle;
-use crate::turnstile::Key;
+use crate::NearData;
 use arrow_buffer::{Buffer, MutableBuffer};
+use farpool_node::{Key, Memory, fresh_handle};
 use farpool_operators::Lookup;
 use farpool_operators::run::LookupTable;
 use farpool_transport::Peer;
