@@ -6,6 +6,7 @@
 //! Never in this crate: a rule about leases, a write to a region, or anything that a read or a write of bytes waits for.
 #![forbid(unsafe_code)]
 
+mod columns;
 mod functions;
 mod lookups;
 mod scans;
