@@ -9,15 +9,13 @@
 //! A program that crashes, or comes to a bound, is stopped and not run again for a while; the node lives on.
 
 use crate::NearData;
-use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, fits, group_bytes, keys};
+use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, group_bytes};
 use crate::lookups::Charge;
 use arrow_buffer::Buffer;
-use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_node::{Key, Memory, fresh_handle};
 use farpool_operators::packed::{Packed, Packer};
-use farpool_operators::run::data_type;
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped};
-use farpool_sealing::{ChunkSeals, TableSeals};
+use farpool_sealing::{ChunkSeals, SealKey};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply};
@@ -69,16 +67,12 @@ struct Table {
     quarantined: VecDeque<(Vec<u8>, MonoNs)>,
 }
 
-pub(crate) struct Scan {
+struct Scan {
     connection: u64,
     client: Key,
     prepared: Arc<Prepared>,
     program: Vec<u8>,
-    pub(crate) schema: SchemaRef,
-    pub(crate) regions: Vec<ScanRegion>,
-    groups: Vec<ScanGroup>,
-    /// Of an encrypted table: what opens its buffers, and which columns of it are read.
-    pub(crate) opening: Option<(TableSeals, Vec<u16>)>,
+    groups: RowGroups,
     /// What chunks are sealed with, if they are.
     answers: Option<ChunkSeals>,
     cursor: Mutex<Cursor>,
@@ -185,7 +179,7 @@ impl<M: Memory> NearData<M> {
         let now = self.host.now();
         let regions = asked.regions.into_vec();
         let groups = asked.groups.into_vec();
-        self.admit_regions(&regions)?;
+        admit_regions(&*self.memory, &regions)?;
         self.tidy_scans();
         let client = Key::of(peer);
         // Before patterns are compiled for it.
@@ -193,15 +187,9 @@ impl<M: Memory> NearData<M> {
         let bytes = asked.program.into_vec();
         let (prepared, is_known) = self.prepared(&bytes)?;
         let input = prepared.program().input();
-        if let Some(wrong) = groups.iter().position(|group| !fits(group, regions.len(), input)) {
-            return Err(Refusal::new(Code::BadColumns, wrong as u64));
-        }
-        let (opening, answers) = keys(asked.seals);
-        if opening.as_ref().is_some_and(|(_, columns)| columns.len() != input.len()) {
-            return Err(Refusal::new(Code::BadColumns, 0));
-        }
-        let fields = input.iter().map(|of| Field::new("", data_type(*of), true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let ScanSeals { opening, answers } = asked.seals;
+        let groups = RowGroups::new(regions, groups, opening.into_vec().pop(), input)?;
+        let answers = answers.first().map(|key| ChunkSeals::new(&SealKey::new(key.0)));
         let bounds = Bounds {
             seed: fresh_handle(&*self.host)?.0 as u64,
             batch_rows_max: GROUP_ROWS_MAX as usize,
@@ -214,7 +202,7 @@ impl<M: Memory> NearData<M> {
         let run = run.map_err(|flaw| Refusal::new(Code::BadProgram, flaw.operator as u64))?;
         let work =
             Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, chunks: 0, spare: Vec::new() };
-        let cursor = Cursor { next: 0, end: groups.len() as u32, used: now };
+        let cursor = Cursor { next: 0, end: groups.count(), used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
         let id = fresh_handle(&*self.host)?;
         let scan = Scan {
@@ -222,10 +210,7 @@ impl<M: Memory> NearData<M> {
             client,
             prepared,
             program: bytes,
-            schema,
-            regions,
             groups,
-            opening,
             answers,
             cursor,
             work,
@@ -385,8 +370,8 @@ impl<M: Memory> NearData<M> {
                 }
                 break;
             };
-            let Some(group) = scan.groups.get(index as usize) else { break };
-            let batch = self.columns(scan, index, group, &mut work.spare)?;
+            let Some(group) = scan.groups.get(index) else { break };
+            let batch = scan.groups.columns(&*self.memory, index, group, &mut work.spare)?;
             // At least one, as a program that reads nothing takes time as well.
             read_bytes += group_bytes(group).max(1);
             run.refill();
@@ -398,7 +383,7 @@ impl<M: Memory> NearData<M> {
         let leaving = work.packer.pop().unwrap_or_default();
         if !leaving.is_empty() {
             // Whoever has lost the right to a region gets nothing that comes of it. Groups hold something of all.
-            self.admit_regions(&scan.regions)?;
+            scan.groups.admit(&*self.memory)?;
         }
         Ok((read_bytes, leaving))
     }
@@ -416,7 +401,7 @@ fn piece(buffer: Buffer) -> bytes::Bytes {
 }
 
 /// Why a step ended the scan.
-pub(crate) enum End {
+enum End {
     Refused(Refusal),
     Stopped(Stopped),
 }
