@@ -1,9 +1,10 @@
 //! Calling functions over the window of a file: at nodes, or here.
 
+use super::Function;
 use super::columns::Columns;
 use super::here::Fetched;
 use super::lanes::{OpenLane, Places, Side, unexpected};
-use super::{Ended, Function};
+use super::stopped::stopped;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::node_links::NodeLinks;
@@ -409,7 +410,7 @@ impl Caller {
                 Outcome::Hop if hops < HOPS_MAX => {
                     let next = places.node_of(called.detail).cloned();
                     let Some(next) = next else {
-                        return Err(Ended::of(function, &called).error(function, &station.at()));
+                        return Err(stopped(function, &called, &station.at()));
                     };
                     // Here everything is at hand.
                     if !matches!(station, Station::Here) {
@@ -418,7 +419,7 @@ impl Caller {
                     call.state = Some(output);
                     hops += 1;
                 }
-                _ => return Err(Ended::of(function, &called).error(function, &station.at())),
+                _ => return Err(stopped(function, &called, &station.at())),
             }
         }
     }

@@ -1,9 +1,6 @@
 //! How a call ended, for people: what went wrong, and where in the module.
 
-use super::Function;
-use crate::error::{Error, ErrorKind};
-use farpool_functions::names::Names;
-use farpool_wire::control::{Called, FunctionFrame, Outcome};
+use farpool_wire::control::Outcome;
 use std::fmt;
 
 /// A call that did not end well.
@@ -15,25 +12,6 @@ pub struct Ended {
     pub detail: u64,
     /// Where in the module, the innermost first: the function's name or number, and the offset in the module's bytes.
     pub frames: Vec<(String, u32)>,
-}
-
-impl Ended {
-    pub(super) fn of(function: &Function, called: &Called) -> Ended {
-        let names = Names::of_module(function.bytes());
-        let frame = |frame: &FunctionFrame| (names.name(frame.function), frame.offset);
-        let frames = called.frames.iter().map(frame).collect();
-        Ended { outcome: called.outcome, detail: called.detail, frames }
-    }
-
-    /// As the error of a call.
-    pub(super) fn error(self, function: &Function, at: &str) -> Error {
-        let message = format!("function {:?}{at}: {self}", function.entry());
-        let kind = match self.outcome {
-            Outcome::Revoked | Outcome::NotSupplied => ErrorKind::Lost,
-            _ => ErrorKind::Stopped,
-        };
-        Error::ended(kind, message, self)
-    }
 }
 
 impl fmt::Display for Ended {

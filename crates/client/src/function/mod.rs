@@ -28,6 +28,7 @@ mod columns;
 mod ended;
 mod here;
 mod lanes;
+mod stopped;
 mod stored;
 
 pub use calling::{CallOptions, Called, Caller, CallerOptions, Place};
