@@ -33,6 +33,7 @@ mod error;
 mod file;
 pub mod function;
 mod keeping;
+mod kept;
 mod leasing;
 mod mending;
 mod node_links;

@@ -2,7 +2,7 @@
 
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
-use crate::function::Here;
+use crate::kept::Kept;
 use crate::mending::Mending;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::PoolOptions;
@@ -71,12 +71,7 @@ pub(crate) struct Session {
     pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
     /// What has been received is to be received into again.
     pub(crate) landing: Keeper,
-    /// What was seen of links and programs, for whoever chooses where to run a query.
-    pub(crate) learned: Mutex<Learned>,
-    /// CPUs of this process.
-    pub(crate) cpus: usize,
-    /// Runs functions on this machine.
-    pub(crate) here: Here,
+    kept: Kept,
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Rings when the session ends.
@@ -132,9 +127,7 @@ impl Session {
             rebuilders: Mutex::default(),
             rebuilding: Mutex::default(),
             landing: Keeper::new(),
-            learned: Mutex::default(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            here: Here::default(),
+            kept: Kept::default(),
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,
@@ -161,6 +154,16 @@ impl Session {
             return Err(Error::new(ErrorKind::Forked, message));
         }
         Ok(())
+    }
+
+    /// Returns what those who build on this session keep with it, of this type.
+    pub(crate) fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.kept.get()
+    }
+
+    /// Returns true if a node is on this machine.
+    pub(crate) fn is_here(&self, node: &NodeLinks) -> bool {
+        node.is_shared() || (self.this_host != 0 && node.info.host_boot == self.this_host)
     }
 
     pub(crate) fn has_shared_nodes(&self) -> bool {

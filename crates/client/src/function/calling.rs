@@ -2,8 +2,9 @@
 
 use super::Function;
 use super::columns::Columns;
-use super::here::Fetched;
+use super::here::{Fetched, Here};
 use super::lanes::{OpenLane, Places, Side, unexpected};
+use super::observed::Observed;
 use super::stopped::stopped;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
@@ -111,6 +112,9 @@ pub struct Called {
 /// Lanes over a published file. May be used from many threads at once; each call takes a lane of its own.
 pub struct Caller {
     pub(super) session: Arc<Session>,
+    /// Runs functions on this machine.
+    pub(super) here: Arc<Here>,
+    pub(super) observed: Arc<Observed>,
     file: FarFile,
     range: Range<u64>,
     output_bytes: u32,
@@ -246,8 +250,11 @@ impl FarFile {
             ));
         }
         let places = Places::of(self, range.clone()).map_err(during)?;
+        let session = Arc::clone(&self.inner.session);
         Ok(Caller {
-            session: Arc::clone(&self.inner.session),
+            here: session.kept(),
+            observed: Observed::of(&session),
+            session,
             file: self.clone(),
             range,
             output_bytes: options.output_bytes,
@@ -480,7 +487,7 @@ impl Caller {
             && let Some((node, _)) = places.nodes().first()
         {
             let took_ns = self.session.host.now().0.saturating_sub(begun.0);
-            self.session.learned.lock().note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
+            self.observed.learned().note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
         }
         Ok(())
     }
@@ -561,7 +568,7 @@ impl Caller {
                 let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
                 let options = &self.session.options;
-                self.session.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
+                self.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
             }
         }
     }

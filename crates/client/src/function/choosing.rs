@@ -2,9 +2,9 @@
 
 use super::Function;
 use super::calling::{Caller, Place};
+use super::observed::reach;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::NodeLinks;
-use crate::table::reach;
 use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Caller {
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
         let only_at_nodes = function.why_only_at_nodes();
-        let may_fetch = only_at_nodes.is_none() && self.session.here.has_program(&self.session.options);
+        let may_fetch = only_at_nodes.is_none() && self.here.has_program(&self.session.options);
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match only_at_nodes {
             Some(why) => (Place::Ship, why),
@@ -153,13 +153,13 @@ impl Caller {
     }
 
     fn call_of(&self, function: &Function, node: &NodeLinks) -> Call {
-        let learned = self.session.learned.lock();
+        let learned = self.observed.learned();
         Call {
             window_bytes: self.window_bytes() as f64,
             is_fetched: self.is_fetched(),
             // Whoever has called so often is expected to call so often again.
             expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
-            link: learned.link(node.info.node.0, reach(self.session.this_host, node)),
+            link: learned.link(node.info.node.0, reach(&self.session, node)),
             brought_ns: learned.brought_ns(node.info.node.0),
             seen: learned.calls(key(function)),
         }
@@ -169,9 +169,7 @@ impl Caller {
     pub(super) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
         match (place, function.why_only_at_nodes()) {
             (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
-            (Place::Fetch | Place::Split, None) => {
-                self.session.here.check_program(&self.session.options).map(|_| ())
-            }
+            (Place::Fetch | Place::Split, None) => self.here.check_program(&self.session.options).map(|_| ()),
             (Place::Fetch | Place::Split, Some(why)) => {
                 let place = if place == Place::Fetch { "fetch" } else { "split" };
                 let message = format!(
@@ -198,7 +196,7 @@ impl Caller {
         besides_ns: u64,
         output: u64,
     ) {
-        let mut learned = self.session.learned.lock();
+        let mut learned = self.observed.learned();
         learned.note_call(key(function), node.is_none(), whole_ns, output);
         if let Some(node) = node
             && output <= SMALL_BYTES

@@ -29,7 +29,7 @@ const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// The sandboxes of this process: started when they are first needed.
 #[derive(Default)]
-pub(crate) struct Here {
+pub(super) struct Here {
     sandboxes: OnceLock<Sandboxes>,
     /// The program, if it was there when it was first looked for: calls do not search folders anew.
     program: OnceLock<Option<PathBuf>>,

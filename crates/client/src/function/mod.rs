@@ -28,6 +28,7 @@ mod columns;
 mod ended;
 mod here;
 mod lanes;
+mod observed;
 mod stopped;
 mod stored;
 
@@ -36,8 +37,8 @@ pub use choosing::{CallPlan, EachPlan};
 pub use ended::Ended;
 pub use farpool_functions::{SandboxOptions, abi};
 pub use farpool_wire::control::{FunctionForm, Outcome};
-pub(crate) use here::Here;
 pub use here::sandbox_program;
+pub(crate) use observed::{Observed, reach};
 pub use stored::FunctionInfo;
 
 use crate::error::{Error, ErrorKind};

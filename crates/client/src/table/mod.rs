@@ -32,7 +32,6 @@ pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, Packer};
-pub(crate) use placing::reach;
 pub use placing::{Estimate, Estimates};
 pub use put::{PutOptions, TableLayout};
 pub use query::Answer;

@@ -9,6 +9,7 @@ use super::footer::RowGroup;
 use super::joining::Joining;
 use super::report::{Mode, Report};
 use super::shipping::located;
+use crate::function::{Observed, reach};
 use crate::node_links::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
@@ -178,6 +179,7 @@ const LOAD_MIN: f64 = 0.15;
 /// A plan over a table, as the planner sees it.
 pub(super) struct Placing<'t> {
     table: &'t FarTable,
+    observed: Arc<Observed>,
     columns: Vec<usize>,
     key: Key,
     prior: Cost,
@@ -231,7 +233,8 @@ impl<'t> Placing<'t> {
             leaves,
             factors: [1.0; 3],
         };
-        let is_shared = located(table, 0).is_some_and(|(region, _)| is_here(session.this_host, &region.node));
+        let is_shared = located(table, 0).is_some_and(|(region, _)| session.is_here(&region.node));
+        let observed = Observed::of(session);
         Placing {
             table,
             columns: columns.to_vec(),
@@ -241,9 +244,10 @@ impl<'t> Placing<'t> {
             may_ship: joining.is_shipped() && !columns.is_empty(),
             is_limited: matches!(near.operators().last(), Some(Operator::Limit(_))),
             row_bytes,
-            machine: Machine { cpus: session.cpus as f64, is_shared },
+            machine: Machine { cpus: observed.cpus as f64, is_shared },
             rows,
             bytes,
+            observed,
         }
     }
 
@@ -260,8 +264,8 @@ impl<'t> Placing<'t> {
             };
             let place = nodes.iter().position(|(node, _)| Arc::ptr_eq(node, &region.node));
             let place = place.unwrap_or_else(|| {
-                let reach = reach(session.this_host, &region.node);
-                let link = session.learned.lock().link(region.node.info.node.0, reach);
+                let reach = reach(session, &region.node);
+                let link = self.observed.learned().link(region.node.info.node.0, reach);
                 nodes.push((Arc::clone(&region.node), Share { bytes: 0.0, rows: 0.0, groups: 0.0, link }));
                 nodes.len() - 1
             });
@@ -275,7 +279,7 @@ impl<'t> Placing<'t> {
     }
 
     fn known(&self) -> Known {
-        self.table.file.inner.session.learned.lock().known(self.key, &self.prior)
+        self.observed.learned().known(self.key, &self.prior)
     }
 
     /// What each mode would take over these row groups.
@@ -306,7 +310,6 @@ impl<'t> Placing<'t> {
 
     /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
     pub(super) fn probe_links(&self, groups: &[usize]) {
-        let session = &self.table.file.inner.session;
         let step = self.step(groups);
         let is_unknown = |share: &Share| {
             !share.link.is_memory && !share.link.is_measured && share.bytes >= PROBED_BYTES_MIN
@@ -322,7 +325,7 @@ impl<'t> Placing<'t> {
                 continue;
             }
             seen.push(node);
-            if region.node.is_shared() || session.learned.lock().link(node, Reach::Network).is_measured {
+            if region.node.is_shared() || self.observed.learned().link(node, Reach::Network).is_measured {
                 continue;
             }
             self.probe_link(node, &self.table.row_groups()[*index]);
@@ -347,7 +350,7 @@ impl<'t> Placing<'t> {
             ns.get(ns.len() / 2).copied()
         };
         let Some((round_trip, ns)) = middle(1).zip(middle(PROBE_BYTES)) else { return };
-        let mut learned = session.learned.lock();
+        let mut learned = self.observed.learned();
         learned.note_round_trip(node, round_trip);
         let bytes = PROBE_BYTES.min(group.end() - group.offset);
         learned.note_probe(node, (bytes, ns.saturating_sub(round_trip).max(ns / 4)));
@@ -358,7 +361,7 @@ impl<'t> Placing<'t> {
         let session = &self.table.file.inner.session;
         let step = self.step(groups);
         {
-            let mut learned = session.learned.lock();
+            let mut learned = self.observed.learned();
             let all: f64 = step.shares.iter().map(|share| share.bytes).sum();
             let (fetched, fetched_ns) = ran.fetched;
             if fetched > 0 && all > 0.0 {
@@ -368,7 +371,7 @@ impl<'t> Placing<'t> {
                     let Some((region, _)) = located(self.table, *index) else { continue };
                     let node = region.node.info.node.0;
                     if !seen.iter().any(|(known, _)| *known == node) {
-                        seen.push((node, reach(session.this_host, &region.node)));
+                        seen.push((node, reach(session, &region.node)));
                     }
                 }
                 for ((node, reach), share) in seen.into_iter().zip(&step.shares) {
@@ -383,11 +386,11 @@ impl<'t> Placing<'t> {
                 let of_elapsed = |ns: u64| ns as f64 / elapsed_ns.max(1) as f64;
                 let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
                 if mode == Mode::Ship && *result_bytes > RESULTS_MIN && is_link {
-                    let reach = reach(session.this_host, node);
+                    let reach = reach(session, node);
                     learned.note_results(node_id, reach, (*result_bytes, elapsed_ns));
                 }
                 // What slows a node down that runs on our CPUs slows us down as well: that is no reason to spare it.
-                let is_apart = !is_here(session.this_host, node);
+                let is_apart = !session.is_here(node);
                 if elapsed_ns > LOAD_NS_MIN && mode == Mode::Ship && is_apart {
                     // What it did neither for us nor waiting for us; sending is not counted there.
                     let sending = (*result_bytes as f64 * prior::TCP_CPU_NS) as u64;
@@ -416,7 +419,7 @@ impl<'t> Placing<'t> {
             // Of a limit, what left says when it was enough.
             left: left.filter(|_| !self.is_limited),
         };
-        session.learned.lock().note(self.key, &self.prior, &step, self.machine, &actual);
+        self.observed.learned().note(self.key, &self.prior, &step, self.machine, &actual);
     }
 
     fn rows_of(&self, bytes: u64) -> f64 {
@@ -427,7 +430,7 @@ impl<'t> Placing<'t> {
     pub(super) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
         let left = left_rows as f64 * self.row_bytes;
         let bytes = report.result_bytes + left as u64;
-        let mut learned = self.table.file.inner.session.learned.lock();
+        let mut learned = self.observed.learned();
         if bytes > 0 {
             learned.note_merge(self.key, (bytes, ns));
         }
@@ -435,18 +438,6 @@ impl<'t> Placing<'t> {
             let read = report.fetched_bytes;
             learned.note_left(self.key, &self.prior, (read as f64, self.rows_of(read), left));
         }
-    }
-}
-
-fn is_here(this_host: u128, node: &NodeLinks) -> bool {
-    node.is_shared() || (this_host != 0 && node.info.host_boot == this_host)
-}
-
-pub(crate) fn reach(this_host: u128, node: &NodeLinks) -> Reach {
-    match () {
-        () if node.is_shared() => Reach::Memory,
-        () if is_here(this_host, node) => Reach::Loopback,
-        () => Reach::Network,
     }
 }
 
