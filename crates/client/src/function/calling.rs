@@ -1,7 +1,6 @@
 //! Calling functions over the window of a file: at nodes, or here.
 
 use super::Function;
-use super::columns::Columns;
 use super::here::{Fetched, Here};
 use super::lanes::{OpenLane, Places, Side, unexpected};
 use super::observed::Observed;
@@ -10,7 +9,6 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::node_links::NodeLinks;
 use crate::session::Session;
-use crate::table::RowGroup;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
@@ -46,6 +44,15 @@ impl Default for CallerOptions {
     fn default() -> CallerOptions {
         CallerOptions { range: None, output_bytes: 16 << 20 }
     }
+}
+
+/// Columns that functions find in a window: those of a table, whose row groups lie in it.
+pub trait Columns: Send + Sync {
+    /// Returns which bytes of the window each row group is.
+    fn groups(&self) -> Vec<Range<u64>>;
+
+    /// Returns the table of columns of `spec/function.md`, of the row groups that are listed, by their numbers.
+    fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error>;
 }
 
 /// How a call is to be.
@@ -118,7 +125,9 @@ pub struct Caller {
     file: FarFile,
     range: Range<u64>,
     output_bytes: u32,
-    columns: Option<Columns>,
+    columns: Option<Box<dyn Columns>>,
+    /// The row groups of the table, if it is one.
+    pub(super) groups: Vec<Range<u64>>,
     pub(super) places: Mutex<Arc<Places>>,
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
     fetched: OnceLock<Fetched>,
@@ -195,13 +204,13 @@ impl Taken {
 
 impl Lists {
     /// Whether a call at this station is told of this row group.
-    fn has(&self, index: usize, group: &RowGroup, places: &Places, station: &Station) -> bool {
+    fn has(&self, index: usize, group: &Range<u64>, places: &Places, station: &Station) -> bool {
         match (self, station) {
             (Lists::All, _) => true,
             (Lists::Taken(taken), _) => taken.has(index),
             (Lists::Near(taken), Station::Here) => !taken.has(index),
             (Lists::Near(taken), Station::Node(node)) => {
-                let at = places.node_of(group.offset).map(|links| links.info.node);
+                let at = places.node_of(group.start).map(|links| links.info.node);
                 at == Some(node.info.node) && !taken.has(index)
             }
         }
@@ -259,6 +268,7 @@ impl FarFile {
             range,
             output_bytes: options.output_bytes,
             columns: None,
+            groups: Vec::new(),
             places: Mutex::new(Arc::new(places)),
             idle: Mutex::default(),
             fetched: OnceLock::new(),
@@ -269,8 +279,8 @@ impl FarFile {
 
 impl Caller {
     /// Functions find these columns.
-    pub(super) fn with_columns(self, columns: Columns) -> Caller {
-        Caller { columns: Some(columns), ..self }
+    pub(crate) fn with_columns(self, columns: Box<dyn Columns>) -> Caller {
+        Caller { groups: columns.groups(), columns: Some(columns), ..self }
     }
 
     /// Bytes of the window.
@@ -315,10 +325,10 @@ impl Caller {
         options: CallOptions,
     ) -> Result<Vec<Called>, Error> {
         let deadline_ms = options.deadline_ms()?;
-        let Some(columns) = &self.columns else {
+        if self.columns.is_none() {
             let message = "a function is called at each node over the columns of a far table";
             return Err(Error::new(ErrorKind::Invalid, message));
-        };
+        }
         self.check_place(function, options.place)?;
         let (place, here) = match options.place {
             Place::Auto => {
@@ -331,14 +341,14 @@ impl Caller {
         if place == Place::Fetch {
             return Ok(vec![self.call(function, args, CallOptions { place, ..options })?]);
         }
-        let taken = Taken { here, of: columns.groups().len() };
+        let taken = Taken { here, of: self.groups.len() };
         self.again_if_moved(|| {
             let places = Arc::clone(&self.places.lock());
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
-            for (index, group) in columns.groups().iter().enumerate() {
-                let Some(node) = places.node_of(group.offset).filter(|_| !taken.has(index)) else { continue };
+            for (index, group) in self.groups.iter().enumerate() {
+                let Some(node) = places.node_of(group.start).filter(|_| !taken.has(index)) else { continue };
                 if firsts.iter().all(|(known, _)| *known != node.info.node) {
-                    firsts.push((node.info.node, group.offset));
+                    firsts.push((node.info.node, group.start));
                 }
             }
             let mut calls: Vec<(Place, Lists)> =
@@ -436,17 +446,13 @@ impl Caller {
         self.fetched.get().is_some_and(Fetched::is_whole)
     }
 
-    /// The row groups of the table, if it is one.
-    pub(super) fn groups(&self) -> &[RowGroup] {
-        self.columns.as_ref().map_or(&[], Columns::groups)
-    }
-
     /// The part of the window that a call there is told of; never nothing.
     fn share_of(&self, lists: Lists, places: &Places, station: &Station) -> f64 {
-        let bytes =
-            |of: &mut dyn Iterator<Item = &RowGroup>| of.map(|group| f64::from(group.bytes)).sum::<f64>();
-        let groups = || self.groups().iter();
-        let is_told = |(index, group): &(usize, &RowGroup)| lists.has(*index, group, places, station);
+        let bytes = |of: &mut dyn Iterator<Item = &Range<u64>>| {
+            of.map(|group| (group.end - group.start) as f64).sum::<f64>()
+        };
+        let groups = || self.groups.iter();
+        let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station);
         match lists {
             Lists::All => 1.0,
             _ => {
@@ -477,10 +483,9 @@ impl Caller {
             Lists::All => of(0..self.window_bytes())?,
             _ => {
                 let is_told =
-                    |(index, group): &(usize, &RowGroup)| lists.has(*index, group, places, &Station::Here);
-                let told = self.groups().iter().enumerate().filter(is_told);
-                told.map(|(_, group)| group.offset..group.offset + u64::from(group.bytes))
-                    .try_for_each(of)?;
+                    |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, &Station::Here);
+                let told = self.groups.iter().enumerate().filter(is_told);
+                told.map(|(_, group)| group.clone()).try_for_each(of)?;
             }
         }
         if bytes >= TELLING_BYTES
@@ -584,8 +589,10 @@ impl Caller {
         let patience = self.session.options.request_timeout_ms;
         let deadline = || self.session.deadline(patience);
         if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
-            let is_listed = |index: usize, group: &RowGroup| call.lists.has(index, group, places, station);
-            let columns = columns.encode(is_listed).map(Bytes::new);
+            let is_listed = |index: usize| {
+                self.groups.get(index).is_some_and(|group| call.lists.has(index, group, places, station))
+            };
+            let columns = columns.encode(&is_listed).map(Bytes::new);
             let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
             let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
             lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;

@@ -110,7 +110,7 @@ impl Caller {
         let each = self.each(function);
         let of = |ns: f64| Duration::from_nanos(ns as u64);
         let groups_here = self.groups_of(each.here);
-        let split = plan.fetch.filter(|_| self.groups().len() > 1).map(|_| of(each.split_ns));
+        let split = plan.fetch.filter(|_| self.groups.len() > 1).map(|_| of(each.split_ns));
         let least = each.ship_ns.min(each.fetch_ns);
         let choice = match () {
             () if plan.fetch.is_none() || !each.is_sure => Place::Ship,
@@ -132,12 +132,12 @@ impl Caller {
     /// How many row groups this machine takes of a call that is split: at least one, and not all.
     pub(super) fn share(&self, function: &Function) -> usize {
         let each = self.each(function);
-        let here = if each.is_sure { self.groups_of(each.here) } else { self.groups().len() / 2 };
-        here.clamp(1, self.groups().len().saturating_sub(1).max(1))
+        let here = if each.is_sure { self.groups_of(each.here) } else { self.groups.len() / 2 };
+        here.clamp(1, self.groups.len().saturating_sub(1).max(1))
     }
 
     fn groups_of(&self, part: f64) -> usize {
-        (part * self.groups().len() as f64) as usize
+        (part * self.groups.len() as f64) as usize
     }
 
     fn each(&self, function: &Function) -> EachEstimate {

@@ -1,16 +1,16 @@
 //! Where the columns of a far table lie in its window, for functions: the table of columns of `spec/function.md`.
 
-use super::Caller;
 use super::abi::{Chunk, Column, put_columns, put_row_group};
-use super::calling::CallerOptions;
+use super::calling::{Caller, CallerOptions, Columns};
 use crate::error::{Error, ErrorKind};
 use crate::table::{ColumnChunk, Encoding, FarTable, RowGroup, RowPlaces, type_code};
 use arrow_schema::{DataType, TimeUnit};
 use farpool_operators::columns::value_bytes;
 use farpool_wire::limits::FUNCTION_COLUMNS_BYTES_MAX;
+use std::ops::Range;
 
 /// Columns of a table that functions find.
-pub(super) struct Columns {
+struct TableColumns {
     table: FarTable,
     indexes: Vec<usize>,
     places: Option<RowPlaces>,
@@ -39,30 +39,29 @@ impl FarTable {
             let message = "the window of a table is all of it";
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
-        let columns = Columns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
-        columns.encode(|_, _| true).map_err(during)?;
-        Ok(self.file().caller(options).map_err(during)?.with_columns(columns))
+        let columns = TableColumns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
+        columns.encode(&|_| true).map_err(during)?;
+        Ok(self.file().caller(options).map_err(during)?.with_columns(Box::new(columns)))
     }
 }
 
-impl Columns {
-    /// The row groups, in their order.
-    pub(super) fn groups(&self) -> &[RowGroup] {
-        self.table.row_groups()
+impl Columns for TableColumns {
+    fn groups(&self) -> Vec<Range<u64>> {
+        let range = |group: &RowGroup| group.offset..group.end();
+        self.table.row_groups().iter().map(range).collect()
     }
 
-    /// The table of columns, of some row groups.
-    pub(super) fn encode(&self, is_listed: impl Fn(usize, &RowGroup) -> bool) -> Result<Vec<u8>, Error> {
+    fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error> {
         let schema = self.table.schema();
         let columns: Vec<Column> =
             self.indexes.iter().map(|index| column(schema.field(*index).data_type())).collect();
-        let listed =
-            self.groups().iter().enumerate().filter(|(index, group)| is_listed(*index, group)).count();
+        let groups = self.table.row_groups();
+        let listed = (0..groups.len()).filter(|index| is_listed(*index)).count();
         let mut bytes = Vec::new();
         put_columns(&columns, listed as u32, &mut bytes);
         let mut position = 0;
-        for (index, group) in self.groups().iter().enumerate() {
-            if is_listed(index, group) {
+        for (index, group) in groups.iter().enumerate() {
+            if is_listed(index) {
                 let chunk =
                     |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
                 let chunks: Vec<Chunk> = self.indexes.iter().filter_map(chunk).collect();
@@ -80,7 +79,9 @@ impl Columns {
         }
         Ok(bytes)
     }
+}
 
+impl TableColumns {
     fn chunk(&self, group: &RowGroup, index: usize, of: &ColumnChunk) -> Chunk {
         let encoding = match of.encoding {
             Encoding::Plain => 0,

@@ -32,6 +32,7 @@ mod observed;
 mod stopped;
 mod stored;
 
+pub(crate) use calling::Columns;
 pub use calling::{CallOptions, Called, Caller, CallerOptions, Place};
 pub use choosing::{CallPlan, EachPlan};
 pub use ended::Ended;
