@@ -83,7 +83,7 @@ impl Pool {
         let session = self.session();
         let start = |name| {
             let (jobs, asked) = channel();
-            let queue = Queue::new(Arc::clone(&session));
+            let queue = Queue::new(Arc::clone(session));
             let driver = session.host.spawn(name, Box::new(move || drive(queue, &asked)));
             // It ends by itself.
             driver

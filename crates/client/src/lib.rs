@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous;
+mod beneath;
 mod by_node;
 mod direct;
 mod disk_copy;
@@ -48,6 +49,7 @@ mod sealed_pages;
 mod session;
 mod stats;
 pub mod table;
+mod unlisted;
 mod write;
 
 pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};

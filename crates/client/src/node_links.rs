@@ -16,10 +16,11 @@ use std::sync::{Arc, OnceLock};
 /// Connections kept for the next caller; more are closed after use.
 const IDLE_LINKS_MAX: usize = 16;
 
-/// See the module.
-pub(crate) struct NodeLinks {
+/// The connections of this process to one life of one node, and what is known of that life.
+pub struct NodeLinks {
     host: Arc<dyn Dialer>,
-    pub(crate) info: NodeInfo,
+    /// Who it is, and where.
+    pub info: NodeInfo,
     transport: Transport,
     space: Arc<ShmSpace>,
     idle: Mutex<Vec<Box<dyn Link>>>,
@@ -47,13 +48,17 @@ struct Lost {
 }
 
 /// A region this process may use.
-pub(crate) struct LeasedRegion {
+pub struct LeasedRegion {
     /// Its number in this session.
     pub(crate) id: u64,
-    pub(crate) node: Arc<NodeLinks>,
-    pub(crate) region: RegionIndex,
-    pub(crate) epoch: Epoch,
-    pub(crate) handle: Handle,
+    /// The node that has it.
+    pub node: Arc<NodeLinks>,
+    /// Its place among those of the node.
+    pub region: RegionIndex,
+    /// What the right to it is good for.
+    pub epoch: Epoch,
+    /// The right to it.
+    pub handle: Handle,
     /// Whether it is ours for a time (or a name's, readable while the name has it).
     pub(crate) is_leased: bool,
     /// Set when the node took it back.
@@ -62,7 +67,7 @@ pub(crate) struct LeasedRegion {
 
 /// Whether a broken conversation may be had again from the start.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Repeat {
+pub enum Repeat {
     /// It changes nothing at the node, or the same thing twice.
     Harmless,
     /// A late first try could undo what came after it.
@@ -122,7 +127,8 @@ impl NodeLinks {
         })
     }
 
-    pub(crate) fn is_shared(&self) -> bool {
+    /// Whether it is reached through shared memory.
+    pub fn is_shared(&self) -> bool {
         self.transport == Transport::Shm
     }
 
@@ -233,7 +239,7 @@ impl NodeLinks {
 
     /// Has a conversation over a link of its own. A node whose address refuses connections is lost; one that
     /// does not answer in time is only out of reach, until its lease time says otherwise.
-    pub(crate) fn converse<T>(
+    pub fn converse<T>(
         &self,
         deadline: MonoNs,
         repeat: Repeat,
@@ -284,13 +290,13 @@ impl NodeLinks {
     }
 
     /// A link that nobody else will use.
-    pub(crate) fn dial_own(&self, deadline: MonoNs) -> Result<Box<dyn Link>, Error> {
+    pub fn dial_own(&self, deadline: MonoNs) -> Result<Box<dyn Link>, Error> {
         self.check_alive()?;
         self.connect(deadline).map_err(|error| self.unreachable(error))
     }
 
     /// What went wrong on a link to this node, as an error.
-    pub(crate) fn link_error(&self, error: &LinkError) -> Error {
+    pub fn link_error(&self, error: &LinkError) -> Error {
         self.error(error)
     }
 
@@ -318,7 +324,8 @@ impl LeasedRegion {
         self.check_usable().is_ok() && (!self.is_leased || now < self.node.leased_until())
     }
 
-    pub(crate) fn check_usable(&self) -> Result<(), Error> {
+    /// Refuses what is asked of a region that is lost or was taken back.
+    pub fn check_usable(&self) -> Result<(), Error> {
         self.node.check_alive()?;
         if self.is_taken.load(Ordering::Acquire) {
             return Err(Error::lost(&self.node.info, "the lease expired before it was renewed"));

@@ -149,8 +149,8 @@ impl Pool {
         self.inner.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn session(&self) -> Arc<Session> {
-        Arc::clone(&self.inner.session)
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.inner.session
     }
 
     /// Where the pool is: `farpool://host:port` of its broker, or brokers.

@@ -3,7 +3,7 @@
 
 use crate::by_node::span;
 use crate::error::{Error, ErrorKind};
-use crate::file::{FileInner, Phase, closed};
+use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
@@ -15,6 +15,28 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// What became of the name of a published file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Became {
+    /// Another file has it.
+    Replaced,
+    /// No file has it.
+    Dropped,
+}
+
+/// Asks what became of the name of a published file. `None` if it has the file still, or nobody can be asked.
+pub fn became(file: &FarFile) -> Option<Became> {
+    let Phase::Published(id) = file.inner.state().phase else { return None };
+    let name = Name::new(file.name()).ok()?;
+    let reply = file.inner.session.ask(&Request::OpenName(ByName { name }));
+    match reply.and_then(|reply| answer_of!(reply, OpenName)) {
+        Ok(opened) => (opened.file != id).then_some(Became::Replaced),
+        Err(gone) => {
+            gone.refusal().filter(|refusal| refusal.code == Code::NoSuchName).map(|_| Became::Dropped)
+        }
+    }
+}
 
 /// Publishes a file of this name again.
 type Rebuild = dyn Fn(&str) -> Result<(), Error> + Send + Sync;

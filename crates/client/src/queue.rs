@@ -136,7 +136,7 @@ pub struct Queue {
 impl Pool {
     /// A queue of operations on this pool's files.
     pub fn queue(&self) -> Queue {
-        Queue::new(self.session())
+        Queue::new(Arc::clone(self.session()))
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct Held {
     pub(crate) refused_at: MonoNs,
 }
 
-pub(crate) struct Session {
+/// What this process holds in the pool of a broker, and the conversations that keep it.
+pub struct Session {
     pub(crate) host: Arc<dyn Host>,
     /// The same host, for reaching others.
     dialer: Arc<dyn Dialer>,
@@ -144,7 +145,18 @@ impl Session {
         Ok(session)
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
+    /// Returns the clock, the threads and the random numbers that it has.
+    pub fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// Returns its settings.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    /// Refuses what is asked of a session that was closed, or that another process opened.
+    pub fn check_open(&self) -> Result<(), Error> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the pool is closed"));
         }
@@ -157,13 +169,19 @@ impl Session {
     }
 
     /// Returns what those who build on this session keep with it, of this type.
-    pub(crate) fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+    pub fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.kept.get()
     }
 
     /// Returns true if a node is on this machine.
-    pub(crate) fn is_here(&self, node: &NodeLinks) -> bool {
+    pub fn is_here(&self, node: &NodeLinks) -> bool {
         node.is_shared() || (self.this_host != 0 && node.info.host_boot == self.this_host)
+    }
+
+    /// Counts row groups of tables that a query needs, and those that it passed over.
+    pub fn count_row_groups(&self, read: usize, skipped: usize) {
+        add(&self.counters.row_groups_read, read as u64);
+        add(&self.counters.row_groups_skipped, skipped as u64);
     }
 
     pub(crate) fn has_shared_nodes(&self) -> bool {
@@ -285,8 +303,13 @@ impl Session {
     }
 
     /// Until when something that begins now may last.
-    pub(crate) fn deadline(&self, timeout_ms: u64) -> MonoNs {
+    pub fn deadline(&self, timeout_ms: u64) -> MonoNs {
         self.host.now().plus_ms(timeout_ms)
+    }
+
+    /// Until when one peer may be waited for that is asked now.
+    pub fn request_deadline(&self) -> MonoNs {
+        self.deadline(self.options.request_timeout_ms)
     }
 
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
@@ -363,7 +386,7 @@ impl Session {
     }
 
     /// Makes sure our leases at a node still hold, renewing at once if the time for it was missed.
-    pub(crate) fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
+    pub fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
         region.check_usable()?;
         if region.is_leased && self.host.now() >= region.node.leased_until() {
             self.renew(&region.node)?;

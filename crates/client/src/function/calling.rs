@@ -5,9 +5,9 @@ use super::here::{Fetched, Here};
 use super::lanes::{OpenLane, Places, Side, unexpected};
 use super::observed::Observed;
 use super::stopped::stopped;
+use crate::beneath::{self, NodeLinks, Session, locked};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
-use crate::node_links::NodeLinks;
 use crate::session::Session;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
@@ -259,7 +259,7 @@ impl FarFile {
             ));
         }
         let places = Places::of(self, range.clone()).map_err(during)?;
-        let session = Arc::clone(&self.inner.session);
+        let session = Arc::clone(beneath::session_of(self));
         Ok(Caller {
             here: session.kept(),
             observed: Observed::of(&session),
@@ -376,7 +376,7 @@ impl Caller {
         match run() {
             // Its bytes may have moved; a function can be called again.
             Err(error) if error.kind() == ErrorKind::Lost => {
-                self.file.inner.reopen(&error)?;
+                beneath::reopen(&self.file, &error)?;
                 *self.places.lock() = Arc::new(Places::of(&self.file, self.range.clone())?);
                 self.idle.lock().clear();
                 run()
@@ -402,12 +402,12 @@ impl Caller {
         let is_learning = self.is_learning(options.place);
         let mut hops = 0;
         loop {
-            let begun = is_learning.then(|| self.session.host.now());
+            let begun = is_learning.then(|| self.session.host().now());
             let (called, output) = self.call_at(&places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
             let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
-                let took_ns = self.session.host.now().0.saturating_sub(begun.0);
+                let took_ns = self.session.host().now().0.saturating_sub(begun.0);
                 // As if it had been over the whole window.
                 let share = self.share_of(lists, &places, &station);
                 let whole_ns = (called.ran_ns as f64 / share) as u64;
@@ -474,7 +474,7 @@ impl Caller {
         if fetched.is_whole() {
             return Ok(());
         }
-        let (begun, mut bytes) = (self.session.host.now(), 0);
+        let (begun, mut bytes) = (self.session.host().now(), 0);
         let mut of = |range| {
             bytes += fetched.bring(&self.session, &self.file, self.range.start, range)?;
             Ok(())
@@ -491,7 +491,7 @@ impl Caller {
         if bytes >= TELLING_BYTES
             && let Some((node, _)) = places.nodes().first()
         {
-            let took_ns = self.session.host.now().0.saturating_sub(begun.0);
+            let took_ns = self.session.host().now().0.saturating_sub(begun.0);
             self.observed.learned().note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
         }
         Ok(())
@@ -572,7 +572,7 @@ impl Caller {
             Station::Here => {
                 let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
-                let options = &self.session.options;
+                let options = self.session.options();
                 self.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
             }
         }
@@ -586,7 +586,7 @@ impl Caller {
         lane: &mut OpenLane,
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), LinkError> {
-        let patience = self.session.options.request_timeout_ms;
+        let patience = self.session.options().request_timeout_ms;
         let deadline = || self.session.deadline(patience);
         if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
             let is_listed = |index: usize| {
@@ -677,7 +677,7 @@ impl Caller {
         let key = (station.key(), Side::of(function));
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;
-        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let deadline = self.session.request_deadline();
         let next = Request::NextOutput(NextOutput { from: 0 });
         let result = lane.link.call(&next, deadline).map_err(|error| station.error(&error));
         self.keep(key, lane);

@@ -3,8 +3,8 @@
 use super::Function;
 use super::calling::{Caller, Place};
 use super::observed::reach;
+use crate::beneath::{NodeLinks, locked};
 use crate::error::{Error, ErrorKind};
-use crate::node_links::NodeLinks;
 use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Caller {
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
         let only_at_nodes = function.why_only_at_nodes();
-        let may_fetch = only_at_nodes.is_none() && self.here.has_program(&self.session.options);
+        let may_fetch = only_at_nodes.is_none() && self.here.has_program(&self.session.options());
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match only_at_nodes {
             Some(why) => (Place::Ship, why),
@@ -169,7 +169,9 @@ impl Caller {
     pub(super) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
         match (place, function.why_only_at_nodes()) {
             (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
-            (Place::Fetch | Place::Split, None) => self.here.check_program(&self.session.options).map(|_| ()),
+            (Place::Fetch | Place::Split, None) => {
+                self.here.check_program(&self.session.options()).map(|_| ())
+            }
             (Place::Fetch | Place::Split, Some(why)) => {
                 let place = if place == Place::Fetch { "fetch" } else { "split" };
                 let message = format!(

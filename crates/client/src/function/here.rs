@@ -1,6 +1,7 @@
 //! Running functions on this machine: in a sandbox of this process's own, over bytes that were fetched.
 
 use super::lanes::OpenLane;
+use crate::beneath::{Session, locked};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, ReadRange};
 use crate::options::PoolOptions;
@@ -8,7 +9,7 @@ use crate::session::Session;
 use farpool_functions::abi::Part;
 use farpool_functions::setup::{LaneWindow, Piece};
 use farpool_functions::{Owner, SandboxOptions, Sandboxes};
-use farpool_transport::local_lane;
+use farpool_transport::{LinkError, local_lane};
 use farpool_wire::limits::FUNCTION_PIECE_BYTES;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -117,8 +118,9 @@ impl Here {
         };
         let owner = Owner { caller: "here".to_owned(), tenant: "here".to_owned() };
         let successor = self.sandboxes(options)?.lane(&owner, window);
-        let successor =
-            successor.map_err(|refusal| Error::of_refusal("the sandbox of this machine", refusal))?;
+        let successor = successor.map_err(|refusal| {
+            Error::of_link("the sandbox of this machine", &LinkError::Refused { index: 0, refusal })
+        })?;
         let (link, handed) = local_lane().map_err(refused)?;
         successor.take(handed).map_err(refused)?;
         Ok(OpenLane::over(link))

@@ -2,10 +2,9 @@
 
 use super::Function;
 use super::calling::Lists;
+use crate::beneath::{NodeLinks, Session, Stretch, stretches};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FarFile, Phase};
-use crate::node_links::{LeasedRegion, NodeLinks};
-use crate::session::Session;
+use crate::file::FarFile;
 use farpool_transport::{Link, LinkError};
 use farpool_wire::control::*;
 use farpool_wire::limits::*;
@@ -14,55 +13,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a file that lie together in one region.
-#[derive(Clone)]
-pub(super) struct Stretch {
-    /// In the file.
-    pub(super) file: Range<u64>,
-    /// Where.
-    region: Arc<LeasedRegion>,
-    /// First byte in the region.
-    offset: u64,
-}
-
 /// Where the bytes of a range of a file are.
 #[derive(Clone)]
 pub(super) struct Places {
     /// The range.
     pub(super) range: Range<u64>,
-    pub(super) stretches: Vec<Stretch>,
+    stretches: Vec<Stretch>,
 }
 
 impl Places {
     /// Of a published file, or one that was sealed.
     pub(super) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
-        let state = file.inner.state();
-        if !matches!(state.phase, Phase::Published(_) | Phase::Sealed(_)) {
+        let Some(stretches) = stretches(file, &range)? else {
             let message = "functions run over published files: what may still be written is no window";
             return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let mut stretches: Vec<Stretch> = Vec::new();
-        for (extent, copies) in state.map.extents() {
-            let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
-            if start >= end {
-                continue;
-            }
-            let Some(copy) = copies.first() else {
-                return Err(Error::new(ErrorKind::Lost, format!("bytes from {start} on have no copy left")));
-            };
-            let (region, offset) = (Arc::clone(&copy.cut.region), copy.cut.offset + (start - extent.start));
-            match stretches.last_mut() {
-                // One mapping for what lies together.
-                Some(last)
-                    if Arc::ptr_eq(&last.region, &region)
-                        && last.file.end == start
-                        && last.offset + (last.file.end - last.file.start) == offset =>
-                {
-                    last.file.end = end;
-                }
-                _ => stretches.push(Stretch { file: start..end, region, offset }),
-            }
-        }
+        };
         Ok(Places { range, stretches })
     }
 
@@ -153,7 +118,7 @@ impl OpenLane {
             output_bytes,
             parts: places.parts(node)?,
         };
-        let patience_ms = session.options.request_timeout_ms;
+        let patience_ms = session.options().request_timeout_ms;
         let mut link = node.dial_own(session.deadline(patience_ms))?;
         // It may have to wait its turn there.
         let deadline = session.deadline(patience_ms.saturating_add(LANE_QUEUE_MS));

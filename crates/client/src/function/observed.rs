@@ -1,7 +1,6 @@
 //! What a session has seen of links, queries and functions: by it is chosen where the next one runs.
 
-use crate::node_links::NodeLinks;
-use crate::session::{Session, locked};
+use crate::beneath::{NodeLinks, Session, locked};
 use farpool_place::{Learned, Reach};
 use std::sync::{Arc, Mutex, MutexGuard};
 

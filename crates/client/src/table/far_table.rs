@@ -5,10 +5,9 @@ use super::column_type::RowPlaces;
 use super::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
 use super::put::{TableLayout, file_name};
 use super::sealed::{ScanKeys, TableSeal};
+use crate::beneath::{Became, Session, became, in_one_region, locked, session_of};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FarFile, Phase, ReadRange};
-use crate::node_links::LeasedRegion;
-use crate::plan::Piece;
+use crate::file::{FarFile, ReadRange};
 use crate::pool::Pool;
 use crate::session::answer_of;
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -18,8 +17,6 @@ use farpool_host::Bell;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_transport::landing::Landing;
-use farpool_wire::control::ByName;
-use farpool_wire::{Code, Name, Request};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -236,6 +233,10 @@ impl FarTable {
         self.footer.groups.iter().map(first).collect()
     }
 
+    pub(super) fn session(&self) -> &Arc<Session> {
+        session_of(&self.file)
+    }
+
     /// Its file.
     pub(crate) fn file(&self) -> &FarFile {
         &self.file
@@ -250,19 +251,8 @@ impl FarTable {
     /// a table takes care that it does, and emptying a node may scatter it.
     pub fn place(&self, group: usize) -> Option<GroupPlace> {
         let group = self.footer.groups.get(group)?;
-        let (start, end) = (group.offset, group.end().max(group.offset + 1));
-        let pieces = self.file.inner.state().map.copies_of(start..end);
-        let first = pieces.first()?;
-        let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
-            piece.region.node.info.node == first.region.node.info.node
-                && piece.region.region == first.region.region
-                && piece.offset == first.offset + (piece.file.start - start)
-        };
-        pieces.iter().all(is_next).then(|| GroupPlace {
-            node: first.region.node.info.name.to_string(),
-            region: first.region.region.0,
-            offset: first.offset,
-        })
+        let (region, offset) = in_one_region(&self.file, group.offset..group.end().max(group.offset + 1))?;
+        Some(GroupPlace { node: region.node.info.name.to_string(), region: region.region.0, offset })
     }
 
     /// Its rows, a batch for each row group: of the columns and of the row groups asked for, by their places and in
@@ -299,7 +289,7 @@ impl FarTable {
             schema: Arc::clone(&schema),
             shared: Arc::clone(&shared),
         };
-        let host = &self.file.inner.session.host;
+        let host = self.session().host();
         host.spawn("farpool-table", Box::new(move || fetch.run()))
             .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
         Ok(TableReader { table: self.clone(), schema, shared })
@@ -311,15 +301,10 @@ impl FarTable {
         if error.kind() != ErrorKind::Lost {
             return error;
         }
-        let Phase::Published(file) = self.file.inner.state().phase else { return error };
-        let Ok(name) = Name::new(self.file.name()) else { return error };
-        let reply = self.file.inner.session.ask(&Request::OpenName(ByName { name }));
-        let became = match reply.and_then(|reply| answer_of!(reply, OpenName)) {
-            Ok(opened) if opened.file != file => "was replaced",
-            Err(gone) if gone.refusal().is_some_and(|refusal| refusal.code == Code::NoSuchName) => {
-                "was dropped"
-            }
-            _ => return error,
+        let became = match became(&self.file) {
+            Some(Became::Replaced) => "was replaced",
+            Some(Became::Dropped) => "was dropped",
+            None => return error,
         };
         Error::new(ErrorKind::Closed, format!("far table {:?} {became} after it was opened", self.name))
     }
@@ -370,7 +355,7 @@ impl Iterator for TableReader {
     type Item = Result<RecordBatch, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let session = &self.table.file.inner.session;
+        let session = self.table.session();
         loop {
             let heard = self.shared.changed.heard();
             {
@@ -384,7 +369,7 @@ impl Iterator for TableReader {
                     return None;
                 }
             }
-            session.host.wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
+            session.host().wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
         }
     }
 }
@@ -435,7 +420,7 @@ impl Fetch {
 
     /// Whether anybody still wants batches, once there is room for them.
     fn wait_for_room(&self) -> bool {
-        let session = &self.table.file.inner.session;
+        let session = self.table.session();
         loop {
             let heard = self.shared.changed.heard();
             {
@@ -444,7 +429,7 @@ impl Fetch {
                     return !waiting.is_unwanted;
                 }
             }
-            session.host.wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
+            session.host().wait(&self.shared.changed, heard, session.deadline(WAIT_MS));
         }
     }
 
@@ -474,7 +459,7 @@ impl Fetch {
             }
         }
         ranges.retain(|range| !range.into.is_empty());
-        let host = &table.file.inner.session.host;
+        let host = table.session().host();
         let begun = host.now();
         table.file.read_batch(&mut ranges)?;
         let (moved, moved_ns) = &self.shared.moved;

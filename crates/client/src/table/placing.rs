@@ -9,8 +9,8 @@ use super::footer::RowGroup;
 use super::joining::Joining;
 use super::report::{Mode, Report};
 use super::shipping::located;
+use crate::beneath::NodeLinks;
 use crate::function::{Observed, reach};
-use crate::node_links::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
@@ -202,7 +202,7 @@ impl<'t> Placing<'t> {
         groups: &[usize],
         joining: &Joining,
     ) -> Placing<'t> {
-        let session = &table.file.inner.session;
+        let session = table.session();
         let groups: Vec<&RowGroup> =
             groups.iter().filter_map(|group| table.row_groups().get(*group)).collect();
         let rows: f64 = groups.iter().map(|group| f64::from(group.rows)).sum();
@@ -252,7 +252,7 @@ impl<'t> Placing<'t> {
     }
 
     fn step(&self, groups: &[usize]) -> Step {
-        let session = &self.table.file.inner.session;
+        let session = self.table.session();
         let mut nodes: Vec<(Arc<NodeLinks>, Share)> = Vec::new();
         let mut fetched_bytes = 0.0;
         for index in groups {
@@ -310,6 +310,7 @@ impl<'t> Placing<'t> {
 
     /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
     pub(super) fn probe_links(&self, groups: &[usize]) {
+    pub(crate) fn probe_links(&self, groups: &[usize]) {
         let step = self.step(groups);
         let is_unknown = |share: &Share| {
             !share.link.is_memory && !share.link.is_measured && share.bytes >= PROBED_BYTES_MIN
@@ -335,14 +336,14 @@ impl<'t> Placing<'t> {
     /// A few bytes tell of the round trip, more of the rate. The first connects; of the others the one in the middle is
     /// as usual as it gets.
     fn probe_link(&self, node: u64, group: &RowGroup) {
-        let session = &self.table.file.inner.session;
+        let session = self.table.session();
         let read = |bytes: u64, number: u64| -> Option<u64> {
             let bytes = bytes.min(group.end() - group.offset);
             let last = group.end() - bytes;
             let mut into = vec![0; bytes as usize];
-            let begun = session.host.now();
+            let begun = session.host().now();
             self.table.file.read_at((group.offset + number * bytes).min(last), &mut into).ok()?;
-            Some(session.host.now().0.saturating_sub(begun.0))
+            Some(session.host().now().0.saturating_sub(begun.0))
         };
         let middle = |bytes: u64| -> Option<u64> {
             let mut ns = (0..PROBES).map(|number| read(bytes, number)).collect::<Option<Vec<u64>>>()?;
@@ -358,7 +359,7 @@ impl<'t> Placing<'t> {
 
     /// Learns from a part that was run over these row groups. `is_whole`: long enough for its time to tell something.
     pub(super) fn learn(&self, mode: Mode, groups: &[usize], ran: &Ran, is_whole: bool) {
-        let session = &self.table.file.inner.session;
+        let session = self.table.session();
         let step = self.step(groups);
         {
             let mut learned = self.observed.learned();

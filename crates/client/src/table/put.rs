@@ -4,15 +4,13 @@ use super::column_type::stored_schema;
 use super::footer::{Footer, RowGroup, Trailer};
 use super::layout::{EncodedGroup, Packer};
 use super::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
+use crate::beneath::{Unlisted, session_of_pool};
 use crate::error::{Error, ErrorKind};
-use crate::file::FarFile;
-use crate::leasing::Patience;
-use crate::options::Protection;
 use crate::pool::Pool;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
-use farpool_wire::{FileClass, Name};
+use farpool_wire::Name;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -55,17 +53,6 @@ pub(super) fn file_name(table: &str) -> Result<String, Error> {
 fn there_is_one() -> Error {
     let message = "there is one of this name; choose another name, or ask for it to be replaced";
     Error::new(ErrorKind::Exists, message.to_owned())
-}
-
-/// A file that is deleted unless it was published: nobody else knows of it.
-struct Unpublished(FarFile);
-
-impl Drop for Unpublished {
-    fn drop(&mut self) {
-        if !self.0.is_published() {
-            self.0.delete();
-        }
-    }
 }
 
 impl Pool {
@@ -120,13 +107,8 @@ impl Pool {
             if seal.is_some() {
                 packer = packer.leaving_tags();
             }
-            let mut writer = Writer {
-                file: Unpublished(self.unlisted_pinned(file_name)?),
-                groups: Vec::new(),
-                rows: 0,
-                seal,
-                may_widen: true,
-            };
+            let mut writer =
+                Writer { file: Unlisted::create(self, file_name)?, groups: Vec::new(), rows: 0, seal };
             for batch in batches {
                 let failed = |error| {
                     let message = format!("the next batch did not come: {error}");
@@ -144,22 +126,9 @@ impl Pool {
     fn sealing(&self, key: &TableKey) -> Result<Sealing, Error> {
         let mut salt = [0; SALT_BYTES];
         let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
-        self.session().host.random(&mut salt).map_err(no_random)?;
+        session_of_pool(self).host().random(&mut salt).map_err(no_random)?;
         let (key, check) = key.of_table(&salt);
         Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
-    }
-
-    /// A new pinned file that no name leads to until it is published.
-    fn unlisted_pinned(&self, name: String) -> Result<FarFile, Error> {
-        FarFile::create(
-            self.session(),
-            name,
-            FileClass::Pinned,
-            self.next_number(),
-            Protection::None,
-            None,
-            Patience::Full,
-        )
     }
 }
 
@@ -186,13 +155,11 @@ impl Sealing {
 }
 
 struct Writer {
-    file: Unpublished,
+    file: Unlisted,
     groups: Vec<RowGroup>,
     /// Of these groups.
     rows: u64,
     seal: Option<Sealing>,
-    /// Whether there may be a node that has no region of this table yet.
-    may_widen: bool,
 }
 
 impl Writer {
@@ -205,22 +172,12 @@ impl Writer {
             seal.seal(&mut encoded, self.rows);
         }
         self.rows += u64::from(encoded.group.rows);
-        let file = &self.file.0;
-        let session = &file.inner.session;
-        let bytes = encoded.bytes.len() as u64;
-        let (held, free) = session.held_by(file.group());
-        // A table takes whole regions, so a small one should not take one at every node.
-        if self.may_widen && held > 0 && (held - free) * 4 >= held {
-            self.may_widen = session.widen(file.group(), bytes);
-        }
-        let offset = file.inner.grow_in_one_region(bytes)?;
-        file.write_at(offset, &encoded.bytes)?;
+        let offset = self.file.append_in_one_region(&encoded.bytes)?;
         self.groups.push(RowGroup { offset, ..encoded.group });
         Ok(())
     }
 
     fn end(self, schema: SchemaRef, replace: bool) -> Result<(), Error> {
-        let file = &self.file.0;
         let mut bytes = Vec::new();
         let mut footer = Footer { schema, groups: self.groups, seal: None };
         if let Some(Sealing { seals, salt, check }) = &self.seal {
@@ -232,12 +189,12 @@ impl Writer {
                 format!("a footer of {} bytes; up to {FOOTER_BYTES_MAX} are permitted", bytes.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let footer_offset = file.length();
+        let footer_offset = self.file.length();
         let footer_crc = crc32c::crc32c(&bytes);
         let (footer_bytes, is_sealed) = (bytes.len() as u32, self.seal.is_some());
         Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
-        file.write_at(footer_offset, &bytes)?;
-        file.publish(replace).map_err(|error| match error.kind() {
+        self.file.append(&bytes)?;
+        self.file.publish(replace).map_err(|error| match error.kind() {
             // Somebody was quicker.
             ErrorKind::Exists => there_is_one(),
             _ => error,

@@ -72,7 +72,7 @@ impl FarTable {
     ///
     /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
     pub fn run_groups(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
-        let host = Arc::clone(&self.file.inner.session.host);
+        let host = Arc::clone(self.session().host());
         let begun = host.now();
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         if self.query()?.plan().map_err(refused)?.near.input() != plan.near.input() {
@@ -178,7 +178,7 @@ struct Local {
 
 impl Local {
     fn new(table: &FarTable, program: Arc<Program>, key_sets: Vec<Arc<KeySet>>) -> Result<Local, Error> {
-        let host = Arc::clone(&table.file.inner.session.host);
+        let host = Arc::clone(table.session().host());
         let mut seed = [0; 8];
         host.random(&mut seed).map_err(refused)?;
         let seed = u64::from_le_bytes(seed);
@@ -303,7 +303,7 @@ impl<'t> Work<'t> {
         groups: Vec<usize>,
         is_whole: bool,
     ) -> Result<(), Error> {
-        let host = Arc::clone(&self.table.file.inner.session.host);
+        let host = Arc::clone(self.table.session().host());
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.report.clone();
         self.ran = Ran::default();
@@ -348,7 +348,7 @@ impl<'t> Work<'t> {
         let keys = self.table.scan_keys(&self.columns);
         let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
         let shipping = Arc::new(shipping);
-        let session = Arc::clone(&self.table.file.inner.session);
+        let session = Arc::clone(self.table.session());
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
         // Nobody is idle meanwhile: the last node's answers are taken by this thread if it has nothing else to do.
@@ -356,7 +356,7 @@ impl<'t> Work<'t> {
         for node in nodes.iter().skip(usize::from(is_free)) {
             let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
             let run = Box::new(move || at.run_at(&session, &node));
-            match self.table.file.inner.session.host.spawn("farpool-ship", run) {
+            match self.table.session().host().spawn("farpool-ship", run) {
                 Ok(task) => tasks.push(task),
                 Err(error) => {
                     // Those that have begun are not left to work for nobody.
@@ -416,9 +416,9 @@ impl<'t> Work<'t> {
     ) -> Result<(), Error> {
         for (group, batch) in groups.into_iter().zip(batches) {
             let batch = batch?;
-            let begun = self.table.file.inner.session.host.now();
+            let begun = self.table.session().host().now();
             self.local.push(group, &batch, self.positions[group])?;
-            let busy = self.table.file.inner.session.host.now().0.saturating_sub(begun.0);
+            let busy = self.table.session().host().now().0.saturating_sub(begun.0);
             self.report.client_time += Duration::from_nanos(busy);
             self.report.fetched += 1;
             self.report.fetched_bytes += self.column_bytes(group);
@@ -431,7 +431,7 @@ impl<'t> Work<'t> {
 
     /// Claims row groups from the back of scans under way, as long as that pays, and sees to them.
     fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
-        let session = Arc::clone(&self.table.file.inner.session);
+        let session = Arc::clone(self.table.session());
         let mut taken = vec![0u32; shipping.shares.len()];
         let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
         let mut ahead: VecDeque<Ahead> = VecDeque::new();
@@ -458,7 +458,7 @@ impl<'t> Work<'t> {
                     claimed: taken[share],
                     ahead: ahead.len() as u32,
                     each_ns: fetch_ns,
-                    elapsed_ns: session.host.now().0.saturating_sub(since.0),
+                    elapsed_ns: session.host().now().0.saturating_sub(since.0),
                     group_bytes,
                     is_shared: !shipping.shares[share].node.is_shared(),
                 };
@@ -477,7 +477,7 @@ impl<'t> Work<'t> {
                     taken[share] += groups.len() as u32;
                     claimed.extend(groups.iter().copied());
                     shipping.is_fetching.store(true, Ordering::Relaxed);
-                    let begun = session.host.now();
+                    let begun = session.host().now();
                     let batches = self.table.read(Some(&self.columns), Some(&groups))?;
                     let together = ahead.len() as u64 + 1;
                     ahead.push_back(Ahead { groups, batches, begun, together });
@@ -488,11 +488,11 @@ impl<'t> Work<'t> {
                     // Those that were under way at the same time took as long together.
                     let count = groups.len() as u64 * together;
                     self.take(groups, batches)?;
-                    fetch_ns = Some(session.host.now().0.saturating_sub(begun.0) / count.max(1));
+                    fetch_ns = Some(session.host().now().0.saturating_sub(begun.0) / count.max(1));
                     shipping.is_fetching.store(!ahead.is_empty(), Ordering::Relaxed);
                 }
                 None if !open.is_empty() => {
-                    session.host.wait(&shipping.changed, heard, session.deadline(LOOK_MS));
+                    session.host().wait(&shipping.changed, heard, session.deadline(LOOK_MS));
                 }
                 None => return Ok(()),
             }

@@ -1,8 +1,7 @@
 //! Encrypted tables: the key of an opened one, and which keys go to which node.
 
+use crate::beneath::{NodeLinks, Session};
 use crate::error::{Error, ErrorKind};
-use crate::node_links::NodeLinks;
-use crate::session::Session;
 use farpool_sealing::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
 use farpool_wire::List;
 use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
@@ -31,7 +30,7 @@ impl ScanKeys {
     /// Errors: [`ErrorKind::Refused`] if somebody could.
     pub(super) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
         // The way inside of this machine is shared memory.
-        let is_safe = node.is_shared() || session.options.tls.is_some() || is_loopback(&node.info.address);
+        let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
         match is_safe || (self.table.is_none() && !self.seal_answers) {
             true => Ok(()),
             false => Err(not_sent(&node.info.name, &node.info.address)),
@@ -61,7 +60,7 @@ impl ScanKeys {
             // Of this scan alone: numbers of chunks are nonces.
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
-            session.host.random(&mut random.0).map_err(no_random)?;
+            session.host().random(&mut random.0).map_err(no_random)?;
             opens = Some(ChunkSeals::new(&SealKey::new(random.0)));
             answers.push(random);
         }

@@ -12,9 +12,8 @@ use super::joining::Upload;
 use super::pacing::{Heard, Pace};
 use super::placing::ScanSeen;
 use super::sealed::ScanKeys;
+use crate::beneath::{LeasedRegion, NodeLinks, Repeat, Session, locked, readable_in_one_region};
 use crate::error::Error;
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::plan::ReadPlan;
 use crate::session::Session;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
@@ -146,18 +145,7 @@ pub(super) fn shares(
 /// The region that all of a row group lies in, and where.
 pub(super) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
     let group = table.row_groups().get(index)?;
-    let (start, end) = (group.offset, group.end());
-    let rank = |region: &Arc<LeasedRegion>| {
-        (region.check_usable().is_ok() && !region.node.is_suspect()).then_some(0)
-    };
-    let plan = table.file.inner.state().map.plan_read(start..end, rank);
-    let ReadPlan::Fetch { pieces, bare } = plan else { return None };
-    let first = pieces.first().filter(|_| bare.is_empty())?;
-    let at = first.offset.checked_sub(first.file.start - start)?;
-    let is_next = |piece: &crate::plan::Piece<Arc<LeasedRegion>>| {
-        Arc::ptr_eq(&piece.region, &first.region) && piece.offset == at + (piece.file.start - start)
-    };
-    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
+    readable_in_one_region(&table.file, group.offset..group.end())
 }
 
 fn described(group: &RowGroup, places: Option<&RowPlaces>, column: usize) -> Option<ScanColumn> {
@@ -247,7 +235,7 @@ impl Shipping {
 
     /// Ends a scan over another link than its own, on which steps are asked for ahead.
     fn close(&self, session: &Session, share: &Share, scan: Handle) {
-        let deadline = session.deadline(session.options.request_timeout_ms);
+        let deadline = session.request_deadline();
         let close = Request::CloseScan(ScanId { scan });
         // A node that does not hear it ends the scan by itself, in time.
         let _ = share.node.converse(deadline, Repeat::Harmful, |link| link.call(&close, deadline));
@@ -297,7 +285,7 @@ impl Shipping {
         if self.uploads.is_empty() {
             return Ok(());
         }
-        let deadline = || session.deadline(session.options.request_timeout_ms);
+        let deadline = || session.request_deadline();
         node.converse(deadline(), Repeat::Harmful, |link| {
             for Upload { kind, bytes } in &self.uploads {
                 let mut lookup = Handle(0);
@@ -328,7 +316,7 @@ impl Shipping {
         if lookups.is_empty() {
             return;
         }
-        let deadline = session.deadline(session.options.request_timeout_ms);
+        let deadline = session.request_deadline();
         let _ = node.converse(deadline, Repeat::Harmful, |link| {
             for lookup in lookups {
                 link.call(&Request::DropLookup(LookupId { lookup: *lookup }), deadline)?;
@@ -401,7 +389,7 @@ impl Shipping {
     /// taken all that there are.
     pub(super) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
-        let deadline = session.deadline(session.options.request_timeout_ms);
+        let deadline = session.request_deadline();
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
         // What was claimed by an answer that never came belongs to nobody, and the scan's count shows that.
         let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
@@ -427,20 +415,20 @@ impl Shipping {
         let refused = |error: WireError| Error::new(crate::ErrorKind::Invalid, error.to_string());
         let (seals, opens) = self.keys.for_scan(session, &share.node)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
-        let deadline = session.deadline(session.options.request_timeout_ms);
+        let deadline = session.request_deadline();
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {
-            let asked = session.host.now();
+            let asked = session.host().now();
             let scan = match link.call(&open, deadline)? {
                 Reply::OpenScan(opened) => opened.scan,
                 other => return Err(unexpected(&other)),
             };
-            let opened = session.host.now();
+            let opened = session.host().now();
             shipped.seen.open_ns = opened.0.saturating_sub(asked.0);
             let pace = Pace::new(share.groups.len());
-            self.set(index, Progress::Open(scan, session.host.now(), pace));
+            self.set(index, Progress::Open(scan, session.host().now(), pace));
             let received = self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped);
-            shipped.seen.elapsed_ns = session.host.now().0.saturating_sub(opened.0);
+            shipped.seen.elapsed_ns = session.host().now().0.saturating_sub(opened.0);
             received
         });
         received.map(|()| shipped)
@@ -458,16 +446,16 @@ impl Shipping {
         let groups = &self.shares[index].groups;
         let next = Request::NextChunk(ScanId { scan });
         // Its own for each: the node answers every step, and one step takes no longer than any other request may.
-        let deadline = || session.deadline(session.options.request_timeout_ms);
+        let deadline = || session.request_deadline();
         let (mut asked, mut number) = (0, 0);
         while asked < CREDITS {
             link.post_call(&next, deadline())?;
             asked += 1;
         }
         loop {
-            let begun = session.host.now();
+            let begun = session.host().now();
             let answer = link.take_call(&next, deadline());
-            shipped.seen.blocked_ns += session.host.now().0.saturating_sub(begun.0);
+            shipped.seen.blocked_ns += session.host().now().0.saturating_sub(begun.0);
             asked -= 1;
             let chunk = match answer {
                 Ok(Reply::NextChunk(chunk)) => opened(chunk, number, opens)?,
@@ -490,7 +478,7 @@ impl Shipping {
                     found,
                 }));
             }
-            self.note(index, session.host.now(), &chunk);
+            self.note(index, session.host().now(), &chunk);
             shipped.groups = chunk.done as usize;
             shipped.read_bytes = shipped.read_bytes.saturating_add(chunk.read_bytes);
             shipped.busy_ns = shipped.busy_ns.saturating_add(chunk.busy_ns);

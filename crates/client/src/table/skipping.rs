@@ -12,7 +12,6 @@
 use super::FarTable;
 use super::footer::{ColumnChunk, RowGroup};
 use super::statistics::Statistics;
-use crate::stats::add;
 use farpool_operators::run::{as_float, rescaled, widened};
 use farpool_operators::{
     Arithmetic, Comparison, Expression, Instruction, KeySet, Operator, Plan, Program, Type, Value,
@@ -68,9 +67,7 @@ impl FarTable {
     /// Those of these, counted in the session's [`Stats`](crate::Stats): for who reads them now.
     pub(super) fn groups_for(&self, plan: &Plan, groups: &[usize]) -> Vec<usize> {
         let kept: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
-        let counters = &self.file.inner.session.counters;
-        add(&counters.row_groups_read, kept.len() as u64);
-        add(&counters.row_groups_skipped, (groups.len() - kept.len()) as u64);
+        self.session().count_row_groups(kept.len(), groups.len() - kept.len());
         kept
     }
 }

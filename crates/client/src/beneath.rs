@@ -1,0 +1,110 @@
+//! What lies beneath pools and files, for those who have nodes do more than move bytes: the session with its nodes, and
+//! where the bytes of a file are.
+//!
+//! The idea: calls and queries name regions and rights to nodes, talk with them under deadlines, and keep things with the
+//! session. This is all that they see of how files work. Places hold for as long as nobody writes, moves or frees the
+//! bytes: published files stay as they are, but may be moved.
+
+use crate::error::{Error, ErrorKind};
+use crate::file::{FarFile, Phase};
+use crate::plan::{Piece, ReadPlan};
+use crate::pool::Pool;
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+pub use crate::published::{Became, became};
+pub use crate::session::{Session, locked};
+pub use crate::unlisted::Unlisted;
+
+/// Returns the session that a file was opened in.
+pub fn session_of(file: &FarFile) -> &Arc<Session> {
+    &file.inner.session
+}
+
+/// Returns the session of a pool.
+pub fn session_of_pool(pool: &Pool) -> &Arc<Session> {
+    pool.session()
+}
+
+/// Looks a published file up again whose bytes were found gone, as `gone` says: they may have moved.
+///
+/// Errors: `gone`, if they have not.
+pub fn reopen(file: &FarFile, gone: &Error) -> Result<(), Error> {
+    file.inner.reopen(gone)
+}
+
+/// Bytes of a file that lie together in one region.
+#[derive(Clone)]
+pub struct Stretch {
+    /// In the file.
+    pub file: Range<u64>,
+    /// Where.
+    pub region: Arc<LeasedRegion>,
+    /// First byte in the region.
+    pub offset: u64,
+}
+
+/// Returns where all bytes of a range lie, in order. `None` if the file may still be written.
+///
+/// Errors: [`ErrorKind::Lost`] if bytes have no copy left.
+pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretch>>, Error> {
+    let state = file.inner.state();
+    if !matches!(state.phase, Phase::Published(_) | Phase::Sealed(_)) {
+        return Ok(None);
+    }
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for (extent, copies) in state.map.extents() {
+        let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
+        if start >= end {
+            continue;
+        }
+        let Some(copy) = copies.first() else {
+            return Err(Error::new(ErrorKind::Lost, format!("bytes from {start} on have no copy left")));
+        };
+        let (region, offset) = (Arc::clone(&copy.cut.region), copy.cut.offset + (start - extent.start));
+        match stretches.last_mut() {
+            // One mapping for what lies together.
+            Some(last)
+                if Arc::ptr_eq(&last.region, &region)
+                    && last.file.end == start
+                    && last.offset + (last.file.end - last.file.start) == offset =>
+            {
+                last.file.end = end;
+            }
+            _ => stretches.push(Stretch { file: start..end, region, offset }),
+        }
+    }
+    Ok(Some(stretches))
+}
+
+/// Returns the region that all of a range can be read from now, and where it begins there. `None` if there is no such
+/// region, or its node does not answer.
+pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
+    let start = range.start;
+    let rank = |region: &Arc<LeasedRegion>| {
+        (region.check_usable().is_ok() && !region.node.is_suspect()).then_some(0)
+    };
+    let plan = file.inner.state().map.plan_read(range, rank);
+    let ReadPlan::Fetch { pieces, bare } = plan else { return None };
+    let first = pieces.first().filter(|_| bare.is_empty())?;
+    let at = first.offset.checked_sub(first.file.start - start)?;
+    let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
+        Arc::ptr_eq(&piece.region, &first.region) && piece.offset == at + (piece.file.start - start)
+    };
+    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
+}
+
+/// Returns the region that all of a range lies in, and where it begins there, whether it can be read or not. `None` if
+/// it does not lie in one piece.
+pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
+    let start = range.start;
+    let pieces = file.inner.state().map.copies_of(range);
+    let first = pieces.first()?;
+    let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
+        piece.region.node.info.node == first.region.node.info.node
+            && piece.region.region == first.region.region
+            && piece.offset == first.offset + (piece.file.start - start)
+    };
+    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), first.offset))
+}
