@@ -27,6 +27,11 @@ pub fn session_of_pool(pool: &Pool) -> &Arc<Session> {
     pool.session()
 }
 
+/// Deletes a file of this session that is not published. Returns whether there was one.
+pub fn delete_private(pool: &Pool, name: &str) -> bool {
+    pool.delete_private(name)
+}
+
 /// Looks a published file up again whose bytes were found gone, as `gone` says: they may have moved.
 ///
 /// Errors: `gone`, if they have not.

@@ -30,7 +30,9 @@ mod beneath;
 mod by_node;
 mod direct;
 mod disk_copy;
+mod embedded;
 mod error;
+mod faces;
 mod file;
 pub mod function;
 mod keeping;
@@ -53,6 +55,7 @@ mod unlisted;
 mod write;
 
 pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
+pub use embedded::EmbeddedOptions;
 pub use error::{Error, ErrorKind, Retry};
 /// Expressions, queries and the programs they become.
 pub use farpool_operators as operators;
@@ -64,7 +67,7 @@ pub use farpool_wire::control::{NodeStatus, RunningCall, RunningCalls, StatusRep
 pub use farpool_wire::{prints, shown, shown_lines};
 pub use file::{FarFile, ReadRange, WriteRange};
 pub use function::Function;
-pub use options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection, TransportChoice};
+pub use options::{CreateOptions, PoolOptions, Protection, TransportChoice};
 pub use pool::{FileInfo, Pool};
 pub use queue::{Completion, Queue};
 pub use stats::Stats;

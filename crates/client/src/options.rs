@@ -2,7 +2,6 @@
 
 use crate::error::{Error, ErrorKind};
 use farpool_transport::{Reach, Tls};
-use farpool_wire::limits::*;
 use std::path::PathBuf;
 
 /// How bytes travel to nodes.
@@ -166,44 +165,6 @@ impl PoolOptions {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(())
-    }
-}
-
-/// A pool inside this process: broker and nodes, for tests and for one machine.
-#[derive(Clone, Debug)]
-pub struct EmbeddedOptions {
-    /// Bytes donated, over all nodes.
-    pub memory_bytes: u64,
-    /// How many nodes; 1 to 64.
-    pub node_count: u32,
-    /// Bytes of a region: a power of two from 1 MiB to 2 GiB. Default 64 MiB, or the largest that fits.
-    pub region_bytes: Option<u64>,
-    /// Settings of the session.
-    pub pool: PoolOptions,
-}
-
-impl EmbeddedOptions {
-    /// One node with this much memory.
-    pub fn new(memory_bytes: u64) -> Self {
-        EmbeddedOptions { memory_bytes, node_count: 1, region_bytes: None, pool: PoolOptions::default() }
-    }
-
-    /// The region size to use: the default, or less where a node's share is less.
-    pub(crate) fn region_bytes(&self) -> Result<u64, Error> {
-        if !(1..=64).contains(&self.node_count) {
-            let message = format!("{} nodes; 1 to 64 are permitted", self.node_count);
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let share = self.memory_bytes / u64::from(self.node_count);
-        if share < REGION_BYTES_MIN {
-            let message = format!(
-                "{} bytes over {} nodes are {share} for each; at least {REGION_BYTES_MIN} are needed",
-                self.memory_bytes, self.node_count
-            );
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let largest = 1 << share.ilog2();
-        Ok(self.region_bytes.unwrap_or(REGION_BYTES_DEFAULT.min(largest)))
     }
 }
 

@@ -4,15 +4,12 @@ use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::leasing::Patience;
 use crate::node_links::Repeat;
-use crate::options::{CreateOptions, EmbeddedOptions, PoolOptions, Protection};
+use crate::options::{CreateOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::{Rebuilder, sealed_map};
 use crate::session::{Session, answer_of};
 use crate::stats::Stats;
-use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::Task;
-use farpool_near_data::FunctionOptions;
-use farpool_node::{Node, NodeOptions};
 use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
@@ -21,10 +18,8 @@ use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// What is told of a file in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +49,10 @@ struct Inner {
     next_number: AtomicU64,
     keeper: Mutex<Option<Task>>,
     /// A pool inside this process ends behind its session.
-    embedded: Mutex<Option<(Vec<Node>, Broker)>>,
+    embedded: Mutex<Option<Box<dyn Send>>>,
 }
 
 const SCHEME: &str = "farpool://";
-/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than there are CPUs.
-const EMBEDDED_START: Duration = Duration::from_secs(60);
 
 /// The brokers of a pool's address.
 fn brokers_of(url: &str) -> Result<Brokers, Error> {
@@ -90,37 +83,17 @@ impl Pool {
         Pool::begin(host, url, options, None)
     }
 
-    /// A pool inside this process: a broker and nodes that end with the session.
-    pub fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
-        let region_bytes = options.region_bytes()?;
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
-        let store = Box::new(MemoryStore::default());
-        let broker = Broker::start(loopback, &Reach::default(), LeaseSettings::default(), store)
-            .map_err(|error| start(&error))?;
-        let mut nodes = Vec::new();
-        for index in 1..=options.node_count {
-            let name = Name::new(format!("embedded-{index}")).map_err(|error| start(&error))?;
-            let share = options.memory_bytes / u64::from(options.node_count);
-            let mut node = NodeOptions::new(name, share, broker.address().to_string());
-            node.region_bytes = region_bytes;
-            node.extension = farpool_near_data::extension(FunctionOptions::default());
-            let node = Node::start(node).map_err(|error| start(&error))?;
-            if !node.wait_joined(EMBEDDED_START) {
-                return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));
-            }
-            nodes.push(node);
-        }
-        let url = format!("{SCHEME}{}", broker.address());
-        // It talks to itself on loopback, whatever else the options say.
-        Pool::begin(Sockets::dialer(Reach::default()), &url, options.pool, Some((nodes, broker)))
+    /// Opens a session with the pool of a broker inside this process. The broker and its nodes are `embedded`, which is
+    /// dropped when the session has ended. They are reached on loopback, whatever the options say.
+    pub fn connect_embedded(url: &str, options: PoolOptions, embedded: Box<dyn Send>) -> Result<Pool, Error> {
+        Pool::begin(Sockets::dialer(Reach::default()), url, options, Some(embedded))
     }
 
     fn begin(
         host: Arc<dyn Dialer>,
         url: &str,
         options: PoolOptions,
-        embedded: Option<(Vec<Node>, Broker)>,
+        embedded: Option<Box<dyn Send>>,
     ) -> Result<Pool, Error> {
         let reserve_bytes = options.reserve_bytes;
         let session = Arc::new(Session::open(Arc::clone(&host), brokers_of(url)?, options)?);

@@ -229,15 +229,15 @@ struct Call<'c> {
     ran_ns: u64,
 }
 
-impl FarFile {
-    /// Lanes over this file, which must be published.
+impl Caller {
+    /// Lanes over a file, which must be published.
     ///
     /// Errors: [`ErrorKind::Invalid`] if it is not, if the range is not in it or too large, or if the output is to be
     /// too large.
-    pub fn caller(&self, options: CallerOptions) -> Result<Caller, Error> {
-        let during = |error: Error| error.during(format_args!("functions over far file {:?}", self.name()));
+    pub fn over(file: &FarFile, options: CallerOptions) -> Result<Caller, Error> {
+        let during = |error: Error| error.during(format_args!("functions over far file {:?}", file.name()));
         let invalid = |message: String| Err(during(Error::new(ErrorKind::Invalid, message)));
-        let length = self.length();
+        let length = file.length();
         let range = options.range.unwrap_or(0..length);
         if range.start >= range.end || range.end > length {
             return invalid(format!("a window of bytes {range:?} of a file of {length}"));
@@ -258,13 +258,13 @@ impl FarFile {
                 "an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
             ));
         }
-        let places = Places::of(self, range.clone()).map_err(during)?;
-        let session = Arc::clone(beneath::session_of(self));
+        let places = Places::of(file, range.clone()).map_err(during)?;
+        let session = Arc::clone(beneath::session_of(file));
         Ok(Caller {
             here: session.kept(),
             observed: Observed::of(&session),
             session,
-            file: self.clone(),
+            file: file.clone(),
             range,
             output_bytes: options.output_bytes,
             columns: None,
@@ -275,11 +275,9 @@ impl FarFile {
             calls: AtomicU64::new(0),
         })
     }
-}
 
-impl Caller {
-    /// Functions find these columns.
-    pub(crate) fn with_columns(self, columns: Box<dyn Columns>) -> Caller {
+    /// Has functions find these columns.
+    pub fn with_columns(self, columns: Box<dyn Columns>) -> Caller {
         Caller { groups: columns.groups(), columns: Some(columns), ..self }
     }
 

@@ -41,7 +41,7 @@ impl FarTable {
         }
         let columns = TableColumns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
         columns.encode(&|_| true).map_err(during)?;
-        Ok(self.file().caller(options).map_err(during)?.with_columns(Box::new(columns)))
+        Ok(Caller::over(self.file(), options).map_err(during)?.with_columns(Box::new(columns)))
     }
 }
 

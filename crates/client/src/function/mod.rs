@@ -32,8 +32,7 @@ mod observed;
 mod stopped;
 mod stored;
 
-pub(crate) use calling::Columns;
-pub use calling::{CallOptions, Called, Caller, CallerOptions, Place};
+pub use calling::{CallOptions, Called, Caller, CallerOptions, Columns, Place};
 pub use choosing::{CallPlan, EachPlan};
 pub use ended::Ended;
 pub use farpool_functions::{SandboxOptions, abi};
@@ -41,6 +40,7 @@ pub use farpool_wire::control::{FunctionForm, Outcome};
 pub use here::sandbox_program;
 pub(crate) use observed::{Observed, reach};
 pub use stored::FunctionInfo;
+pub(crate) use stored::{drop_function, put_function, stored_function, stored_functions};
 
 use crate::error::{Error, ErrorKind};
 use farpool_functions::abi::digest;

@@ -3,6 +3,7 @@
 //! The bytes of such a file are a head and the function: `spec/function.md`, "Stored functions".
 
 use super::Function;
+use crate::beneath::delete_private;
 use crate::error::{Error, ErrorKind};
 use crate::options::CreateOptions;
 use crate::pool::Pool;
@@ -59,63 +60,59 @@ fn decode(bytes: &[u8]) -> Result<Function, WireError> {
     Function::new(form, bytes, &entry, signature).map_err(|_| WireError::Text { what: "a stored function" })
 }
 
-impl Pool {
-    /// Keeps a function in the pool under a name, for everybody.
-    ///
-    /// Errors: [`ErrorKind::Invalid`] for a resident one, which nodes have anyway, or if it is no name;
-    /// [`ErrorKind::Exists`] if the name is taken and not to be replaced; [`ErrorKind::Exhausted`].
-    pub fn put_function(&self, name: &str, function: &Function, replace: bool) -> Result<(), Error> {
-        let during = |error: Error| error.during(format_args!("putting function {name:?}"));
-        if function.form == FunctionForm::Resident {
-            let message = "a resident function is in its nodes and is not put anywhere";
-            return Err(during(Error::new(ErrorKind::Invalid, message)));
+/// Keeps a function in the pool under a name, for everybody.
+///
+/// Errors: [`ErrorKind::Invalid`] for a resident one, which nodes have anyway, or if it is no name;
+/// [`ErrorKind::Exists`] if the name is taken and not to be replaced; [`ErrorKind::Exhausted`].
+pub fn put_function(pool: &Pool, name: &str, function: &Function, replace: bool) -> Result<(), Error> {
+    let during = |error: Error| error.during(format_args!("putting function {name:?}"));
+    if function.form == FunctionForm::Resident {
+        let message = "a resident function is in its nodes and is not put anywhere";
+        return Err(during(Error::new(ErrorKind::Invalid, message)));
+    }
+    let file_name = file_name(name).map_err(during)?;
+    let bytes =
+        encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
+    let options = CreateOptions { size_hint: bytes.len() as u64, ..CreateOptions::default() };
+    let file = pool.create(&file_name, FileClass::Pinned, options).map_err(during)?;
+    let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, replace));
+    if put.is_err() {
+        // What was not published is this session's own.
+        let _was_there = delete_private(pool, &file_name);
+    }
+    put.map_err(during)
+}
+
+/// Returns a function that the pool keeps.
+///
+/// Errors: [`ErrorKind::NotFound`], [`ErrorKind::Lost`], [`ErrorKind::Invalid`] if a file has its name and is none.
+pub fn stored_function(pool: &Pool, name: &str) -> Result<Function, Error> {
+    let get = || {
+        let file = pool.open(&file_name(name)?)?;
+        let length = file.length();
+        let no_function = |why: String| Error::new(ErrorKind::Invalid, format!("it is no function: {why}"));
+        if length > FUNCTION_BYTES_MAX as u64 + HEAD_BYTES_MAX {
+            return Err(no_function(format!("{length} bytes")));
         }
-        let file_name = file_name(name).map_err(during)?;
-        let bytes =
-            encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
-        let options = CreateOptions { size_hint: bytes.len() as u64, ..CreateOptions::default() };
-        let file = self.create(&file_name, FileClass::Pinned, options).map_err(during)?;
-        let put = file.write_at(0, &bytes).and_then(|()| self.publish(&file_name, replace));
-        if put.is_err() {
-            // What was not published is this session's own.
-            let _was_there = self.delete_private(&file_name);
-        }
-        put.map_err(during)
-    }
+        let mut bytes = vec![0; length as usize];
+        file.read_at(0, &mut bytes)?;
+        decode(&bytes).map_err(|error| no_function(error.to_string()))
+    };
+    get().map_err(|error: Error| error.during(format_args!("function {name:?}")))
+}
 
-    /// A function that the pool keeps.
-    ///
-    /// Errors: [`ErrorKind::NotFound`], [`ErrorKind::Lost`], [`ErrorKind::Invalid`] if a file has its name and is none.
-    pub fn function(&self, name: &str) -> Result<Function, Error> {
-        let get = || {
-            let file = self.open(&file_name(name)?)?;
-            let length = file.length();
-            let no_function =
-                |why: String| Error::new(ErrorKind::Invalid, format!("it is no function: {why}"));
-            if length > FUNCTION_BYTES_MAX as u64 + HEAD_BYTES_MAX {
-                return Err(no_function(format!("{length} bytes")));
-            }
-            let mut bytes = vec![0; length as usize];
-            file.read_at(0, &mut bytes)?;
-            decode(&bytes).map_err(|error| no_function(error.to_string()))
-        };
-        get().map_err(|error: Error| error.during(format_args!("function {name:?}")))
-    }
+/// Returns the functions that the pool keeps, in the order of their names.
+pub fn stored_functions(pool: &Pool) -> Result<Vec<FunctionInfo>, Error> {
+    let describe = |info: crate::FileInfo| {
+        let name = info.name.strip_prefix(PREFIX)?.to_owned();
+        info.is_published.then_some(FunctionInfo { name, bytes: info.bytes, is_lost: info.is_lost })
+    };
+    Ok(pool.list(PREFIX)?.into_iter().filter_map(describe).collect())
+}
 
-    /// The functions that the pool keeps, in the order of their names.
-    pub fn functions(&self) -> Result<Vec<FunctionInfo>, Error> {
-        let describe = |info: crate::FileInfo| {
-            let name = info.name.strip_prefix(PREFIX)?.to_owned();
-            info.is_published.then_some(FunctionInfo { name, bytes: info.bytes, is_lost: info.is_lost })
-        };
-        Ok(self.list(PREFIX)?.into_iter().filter_map(describe).collect())
-    }
-
-    /// Forgets a function.
-    pub fn drop_function(&self, name: &str) -> Result<(), Error> {
-        self.delete(&file_name(name)?)
-            .map_err(|error| error.during(format_args!("dropping function {name:?}")))
-    }
+/// Forgets a function that the pool keeps.
+pub fn drop_function(pool: &Pool, name: &str) -> Result<(), Error> {
+    pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping function {name:?}")))
 }
 
 #[cfg(test)]

@@ -65,57 +65,42 @@ pub struct FarTable {
     pub(super) seal_answers: bool,
 }
 
-impl Pool {
-    /// Opens a far table. One that is encrypted tells its columns and how many rows it has; to read it,
-    /// [`Pool::table_with_key`].
-    ///
-    /// Errors: [`ErrorKind::NotFound`] if there is none of this name, [`ErrorKind::Lost`] if its bytes are gone,
-    /// [`ErrorKind::Invalid`] if a file has its name and is no far table.
-    pub fn table(&self, name: &str) -> Result<FarTable, Error> {
-        self.open_table(name, None)
-    }
+/// Opens a far table, with the key that it was put with if it is encrypted and is to be read.
+///
+/// Errors: [`ErrorKind::NotFound`] if there is none of this name, [`ErrorKind::Lost`] if its bytes are gone,
+/// [`ErrorKind::Invalid`] if a file has its name and is no far table, or if it has another key, or is not encrypted;
+/// [`ErrorKind::Refused`] if what it says of itself was changed.
+pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
+    let open = || {
+        let file = pool.open(&file_name(name)?)?;
+        let mut footer = read_footer(&file)?;
+        let seal = key.map(|key| opened(&mut footer, key)).transpose()?;
+        let (footer, seal) = (Arc::new(footer), seal.map(Arc::new));
+        Ok(FarTable { name: name.into(), file, footer, seal, seal_answers: false })
+    };
+    open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
+}
 
-    /// Opens an encrypted far table with the key that it was put with.
-    ///
-    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`] if it has another key, or is not encrypted;
-    /// [`ErrorKind::Refused`] if what it says of itself was changed.
-    pub fn table_with_key(&self, name: &str, key: &TableKey) -> Result<FarTable, Error> {
-        self.open_table(name, Some(key))
-    }
+/// Returns the published far tables, in the order of their names.
+pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
+    let describe = |info: crate::FileInfo| {
+        let name = info.name.strip_prefix(TABLE_PREFIX)?.to_owned();
+        info.is_published.then_some(TableInfo { name, bytes: info.bytes, is_lost: info.is_lost })
+    };
+    Ok(pool.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
+}
 
-    fn open_table(&self, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
-        let open = || {
-            let file = self.open(&file_name(name)?)?;
-            let mut footer = read_footer(&file)?;
-            let seal = key.map(|key| opened(&mut footer, key)).transpose()?;
-            let (footer, seal) = (Arc::new(footer), seal.map(Arc::new));
-            Ok(FarTable { name: name.into(), file, footer, seal, seal_answers: false })
-        };
-        open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
-    }
+/// Returns whether there is a far table of this name, be it lost.
+///
+/// Errors: [`ErrorKind::Invalid`] for what is no name of a table.
+pub fn has_table(pool: &Pool, name: &str) -> Result<bool, Error> {
+    let file = file_name(name)?;
+    Ok(pool.list(&file)?.iter().any(|info| info.is_published && info.name == file))
+}
 
-    /// The published far tables, in the order of their names.
-    pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
-        let describe = |info: crate::FileInfo| {
-            let name = info.name.strip_prefix(TABLE_PREFIX)?.to_owned();
-            info.is_published.then_some(TableInfo { name, bytes: info.bytes, is_lost: info.is_lost })
-        };
-        Ok(self.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
-    }
-
-    /// Returns whether there is a far table of this name, be it lost.
-    ///
-    /// Errors: [`ErrorKind::Invalid`] for what is no name of a table.
-    pub fn has_table(&self, name: &str) -> Result<bool, Error> {
-        let file = file_name(name)?;
-        Ok(self.list(&file)?.iter().any(|info| info.is_published && info.name == file))
-    }
-
-    /// Drops a far table: its name, and the memory it takes.
-    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
-        self.delete(&file_name(name)?)
-            .map_err(|error| error.during(format_args!("dropping far table {name:?}")))
-    }
+/// Drops a far table: its name, and the memory it takes.
+pub fn drop_table(pool: &Pool, name: &str) -> Result<(), Error> {
+    pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping far table {name:?}")))
 }
 
 /// Opens what a table says of itself with a key.

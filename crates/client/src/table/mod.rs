@@ -29,10 +29,12 @@ mod statistics;
 
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader};
+pub(crate) use far_table::{drop_table, has_table, open_table, tables};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, Packer};
 pub use placing::{Estimate, Estimates};
+pub(crate) use put::put_table;
 pub use put::{PutOptions, TableLayout};
 pub use query::Answer;
 pub use report::{Mode, Report};

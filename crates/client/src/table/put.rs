@@ -1,6 +1,7 @@
 //! Putting a table: row group after row group into one far file, then the footer, then the name.
 
 use super::column_type::stored_schema;
+use super::far_table::has_table;
 use super::footer::{Footer, RowGroup, Trailer};
 use super::layout::{EncodedGroup, Packer};
 use super::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
@@ -11,7 +12,6 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use farpool_wire::Name;
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -55,81 +55,51 @@ fn there_is_one() -> Error {
     Error::new(ErrorKind::Exists, message.to_owned())
 }
 
-impl Pool {
-    /// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
-    /// not kept.
-    ///
-    /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
-    /// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not fit the schema, or
-    /// if a row is larger than a region; [`ErrorKind::Exhausted`] if the pool has no room.
-    pub fn put_table(
-        &self,
-        name: &str,
-        schema: SchemaRef,
-        batches: impl IntoIterator<Item = RecordBatch>,
-    ) -> Result<(), Error> {
-        self.try_put_table(name, schema, batches.into_iter().map(Ok::<_, Infallible>))
-    }
-
-    /// The same, of batches that may fail to come: then it is [`ErrorKind::Invalid`], and nothing has changed.
-    pub fn try_put_table<E: Display>(
-        &self,
-        name: &str,
-        schema: SchemaRef,
-        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
-    ) -> Result<(), Error> {
-        self.put_table_with(name, schema, batches, &PutOptions::default())
-    }
-
-    /// The same, with options. Rows of fixed width refuse columns of any width and nulls with [`ErrorKind::Invalid`].
-    pub fn put_table_with<E: Display>(
-        &self,
-        name: &str,
-        schema: SchemaRef,
-        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
-        options: &PutOptions,
-    ) -> Result<(), Error> {
-        let put = || -> Result<(), Error> {
-            let file_name = file_name(name)?;
-            // Before anybody is asked for memory.
-            stored_schema(&schema)?;
-            if !options.replace && self.has_table(name)? {
-                return Err(there_is_one());
-            }
-            let regions = self.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
-            let region_bytes =
-                regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
-            let seal = options.key.as_ref().map(|key| self.sealing(key)).transpose()?;
-            let mut packer = Packer::new(schema, region_bytes)?;
-            if options.layout == TableLayout::Rows {
-                packer = packer.in_rows()?;
-            }
-            if seal.is_some() {
-                packer = packer.leaving_tags();
-            }
-            let mut writer =
-                Writer { file: Unlisted::create(self, file_name)?, groups: Vec::new(), rows: 0, seal };
-            for batch in batches {
-                let failed = |error| {
-                    let message = format!("the next batch did not come: {error}");
-                    Error::new(ErrorKind::Invalid, message)
-                };
-                packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
-            }
-            packer.finish(|group| writer.add(group))?;
-            writer.end(Arc::clone(packer.schema()), options.replace)
-        };
-        put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
-    }
-
-    /// What seals one table, under a salt of its own.
-    fn sealing(&self, key: &TableKey) -> Result<Sealing, Error> {
-        let mut salt = [0; SALT_BYTES];
-        let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
-        session_of_pool(self).host().random(&mut salt).map_err(no_random)?;
-        let (key, check) = key.of_table(&salt);
-        Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
-    }
+/// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
+/// not kept. If a batch fails to come, nothing has changed.
+///
+/// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
+/// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not come or does not fit
+/// the schema, if a row is larger than a region, or if rows of fixed width are to have columns of any width or nulls;
+/// [`ErrorKind::Exhausted`] if the pool has no room.
+pub fn put_table<E: Display>(
+    pool: &Pool,
+    name: &str,
+    schema: SchemaRef,
+    batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+    options: &PutOptions,
+) -> Result<(), Error> {
+    let put = || -> Result<(), Error> {
+        let file_name = file_name(name)?;
+        // Before anybody is asked for memory.
+        stored_schema(&schema)?;
+        if !options.replace && has_table(pool, name)? {
+            return Err(there_is_one());
+        }
+        let regions = pool.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
+        let region_bytes =
+            regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
+        let seal = options.key.as_ref().map(|key| Sealing::of(pool, key)).transpose()?;
+        let mut packer = Packer::new(schema, region_bytes)?;
+        if options.layout == TableLayout::Rows {
+            packer = packer.in_rows()?;
+        }
+        if seal.is_some() {
+            packer = packer.leaving_tags();
+        }
+        let mut writer =
+            Writer { file: Unlisted::create(pool, file_name)?, groups: Vec::new(), rows: 0, seal };
+        for batch in batches {
+            let failed = |error| {
+                let message = format!("the next batch did not come: {error}");
+                Error::new(ErrorKind::Invalid, message)
+            };
+            packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
+        }
+        packer.finish(|group| writer.add(group))?;
+        writer.end(Arc::clone(packer.schema()), options.replace)
+    };
+    put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
 }
 
 /// What seals a table.
@@ -140,6 +110,15 @@ struct Sealing {
 }
 
 impl Sealing {
+    /// Of one table, under a salt of its own.
+    fn of(pool: &Pool, key: &TableKey) -> Result<Sealing, Error> {
+        let mut salt = [0; SALT_BYTES];
+        let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
+        session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
+        let (key, check) = key.of_table(&salt);
+        Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
+    }
+
     /// Seals all buffers of a row group that begins at this row.
     fn seal(&self, encoded: &mut EncodedGroup, position: u64) {
         // Rows are one buffer, listed for each column.
