@@ -38,7 +38,7 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
         ],
     ),
     ("spec/function.md", "crates/functions", &["src/abi", "sandbox/src/module"]),
-    ("spec/table.md", "crates/client/src/table", &["column_type", "footer", "layout", "mod", "statistics"]),
+    ("spec/table.md", "crates/tables/src", &["column_type", "footer", "layout", "lib", "statistics"]),
 ];
 /// Folders of one machine, in two halves so that this list does not find itself.
 const MACHINE_PATHS: [(&str, &str); 5] =

@@ -264,7 +264,7 @@ fn measure(
         }
         cells.push(cell(query, &point));
     }
-    sessions.iter().for_each(Pool::close);
+    sessions.iter().for_each(|session| session.close());
     let link = args.link.clone().unwrap_or_else(|| way.name().to_owned());
     Ok(Run { link, bytes: args.size, rounds: args.rounds, machine: machine(), cpus: cpus(), cells })
 }

@@ -1,0 +1,683 @@
+//! Calling functions over the window of a file: at nodes, or here.
+
+use super::Function;
+use super::here::{Fetched, Here};
+use super::lanes::{OpenLane, Places, Side, unexpected};
+use super::observed::Observed;
+use super::stopped::stopped;
+use crate::session::Session;
+use farpool_files::beneath::{self, NodeLinks, Session, locked};
+use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
+use farpool_transport::LinkError;
+use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
+use farpool_wire::limits::*;
+use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, WireError};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Lanes kept for the next call, of one node and kind.
+const IDLE_LANES_MAX: usize = 8;
+/// Fresh lanes of a call that may be cut off.
+const CUTS_MAX: u32 = 2;
+/// Pieces that a call may load from elsewhere: 64 GiB of them, some more than once.
+const SUPPLIED_MAX: u32 = 1 << 20;
+/// So many bytes tell what bringing more of them takes.
+const TELLING_BYTES: u64 = 1 << 20;
+/// Times that a call may hop.
+const HOPS_MAX: u32 = 1 << 20;
+
+/// How the lanes of a file are to be.
+#[derive(Clone, Debug)]
+pub struct CallerOptions {
+    /// Which bytes of the file are the window. Default: all of them. At most 3 GiB.
+    pub range: Option<Range<u64>>,
+    /// The most bytes that the output of a call may have. Default 16 MiB; up to 240 MiB.
+    pub output_bytes: u32,
+}
+
+impl Default for CallerOptions {
+    fn default() -> CallerOptions {
+        CallerOptions { range: None, output_bytes: 16 << 20 }
+    }
+}
+
+/// Columns that functions find in a window: those of a table, whose row groups lie in it.
+pub trait Columns: Send + Sync {
+    /// Returns which bytes of the window each row group is.
+    fn groups(&self) -> Vec<Range<u64>>;
+
+    /// Returns the table of columns of `spec/function.md`, of the row groups that are listed, by their numbers.
+    fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error>;
+}
+
+/// How a call is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Where it runs. Default: auto.
+    pub place: Place,
+    /// A module is made anew for it: nothing of earlier calls is in its heap.
+    pub fresh: bool,
+    /// It is stopped after this long. Default 10 s; 1 ms to 1 h.
+    pub deadline: Duration,
+}
+
+/// Where a call runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// At nodes or here, whichever takes less by what was seen of links and of this function: [`Caller::explain`].
+    #[default]
+    Auto,
+    /// At the node that has most of the window.
+    Ship,
+    /// At the node that has this byte of the window.
+    At(u64),
+    /// On this machine, over all of the window, which is fetched once.
+    Fetch,
+    /// At nodes over some row groups and on this machine over others, so shared that both end together:
+    /// [`Caller::call_each`] only.
+    Split,
+}
+
+impl Default for CallOptions {
+    fn default() -> CallOptions {
+        CallOptions { place: Place::default(), fresh: false, deadline: Duration::from_secs(10) }
+    }
+}
+
+impl CallOptions {
+    fn deadline_ms(&self) -> Result<u32, Error> {
+        match self.deadline.as_millis() {
+            ms @ 1..=3_600_000 => Ok(ms as u32),
+            ms => {
+                let message = format!("a deadline of {ms} ms; 1 ms to 3600000 ms are permitted");
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+        }
+    }
+}
+
+/// What a call gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The output.
+    pub output: Vec<u8>,
+    /// How long the function itself ran, at all its stations.
+    pub ran: Duration,
+    /// How often it went on at another node.
+    pub hops: u32,
+    /// Pieces of 64 KiB that it loaded from elsewhere.
+    pub supplied: u32,
+    /// Where it ended: the name of the node, or nothing for here.
+    pub node: Option<String>,
+}
+
+/// Lanes over a published file. May be used from many threads at once; each call takes a lane of its own.
+pub struct Caller {
+    pub(super) session: Arc<Session>,
+    /// Runs functions on this machine.
+    pub(super) here: Arc<Here>,
+    pub(super) observed: Arc<Observed>,
+    file: FarFile,
+    range: Range<u64>,
+    output_bytes: u32,
+    columns: Option<Box<dyn Columns>>,
+    /// The row groups of the table, if it is one.
+    pub(super) groups: Vec<Range<u64>>,
+    pub(super) places: Mutex<Arc<Places>>,
+    idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
+    fetched: OnceLock<Fetched>,
+    /// Calls so far.
+    pub(super) calls: AtomicU64,
+}
+
+/// Where a lane leads, and what is called on it.
+type LaneKey = (Option<NodeId>, Side);
+
+/// Where a call is at the moment.
+enum Station {
+    Node(Arc<NodeLinks>),
+    Here,
+}
+
+impl Station {
+    fn key(&self) -> Option<NodeId> {
+        match self {
+            Station::Node(node) => Some(node.info.node),
+            Station::Here => None,
+        }
+    }
+
+    fn links(&self) -> Option<&NodeLinks> {
+        match self {
+            Station::Node(node) => Some(node),
+            Station::Here => None,
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        match self {
+            Station::Node(node) => Some(node.info.name.to_string()),
+            Station::Here => None,
+        }
+    }
+
+    fn error(&self, error: &LinkError) -> Error {
+        match self {
+            Station::Node(node) => node.link_error(error),
+            Station::Here => Error::of_link("the sandbox of this machine", error),
+        }
+    }
+
+    fn at(&self) -> String {
+        self.name().map_or(" here".to_owned(), |name| format!(" at node {name}"))
+    }
+}
+
+/// Which row groups a function finds in its table of columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lists {
+    /// All.
+    All,
+    /// Those that lie where it runs, but for those that are taken here.
+    Near(Taken),
+    /// Those that are taken here.
+    Taken(Taken),
+}
+
+/// How many row groups of how many this machine takes from the nodes, from all parts of the table alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) here: usize,
+    pub(super) of: usize,
+}
+
+impl Taken {
+    fn has(&self, index: usize) -> bool {
+        (index + 1) * self.here / self.of.max(1) > index * self.here / self.of.max(1)
+    }
+}
+
+impl Lists {
+    /// Whether a call at this station is told of this row group.
+    fn has(&self, index: usize, group: &Range<u64>, places: &Places, station: &Station) -> bool {
+        match (self, station) {
+            (Lists::All, _) => true,
+            (Lists::Taken(taken), _) => taken.has(index),
+            (Lists::Near(taken), Station::Here) => !taken.has(index),
+            (Lists::Near(taken), Station::Node(node)) => {
+                let at = places.node_of(group.start).map(|links| links.info.node);
+                at == Some(node.info.node) && !taken.has(index)
+            }
+        }
+    }
+}
+
+/// A call under way.
+struct Call<'c> {
+    function: &'c Function,
+    args: &'c [u8],
+    fresh: bool,
+    deadline_ms: u32,
+    lists: Lists,
+    state: Option<Vec<u8>>,
+    supplied: u32,
+    ran_ns: u64,
+}
+
+impl Caller {
+    /// Lanes over a file, which must be published.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if it is not, if the range is not in it or too large, or if the output is to be
+    /// too large.
+    pub fn over(file: &FarFile, options: CallerOptions) -> Result<Caller, Error> {
+        let during = |error: Error| error.during(format_args!("functions over far file {:?}", file.name()));
+        let invalid = |message: String| Err(during(Error::new(ErrorKind::Invalid, message)));
+        let length = file.length();
+        let range = options.range.unwrap_or(0..length);
+        if range.start >= range.end || range.end > length {
+            return invalid(format!("a window of bytes {range:?} of a file of {length}"));
+        }
+        if range.end - range.start > WINDOW_BYTES_MAX {
+            let bytes = range.end - range.start;
+            return invalid(format!(
+                "a window of {bytes} bytes; up to {WINDOW_BYTES_MAX} are permitted: call functions over ranges"
+            ));
+        }
+        if !range.start.is_multiple_of(FUNCTION_PIECE_BYTES as u64) {
+            let start = range.start;
+            return invalid(format!("a window that begins at byte {start}; it must be a multiple of 65536"));
+        }
+        if options.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
+            let bytes = options.output_bytes;
+            return invalid(format!(
+                "an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
+            ));
+        }
+        let places = Places::of(file, range.clone()).map_err(during)?;
+        let session = Arc::clone(beneath::session_of(file));
+        Ok(Caller {
+            here: session.kept(),
+            observed: Observed::of(&session),
+            session,
+            file: file.clone(),
+            range,
+            output_bytes: options.output_bytes,
+            columns: None,
+            groups: Vec::new(),
+            places: Mutex::new(Arc::new(places)),
+            idle: Mutex::default(),
+            fetched: OnceLock::new(),
+            calls: AtomicU64::new(0),
+        })
+    }
+
+    /// Has functions find these columns.
+    pub fn with_columns(self, columns: Box<dyn Columns>) -> Caller {
+        Caller { groups: columns.groups(), columns: Some(columns), ..self }
+    }
+
+    /// Bytes of the window.
+    pub fn window_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The nodes that the window lies on, and how many bytes each has, that with most first.
+    pub fn nodes(&self) -> Vec<(String, u64)> {
+        let nodes = self.places.lock().nodes();
+        nodes.into_iter().map(|(node, bytes)| (node.info.name.to_string(), bytes)).collect()
+    }
+
+    /// Calls a function.
+    ///
+    /// Errors: [`ErrorKind::Stopped`] if it did not end well: [`Error::how_it_ended`] says how; [`ErrorKind::Lost`] if bytes of
+    /// the window are gone; [`ErrorKind::Refused`] if the function cannot be used, or functions are not run there;
+    /// [`ErrorKind::Invalid`], [`ErrorKind::Unreachable`].
+    pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
+        let deadline_ms = options.deadline_ms()?;
+        if args.len() > FUNCTION_ARGS_BYTES_MAX {
+            let message =
+                format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.check_place(function, options.place)?;
+        self.session.check_open()?;
+        let run = || self.try_call(function, args, options, deadline_ms, Lists::All);
+        self.again_if_moved(run)
+    }
+
+    /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
+    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`]; at nodes and
+    /// here, whose output comes last, by [`Place::Split`]; [`Place::Auto`] takes what [`Caller::explain_each`] finds to
+    /// take least.
+    ///
+    /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
+    pub fn call_each(
+        &self,
+        function: &Function,
+        args: &[u8],
+        options: CallOptions,
+    ) -> Result<Vec<Called>, Error> {
+        let deadline_ms = options.deadline_ms()?;
+        if self.columns.is_none() {
+            let message = "a function is called at each node over the columns of a far table";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.check_place(function, options.place)?;
+        let (place, here) = match options.place {
+            Place::Auto => {
+                let plan = self.explain_each(function);
+                (plan.choice, plan.groups_here)
+            }
+            Place::Split => (Place::Split, self.share(function)),
+            place => (place, 0),
+        };
+        if place == Place::Fetch {
+            return Ok(vec![self.call(function, args, CallOptions { place, ..options })?]);
+        }
+        let taken = Taken { here, of: self.groups.len() };
+        self.again_if_moved(|| {
+            let places = Arc::clone(&self.places.lock());
+            let mut firsts: Vec<(NodeId, u64)> = Vec::new();
+            for (index, group) in self.groups.iter().enumerate() {
+                let Some(node) = places.node_of(group.start).filter(|_| !taken.has(index)) else { continue };
+                if firsts.iter().all(|(known, _)| *known != node.info.node) {
+                    firsts.push((node.info.node, group.start));
+                }
+            }
+            let mut calls: Vec<(Place, Lists)> =
+                firsts.iter().map(|(_, first)| (Place::At(*first), Lists::Near(taken))).collect();
+            if here > 0 {
+                calls.push((Place::Fetch, Lists::Taken(taken)));
+            }
+            let at = |&(place, lists): &(Place, Lists)| {
+                self.try_call(function, args, CallOptions { place, ..options }, deadline_ms, lists)
+            };
+            // All at once: each waits for its own node.
+            std::thread::scope(|threads| {
+                let at = &at;
+                let calls: Vec<_> = calls.iter().map(|call| threads.spawn(move || at(call))).collect();
+                let join = |call: std::thread::ScopedJoinHandle<'_, Result<Called, Error>>| {
+                    call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                calls.into_iter().map(join).collect()
+            })
+        })
+    }
+
+    /// Does something again if bytes were lost, once it is known where they are now.
+    fn again_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match run() {
+            // Its bytes may have moved; a function can be called again.
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                beneath::reopen(&self.file, &error)?;
+                *self.places.lock() = Arc::new(Places::of(&self.file, self.range.clone())?);
+                self.idle.lock().clear();
+                run()
+            }
+            other => other,
+        }
+    }
+
+    fn try_call(
+        &self,
+        function: &Function,
+        args: &[u8],
+        options: CallOptions,
+        deadline_ms: u32,
+        lists: Lists,
+    ) -> Result<Called, Error> {
+        let places = Arc::clone(&self.places.lock());
+        let fresh = options.fresh;
+        let place = self.choose(function, options.place);
+        let mut call =
+            Call { function, args, fresh, deadline_ms, lists, state: None, supplied: 0, ran_ns: 0 };
+        let mut station = self.first_station(&places, place)?;
+        let is_learning = self.is_learning(options.place);
+        let mut hops = 0;
+        loop {
+            let begun = is_learning.then(|| self.session.host().now());
+            let (called, output) = self.call_at(&places, &station, &mut call)?;
+            call.ran_ns += called.ran_ns;
+            let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
+            if let Some(begun) = begun.filter(|_| is_plain) {
+                let took_ns = self.session.host().now().0.saturating_sub(begun.0);
+                // As if it had been over the whole window.
+                let share = self.share_of(lists, &places, &station);
+                let whole_ns = (called.ran_ns as f64 / share) as u64;
+                self.note(
+                    function,
+                    station.links(),
+                    whole_ns,
+                    took_ns - called.ran_ns.min(took_ns),
+                    output.len() as u64,
+                );
+            }
+            match called.outcome {
+                Outcome::Done => {
+                    let (ran, supplied) = (Duration::from_nanos(call.ran_ns), call.supplied);
+                    return Ok(Called { output, ran, hops, supplied, node: station.name() });
+                }
+                Outcome::Hop if hops < HOPS_MAX => {
+                    let next = places.node_of(called.detail).cloned();
+                    let Some(next) = next else {
+                        return Err(stopped(function, &called, &station.at()));
+                    };
+                    // Here everything is at hand.
+                    if !matches!(station, Station::Here) {
+                        station = Station::Node(next);
+                    }
+                    call.state = Some(output);
+                    hops += 1;
+                }
+                _ => return Err(stopped(function, &called, &station.at())),
+            }
+        }
+    }
+
+    /// Whether the window is here.
+    pub(super) fn is_fetched(&self) -> bool {
+        self.fetched.get().is_some_and(Fetched::is_whole)
+    }
+
+    /// The part of the window that a call there is told of; never nothing.
+    fn share_of(&self, lists: Lists, places: &Places, station: &Station) -> f64 {
+        let bytes = |of: &mut dyn Iterator<Item = &Range<u64>>| {
+            of.map(|group| (group.end - group.start) as f64).sum::<f64>()
+        };
+        let groups = || self.groups.iter();
+        let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station);
+        match lists {
+            Lists::All => 1.0,
+            _ => {
+                let told = bytes(&mut groups().enumerate().filter(is_told).map(|(_, group)| group));
+                (told / bytes(&mut groups()).max(1.0)).clamp(1e-9, 1.0)
+            }
+        }
+    }
+
+    /// The bytes of the window, brought here as far as a call here looks at them.
+    fn bring(&self, lists: Lists, places: &Places) -> Result<(), Error> {
+        let fetched = match self.fetched.get() {
+            Some(fetched) => fetched,
+            None => {
+                let empty = Fetched::empty(self.window_bytes())?;
+                self.fetched.get_or_init(|| empty)
+            }
+        };
+        if fetched.is_whole() {
+            return Ok(());
+        }
+        let (begun, mut bytes) = (self.session.host().now(), 0);
+        let mut of = |range| {
+            bytes += fetched.bring(&self.session, &self.file, self.range.start, range)?;
+            Ok(())
+        };
+        match lists {
+            Lists::All => of(0..self.window_bytes())?,
+            _ => {
+                let is_told =
+                    |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, &Station::Here);
+                let told = self.groups.iter().enumerate().filter(is_told);
+                told.map(|(_, group)| group.clone()).try_for_each(of)?;
+            }
+        }
+        if bytes >= TELLING_BYTES
+            && let Some((node, _)) = places.nodes().first()
+        {
+            let took_ns = self.session.host().now().0.saturating_sub(begun.0);
+            self.observed.learned().note_brought(node.info.node.0, took_ns as f64 / bytes as f64);
+        }
+        Ok(())
+    }
+
+    fn first_station(&self, places: &Places, place: Place) -> Result<Station, Error> {
+        let nowhere = || Error::new(ErrorKind::Lost, "the window lies nowhere");
+        match place {
+            Place::Fetch => Ok(Station::Here),
+            Place::Split => {
+                let message = "a call is split over the row groups of a far table only: call_each";
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            Place::Auto | Place::Ship => {
+                let most = places.nodes().into_iter().next().ok_or_else(nowhere)?;
+                Ok(Station::Node(most.0))
+            }
+            Place::At(byte) => {
+                let node = places.node_of(byte).cloned().ok_or_else(|| {
+                    let bytes = self.window_bytes();
+                    Error::new(ErrorKind::Invalid, format!("byte {byte} of a window of {bytes} bytes"))
+                })?;
+                Ok(Station::Node(node))
+            }
+        }
+    }
+
+    /// One stretch of a call at one station, on a lane of its own. A connection that has died meanwhile is replaced.
+    fn call_at(
+        &self,
+        places: &Places,
+        station: &Station,
+        call: &mut Call<'_>,
+    ) -> Result<(WireCalled, Vec<u8>), Error> {
+        let key = (station.key(), Side::of(call.function));
+        if let Station::Here = station {
+            self.bring(call.lists, places)?;
+        }
+        let mut cuts = 0;
+        let mut idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
+        loop {
+            let was_idle = idle.is_some();
+            let mut lane = match idle.take() {
+                Some(lane) => lane,
+                None => self.open(places, station, key.1)?,
+            };
+            match self.call_on(places, station, &mut lane, call) {
+                // Its process may just have ended for another call's sake; a function can be called again.
+                Err(LinkError::Cut(_)) if was_idle || cuts < CUTS_MAX => cuts += u32::from(!was_idle),
+                Ok(result) => {
+                    // A process that has ended takes its lanes along.
+                    if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
+                        self.keep(key, lane);
+                    }
+                    return Ok(result);
+                }
+                Err(error) => {
+                    if error.link_survives() {
+                        self.keep(key, lane);
+                    }
+                    return Err(station.error(&error));
+                }
+            }
+        }
+    }
+
+    fn keep(&self, key: LaneKey, lane: OpenLane) {
+        let mut idle = self.idle.lock();
+        let lanes = idle.entry(key).or_default();
+        if lanes.len() < IDLE_LANES_MAX {
+            lanes.push(lane);
+        }
+    }
+
+    fn open(&self, places: &Places, station: &Station, side: Side) -> Result<OpenLane, Error> {
+        match station {
+            Station::Node(node) => OpenLane::open(&self.session, node, places, side, self.output_bytes),
+            Station::Here => {
+                let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
+                let fetched = self.fetched.get().ok_or_else(nothing)?;
+                let options = self.session.options();
+                self.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
+            }
+        }
+    }
+
+    /// One stretch of a call: until it is done, hops or fails. What it loads from elsewhere is fetched.
+    fn call_on(
+        &self,
+        places: &Places,
+        station: &Station,
+        lane: &mut OpenLane,
+        call: &mut Call<'_>,
+    ) -> Result<(WireCalled, Vec<u8>), LinkError> {
+        let patience = self.session.options().request_timeout_ms;
+        let deadline = || self.session.deadline(patience);
+        if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
+            let is_listed = |index: usize| {
+                self.groups.get(index).is_some_and(|group| call.lists.has(index, group, places, station))
+            };
+            let columns = columns.encode(&is_listed).map(Bytes::new);
+            let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
+            let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
+            lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;
+            lane.lists = Some(call.lists);
+        }
+        let number = lane.number(call.function, deadline)?;
+        let request = Request::CallFunction(CallFunction {
+            number,
+            fresh: call.fresh,
+            deadline_ms: call.deadline_ms,
+            goes_on: call.state.is_some(),
+            state: Bytes::new(call.state.clone().unwrap_or_default()).map_err(LinkError::Protocol)?,
+            args: Bytes::new(call.args.to_vec()).map_err(LinkError::Protocol)?,
+        });
+        let until = || self.session.deadline(patience.saturating_add(call.deadline_ms.into()));
+        let mut reply = lane.link.call(&request, until())?;
+        loop {
+            let called = match reply {
+                Reply::CallFunction(called) | Reply::Supply(called) => called,
+                other => return Err(unexpected(&other)),
+            };
+            if called.outcome != Outcome::Away {
+                let output = self.take_output(lane, &called, deadline)?;
+                return Ok((called, output));
+            }
+            if call.supplied == SUPPLIED_MAX {
+                let (found, max) = (call.supplied.into(), SUPPLIED_MAX.into());
+                return Err(LinkError::Protocol(WireError::TooMany {
+                    what: "pieces from elsewhere",
+                    found,
+                    max,
+                }));
+            }
+            call.supplied += 1;
+            let supply = Request::Supply(Supply { at: called.detail, bytes: self.piece(called.detail) });
+            reply = lane.link.call(&supply, until())?;
+        }
+    }
+
+    /// The bytes of a piece of the window; none if they are not to be had.
+    fn piece(&self, at: u64) -> Bytes<FUNCTION_PIECE_BYTES> {
+        // A peer may ask for anything.
+        let Some(left) = self.window_bytes().checked_sub(at) else { return Bytes::default() };
+        let mut bytes = vec![0; left.min(FUNCTION_PIECE_BYTES as u64) as usize];
+        let offset = self.range.start + at;
+        match self.file.read_batch(&mut [ReadRange { offset, into: &mut bytes }]) {
+            Ok(()) => Bytes::new(bytes).unwrap_or_default(),
+            Err(_) => Bytes::default(),
+        }
+    }
+
+    /// All of the output, the first of which came with the answer.
+    fn take_output(
+        &self,
+        lane: &mut OpenLane,
+        called: &WireCalled,
+        deadline: impl Fn() -> MonoNs,
+    ) -> Result<Vec<u8>, LinkError> {
+        let wanted = called.output_bytes;
+        let mut output = called.output.clone().into_vec();
+        if wanted > self.output_bytes.into() || output.len() as u64 > wanted {
+            let (found, max) = (wanted, self.output_bytes.into());
+            return Err(LinkError::Protocol(WireError::TooMany { what: "bytes of output", found, max }));
+        }
+        while (output.len() as u64) < wanted {
+            let next = Request::NextOutput(NextOutput { from: output.len() as u64 });
+            match lane.link.call(&next, deadline())? {
+                Reply::NextOutput(piece) if !piece.output.is_empty() => {
+                    piece.output.pieces().for_each(|bytes| output.extend_from_slice(bytes));
+                }
+                Reply::NextOutput(_) => return Err(LinkError::Cut(std::io::ErrorKind::UnexpectedEof.into())),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(output)
+    }
+
+    /// A round trip on a lane without a function: what a call costs before it does anything. For measurements.
+    pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
+        let places = Arc::clone(&self.places.lock());
+        let station = self.first_station(&places, Place::Ship)?;
+        let key = (station.key(), Side::of(function));
+        let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
+        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;
+        let deadline = self.session.request_deadline();
+        let next = Request::NextOutput(NextOutput { from: 0 });
+        let result = lane.link.call(&next, deadline).map_err(|error| station.error(&error));
+        self.keep(key, lane);
+        result.map(drop)
+    }
+}

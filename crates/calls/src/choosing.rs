@@ -1,0 +1,222 @@
+//! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
+
+use super::Function;
+use super::calling::{Caller, Place};
+use super::observed::reach;
+use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
+use farpool_files::beneath::{NodeLinks, locked};
+use farpool_files::{Error, ErrorKind};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a call would take either way, and which way it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPlan {
+    /// At the node.
+    pub ship: Duration,
+    /// Here, its share of fetching the window included; nothing if it cannot run here: it is not a Wasm module, or no
+    /// sandbox program is on this machine.
+    pub fetch: Option<Duration>,
+    /// Where it goes: [`Place::Ship`] or [`Place::Fetch`].
+    pub choice: Place,
+    /// Whether the function was called before; what it takes is not known otherwise.
+    pub is_sure: bool,
+    /// Why, in words.
+    pub why: &'static str,
+}
+
+impl fmt::Display for CallPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choice = if self.choice == Place::Fetch { "fetch" } else { "ship" };
+        write!(f, "{choice}: {} (ship {:.1?}", self.why, self.ship)?;
+        if let Some(fetch) = self.fetch {
+            write!(f, ", fetch {fetch:.1?}")?;
+        }
+        f.write_str(if self.is_sure { ")" } else { "; never called before)" })
+    }
+}
+
+/// What calling a function over the row groups of a table would take each way, and which way it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EachPlan {
+    /// At all nodes that have some.
+    pub ship: Duration,
+    /// Here, over all of them; nothing if it cannot run here.
+    pub fetch: Option<Duration>,
+    /// At nodes and here; nothing if it cannot run here.
+    pub split: Option<Duration>,
+    /// Where it goes: [`Place::Ship`], [`Place::Fetch`] or [`Place::Split`].
+    pub choice: Place,
+    /// Row groups that this machine takes, if it is split.
+    pub groups_here: usize,
+    /// Whether the function was called before; what it takes is not known otherwise.
+    pub is_sure: bool,
+}
+
+impl fmt::Display for EachPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.choice {
+            Place::Fetch => write!(f, "fetch (ship {:.1?}", self.ship)?,
+            Place::Split => write!(f, "split, {} row groups here (ship {:.1?}", self.groups_here, self.ship)?,
+            _ => write!(f, "ship (ship {:.1?}", self.ship)?,
+        }
+        for (name, time) in [("fetch", self.fetch), ("split", self.split)] {
+            if let Some(time) = time {
+                write!(f, ", {name} {time:.1?}")?;
+            }
+        }
+        f.write_str(if self.is_sure { ")" } else { "; never called before)" })
+    }
+}
+
+/// By what a function is remembered.
+fn key(function: &Function) -> u64 {
+    fingerprint([&function.digest[..], function.entry.as_bytes()])
+}
+
+impl Caller {
+    /// What calling a function would take either way, and where [`Place::Auto`] has it run.
+    pub fn explain(&self, function: &Function) -> CallPlan {
+        let places = Arc::clone(&self.places.lock());
+        let shares = places.nodes();
+        let Some((node, _)) = shares.first() else {
+            let (ship, why) = (Duration::ZERO, "the window lies nowhere");
+            return CallPlan { ship, fetch: None, choice: Place::Ship, is_sure: false, why };
+        };
+        let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
+        let ship = Duration::from_nanos(ship_ns as u64);
+        let only_at_nodes = function.why_only_at_nodes();
+        let may_fetch = only_at_nodes.is_none() && self.here.has_program(&self.session.options());
+        let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
+        let (choice, why) = match only_at_nodes {
+            Some(why) => (Place::Ship, why),
+            None if !may_fetch => (Place::Ship, "no sandbox program is here"),
+            None if !is_sure => (Place::Ship, "to see what it takes"),
+            None if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
+            None if fetch_ns < ship_ns => {
+                (Place::Fetch, "fetching takes less, over as many calls as there were")
+            }
+            None => (Place::Ship, "shipping takes less"),
+        };
+        CallPlan { ship, fetch, choice, is_sure, why }
+    }
+
+    /// What calling a function over the row groups of the table would take each way, and how [`Caller::call_each`] has it
+    /// run by [`Place::Auto`].
+    pub fn explain_each(&self, function: &Function) -> EachPlan {
+        let plan = self.explain(function);
+        let each = self.each(function);
+        let of = |ns: f64| Duration::from_nanos(ns as u64);
+        let groups_here = self.groups_of(each.here);
+        let split = plan.fetch.filter(|_| self.groups.len() > 1).map(|_| of(each.split_ns));
+        let least = each.ship_ns.min(each.fetch_ns);
+        let choice = match () {
+            () if plan.fetch.is_none() || !each.is_sure => Place::Ship,
+            () if split.is_some() && groups_here > 0 && each.split_ns < SPLIT_WORTH * least => Place::Split,
+            () if each.fetch_ns < each.ship_ns => Place::Fetch,
+            () => Place::Ship,
+        };
+        let groups_here = if choice == Place::Split { groups_here } else { 0 };
+        EachPlan {
+            ship: of(each.ship_ns),
+            fetch: plan.fetch,
+            split,
+            choice,
+            groups_here,
+            is_sure: each.is_sure,
+        }
+    }
+
+    /// How many row groups this machine takes of a call that is split: at least one, and not all.
+    pub(super) fn share(&self, function: &Function) -> usize {
+        let each = self.each(function);
+        let here = if each.is_sure { self.groups_of(each.here) } else { self.groups.len() / 2 };
+        here.clamp(1, self.groups.len().saturating_sub(1).max(1))
+    }
+
+    fn groups_of(&self, part: f64) -> usize {
+        (part * self.groups.len() as f64) as usize
+    }
+
+    fn each(&self, function: &Function) -> EachEstimate {
+        let shares = self.places.lock().nodes();
+        let Some((node, most)) = shares.first() else {
+            return EachEstimate { ship_ns: 0.0, fetch_ns: 0.0, split_ns: 0.0, here: 0.0, is_sure: false };
+        };
+        self.call_of(function, node).estimate_each(*most as f64 / (self.window_bytes() as f64).max(1.0))
+    }
+
+    fn estimate(&self, function: &Function, node: &NodeLinks) -> CallEstimate {
+        self.call_of(function, node).estimate()
+    }
+
+    fn call_of(&self, function: &Function, node: &NodeLinks) -> Call {
+        let learned = self.observed.learned();
+        Call {
+            window_bytes: self.window_bytes() as f64,
+            is_fetched: self.is_fetched(),
+            // Whoever has called so often is expected to call so often again.
+            expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
+            link: learned.link(node.info.node.0, reach(&self.session, node)),
+            brought_ns: learned.brought_ns(node.info.node.0),
+            seen: learned.calls(key(function)),
+        }
+    }
+
+    /// Refuses a place on this machine if the function cannot run here.
+    pub(super) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
+        match (place, function.why_only_at_nodes()) {
+            (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
+            (Place::Fetch | Place::Split, None) => {
+                self.here.check_program(&self.session.options()).map(|_| ())
+            }
+            (Place::Fetch | Place::Split, Some(why)) => {
+                let place = if place == Place::Fetch { "fetch" } else { "split" };
+                let message = format!(
+                    "function {:?} cannot run on this machine, as place {place} wants: {why}; ship and auto are permitted",
+                    function.entry()
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+        }
+    }
+
+    /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.
+    pub(super) fn is_learning(&self, place: Place) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        place == Place::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
+    }
+
+    /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its run.
+    pub(super) fn note(
+        &self,
+        function: &Function,
+        node: Option<&NodeLinks>,
+        whole_ns: u64,
+        besides_ns: u64,
+        output: u64,
+    ) {
+        let mut learned = self.observed.learned();
+        learned.note_call(key(function), node.is_none(), whole_ns, output);
+        if let Some(node) = node
+            && output <= SMALL_BYTES
+        {
+            learned.note_round_trip(node.info.node.0, besides_ns);
+        }
+    }
+
+    /// Counts a call, and returns where it goes.
+    pub(super) fn choose(&self, function: &Function, place: Place) -> Place {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if place == Place::Auto { self.explain(function).choice } else { place }
+    }
+}
+
+/// So many calls tell enough of those behind them.
+const FEW_CALLS: u64 = 16;
+/// Two places at once are worth it only if they take less than this part of the better one.
+const SPLIT_WORTH: f64 = 0.9;
+/// An output that travels in no time of its own.
+const SMALL_BYTES: u64 = 64 << 10;

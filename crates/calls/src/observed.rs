@@ -1,0 +1,40 @@
+//! What a session has seen of links, queries and functions: by it is chosen where the next one runs.
+
+use farpool_files::beneath::{NodeLinks, Session, locked};
+use farpool_place::{Learned, Reach};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What was seen in a session, and the CPUs of this process.
+pub struct Observed {
+    learned: Mutex<Learned>,
+    /// CPUs of this process.
+    pub cpus: usize,
+}
+
+impl Default for Observed {
+    fn default() -> Observed {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Observed { learned: Mutex::default(), cpus }
+    }
+}
+
+impl Observed {
+    /// Returns what was seen in this session.
+    pub fn of(session: &Session) -> Arc<Observed> {
+        session.kept()
+    }
+
+    /// Returns what was learnt of it, locked.
+    pub fn learned(&self) -> MutexGuard<'_, Learned> {
+        locked(&self.learned)
+    }
+}
+
+/// Returns how this process reaches a node.
+pub fn reach(session: &Session, node: &NodeLinks) -> Reach {
+    match () {
+        () if node.is_shared() => Reach::Memory,
+        () if session.is_here(node) => Reach::Loopback,
+        () => Reach::Network,
+    }
+}

@@ -1,0 +1,75 @@
+//! A pool inside this process: a broker and nodes that end with the session.
+
+use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
+use farpool_files::{Error, ErrorKind, Pool, PoolOptions};
+use farpool_node::{Node, NodeOptions};
+use farpool_transport::Reach;
+use farpool_wire::Name;
+use farpool_wire::limits::*;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than there are CPUs.
+const EMBEDDED_START: Duration = Duration::from_secs(60);
+
+/// A pool inside this process: broker and nodes, for tests and for one machine.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// Bytes donated, over all nodes.
+    pub memory_bytes: u64,
+    /// How many nodes; 1 to 64.
+    pub node_count: u32,
+    /// Bytes of a region: a power of two from 1 MiB to 2 GiB. Default 64 MiB, or the largest that fits.
+    pub region_bytes: Option<u64>,
+    /// Settings of the session.
+    pub pool: PoolOptions,
+}
+
+impl EmbeddedOptions {
+    /// One node with this much memory.
+    pub fn new(memory_bytes: u64) -> Self {
+        EmbeddedOptions { memory_bytes, node_count: 1, region_bytes: None, pool: PoolOptions::default() }
+    }
+
+    /// Returns the region size to use: the default, or less where a node's share is less.
+    fn region_bytes(&self) -> Result<u64, Error> {
+        if !(1..=64).contains(&self.node_count) {
+            let message = format!("{} nodes; 1 to 64 are permitted", self.node_count);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let share = self.memory_bytes / u64::from(self.node_count);
+        if share < REGION_BYTES_MIN {
+            let message = format!(
+                "{} bytes over {} nodes are {share} for each; at least {REGION_BYTES_MIN} are needed",
+                self.memory_bytes, self.node_count
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let largest = 1 << share.ilog2();
+        Ok(self.region_bytes.unwrap_or(REGION_BYTES_DEFAULT.min(largest)))
+    }
+}
+
+/// Starts broker and nodes, and opens a session with them.
+pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
+    let region_bytes = options.region_bytes()?;
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
+    let store = Box::new(MemoryStore::default());
+    let broker = Broker::start(loopback, &Reach::default(), LeaseSettings::default(), store)
+        .map_err(|error| start(&error))?;
+    let mut nodes = Vec::new();
+    for index in 1..=options.node_count {
+        let name = Name::new(format!("embedded-{index}")).map_err(|error| start(&error))?;
+        let share = options.memory_bytes / u64::from(options.node_count);
+        let mut node = NodeOptions::new(name, share, broker.address().to_string());
+        node.region_bytes = region_bytes;
+        let node = Node::start(node).map_err(|error| start(&error))?;
+        if !node.wait_joined(EMBEDDED_START) {
+            return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));
+        }
+        nodes.push(node);
+    }
+    let url = format!("farpool://{}", broker.address());
+    Pool::connect_embedded(&url, options.pool, Box::new((nodes, broker)))
+}

@@ -1,0 +1,256 @@
+//! The session's decisions against models: what a file's map plans to read is what the file wrote, and no
+//! two extents ever share a byte.
+
+use farpool_files::plan::{
+    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, FlightKind, Flights, Group, PageSeals,
+    RangeSet, ReadPlan,
+};
+use farpool_wire::{FileClass, NodeId};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+proptest! {
+    #[test]
+    fn range_set_agrees_with_a_set_of_positions(steps in prop::collection::vec((any::<bool>(), 0..200u64, 0..60u64), 1..60)) {
+        let mut ranges = RangeSet::default();
+        let mut model = BTreeSet::new();
+        for (insert, start, count) in steps {
+            let range = start..start + count;
+            if insert {
+                ranges.insert(range.clone());
+                model.extend(range.clone());
+            } else {
+                ranges.remove(range.clone());
+                model.retain(|position| !range.contains(position));
+            }
+            let window = start.saturating_sub(20)..start + count + 20;
+            let found: Vec<u64> = ranges.overlaps(window.clone()).flatten().collect();
+            let expected: Vec<u64> = model.range(window.clone()).copied().collect();
+            prop_assert_eq!(&found, &expected);
+            prop_assert_eq!(ranges.touches(window), !expected.is_empty());
+            prop_assert_eq!(ranges.is_empty(), model.is_empty());
+        }
+    }
+
+    #[test]
+    fn allocator_never_gives_a_byte_twice_and_forgets_none(
+        steps in prop::collection::vec((0..10u8, 0..5u32, any::<prop::sample::Index>()), 1..300),
+    ) {
+        let mut allocator = Allocator::default();
+        let group = Group::Class(FileClass::Scratch);
+        let region_bytes = 2 * EXTENT_BYTES_MAX;
+        let mut held: Vec<Cut<u32>> = Vec::new();
+        let mut regions = 0;
+        for (kind, size, pick) in steps {
+            match kind {
+                0 if regions < 6 => {
+                    allocator.add(regions, NodeId(u64::from(regions % 3)), group, region_bytes);
+                    regions += 1;
+                }
+                0..6 => {
+                    let bytes = (EXTENT_BYTES_MIN << size) as u32;
+                    match allocator.cut(group, bytes, |_| true) {
+                        Some(cut) => {
+                            prop_assert!(cut.offset % u64::from(bytes) == 0 && cut.offset + u64::from(bytes) <= region_bytes);
+                            let apart = |other: &Cut<u32>| {
+                                other.region != cut.region
+                                    || other.offset + u64::from(other.bytes) <= cut.offset
+                                    || cut.offset + u64::from(cut.bytes) <= other.offset
+                            };
+                            prop_assert!(held.iter().all(apart), "{cut:?} overlaps");
+                            held.push(cut);
+                        }
+                        // Only if it is really full: the smallest extents always fit what is free.
+                        None => prop_assert!(bytes as u64 > EXTENT_BYTES_MIN || allocator.held(group).1 == 0),
+                    }
+                }
+                _ if !held.is_empty() => allocator.give_back(held.swap_remove(pick.index(held.len()))),
+                _ => {}
+            }
+            let used: u64 = held.iter().map(|cut| u64::from(cut.bytes)).sum();
+            let all = u64::from(regions) * region_bytes;
+            prop_assert_eq!(allocator.held(group), (all, all - used));
+            let busy: BTreeSet<u32> = held.iter().map(|cut| cut.region).collect();
+            let idle: BTreeSet<u32> = allocator.idle(group).into_iter().collect();
+            prop_assert_eq!(idle, (0..regions).filter(|region| !busy.contains(region)).collect::<BTreeSet<u32>>());
+        }
+    }
+
+    /// Extents are recycled dirty; a map must never plan to read what its file did not write.
+    #[test]
+    fn file_map_plans_to_read_exactly_what_was_written(
+        steps in prop::collection::vec((0..10u8, 0..1_500_000u64, 0..400_000u64), 1..40),
+    ) {
+        let mut map: FileMap<u32> = FileMap::default();
+        let mut next = 0;
+        // What each position holds: written by this file, or zero, or unknown since a failed write.
+        let (mut written, mut poisoned, mut length) = (RangeSet::default(), RangeSet::default(), 0u64);
+        for (kind, offset, count) in steps {
+            let range = offset..offset + count;
+            match kind {
+                0..6 if count > 0 => {
+                    while let Some(bytes) = map.next_extent_bytes(range.end) {
+                        map.push(bytes, vec![Cut { region: next, offset: 0, bytes }]);
+                        next += 1;
+                    }
+                    let pieces = map.copies_of(range.clone());
+                    let mut at = range.start;
+                    for piece in &pieces {
+                        prop_assert_eq!(piece.file.start, at);
+                        at = piece.file.end;
+                    }
+                    prop_assert_eq!(at, range.end);
+                    if kind == 0 {
+                        map.poison(range.clone(), |_| false);
+                        map.extend(range.end);
+                        poisoned.insert(range.clone());
+                        written.remove(range.clone());
+                    } else {
+                        map.wrote(range.clone());
+                        written.insert(range.clone());
+                        poisoned.remove(range.clone());
+                    }
+                    length = length.max(range.end);
+                }
+                6 => {
+                    map.set_length(offset);
+                    written.remove(offset..u64::MAX);
+                    poisoned.remove(offset..u64::MAX);
+                    length = offset;
+                }
+                _ => {}
+            }
+            prop_assert_eq!(map.length(), length);
+            let asked = offset.min(length)..range.end.min(length);
+            match map.plan_read(asked.clone(), |_| Some(0)) {
+                ReadPlan::Poisoned(part) => {
+                    prop_assert!(poisoned.touches(asked.clone()));
+                    prop_assert!(part.start >= asked.start && part.end <= asked.end);
+                }
+                ReadPlan::Fetch { pieces, bare } => {
+                    prop_assert!(bare.is_empty());
+                    prop_assert!(!poisoned.touches(asked.clone()));
+                    let mut planned = RangeSet::default();
+                    for piece in pieces {
+                        planned.insert(piece.file);
+                    }
+                    let expected: Vec<_> = written.overlaps(asked.clone()).collect();
+                    prop_assert_eq!(planned.overlaps(0..u64::MAX).collect::<Vec<_>>(), expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
+    let mut map: FileMap<u32> = FileMap::default();
+    let mut sizes = Vec::new();
+    while let Some(bytes) = map.next_extent_bytes(4 << 20) {
+        // Written in small steps the file takes small extents first.
+        let bytes = if map.allocated() == 0 {
+            map.next_extent_bytes(1).unwrap_or(bytes)
+        } else {
+            map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes)
+        };
+        sizes.push(bytes >> 10);
+        map.push(bytes, vec![Cut { region: 0, offset: 0, bytes }]);
+    }
+    assert_eq!(sizes, [64, 64, 128, 256, 512, 1024, 1024, 1024]);
+}
+
+#[test]
+fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
+    let mut map: FileMap<u32> = FileMap::default();
+    for region in 0..3 {
+        map.push(65_536, vec![Cut { region, offset: 0, bytes: 65_536 }]);
+    }
+    map.wrote(0..3 * 65_536);
+    let late = map.copies_of(65_536..65_537)[0].copy;
+    map.poison(60_000..70_100, |copy| copy == late);
+    assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
+    assert!(matches!(map.plan_read(70_000..70_001, |_| Some(0)), ReadPlan::Poisoned(_)));
+    let recycled: BTreeMap<u32, ()> = map.clear().into_iter().map(|cut| (cut.region, ())).collect();
+    assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
+}
+
+/// A copy under way held the bytes of before a truncation, and was taken for one of the bytes written since: the
+/// new extent had been written as often as the old one.
+#[test]
+fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {
+    let cut = |region: u32| Cut { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };
+    let mut map = FileMap::default();
+    let write = |map: &mut FileMap<u32>| {
+        map.push(EXTENT_BYTES_MIN as u32, vec![cut(1)]);
+        map.begin_write(&(0..100));
+        map.wrote(0..100);
+    };
+    write(&mut map);
+    let snapshot = map.snapshot(0).expect("an extent");
+    assert_eq!(map.set_length(0), [cut(1)]);
+    write(&mut map);
+    assert_eq!(map.attach(&snapshot, cut(2), PageSeals::new(cut(2).bytes)), Err(cut(2)));
+}
+
+#[test]
+fn flight_is_older_than_a_moment_until_it_ends() {
+    let mut flights = Flights::default();
+    let before = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
+    let moment = flights.mark();
+    let after = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
+    assert!(flights.has_older(moment));
+    flights.end(before);
+    assert!(!flights.has_older(moment));
+    flights.end(after);
+}
+
+#[test]
+fn version_of_a_range_grows_with_every_write_in_its_extents_and_with_no_other() {
+    let mut map: FileMap<u32> = FileMap::default();
+    let bytes = EXTENT_BYTES_MIN;
+    for region in 0..3 {
+        map.push(bytes as u32, vec![Cut { region, offset: 0, bytes: bytes as u32 }]);
+    }
+    let first = 10..20;
+    let (before, beside) = (map.version(&first), map.version(&(bytes..2 * bytes)));
+    map.begin_write(&(bytes..bytes + 1));
+    assert_eq!(map.version(&first), before);
+    assert!(map.version(&(bytes..2 * bytes)) > beside);
+    assert!(map.version(&(0..2 * bytes)) > beside, "the range has a part of it");
+    map.begin_write(&(0..1));
+    assert!(map.version(&first) > before);
+}
+
+proptest! {
+    #[test]
+    fn run_lies_in_one_piece_of_one_region_and_every_extent_is_cut_once(
+        wanted in proptest::collection::vec((1..3u64 << 20, any::<bool>()), 1..40),
+    ) {
+        const REGION_BYTES: u64 = 4 << 20;
+        let group = Group::File(1);
+        let mut allocator: Allocator<u64> = Allocator::default();
+        for region in 0..6 {
+            allocator.add(region, NodeId(region % 2), group, REGION_BYTES);
+        }
+        let mut cut: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
+        for (bytes, is_kept) in wanted {
+            let Some(cuts) = allocator.cut_run(group, bytes, |_| true) else { continue };
+            let (region, mut at) = (cuts[0].region, cuts[0].offset);
+            for piece in &cuts {
+                prop_assert_eq!((piece.region, piece.offset), (region, at));
+                prop_assert_eq!(piece.offset % u64::from(piece.bytes), 0, "aligned to itself");
+                at += u64::from(piece.bytes);
+                prop_assert!(at <= REGION_BYTES);
+            }
+            prop_assert!(at - cuts[0].offset >= bytes && at - cuts[0].offset < bytes + EXTENT_BYTES_MIN);
+            prop_assert!(cut.iter().all(|(other, range)| *other != region || range.end <= cuts[0].offset || range.start >= at));
+            match is_kept {
+                true => cut.push((region, cuts[0].offset..at)),
+                false => cuts.into_iter().for_each(|piece| allocator.give_back(piece)),
+            }
+        }
+        let used: u64 = cut.iter().map(|(_, range)| range.end - range.start).sum();
+        let (all, free) = allocator.held(group);
+        prop_assert_eq!(all - free, used);
+    }
+}

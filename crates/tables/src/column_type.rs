@@ -1,0 +1,259 @@
+//! The types of columns: which are kept, and their byte-exact form, and that of single values.
+
+use super::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX, ZONE_BYTES_MAX};
+use arrow_schema::{DataType, Field as ArrowField, Schema, TimeUnit};
+use farpool_files::{Error, ErrorKind};
+use farpool_operators::Value;
+use farpool_operators::columns::value_bytes;
+use farpool_wire::WireError;
+use farpool_wire::codec::{Cursor, Field};
+
+const DECIMAL_DIGITS_MAX: u8 = 38;
+
+/// The schema as a table keeps it: types in their stored form, no metadata.
+///
+/// Errors: [`ErrorKind::Invalid`] naming the column that cannot be kept, and why.
+pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    let count = schema.fields().len();
+    if !(1..=COLUMNS_MAX).contains(&count) {
+        return invalid(format!("a table of {count} columns; 1 to {COLUMNS_MAX} are permitted"));
+    }
+    let mut fields = Vec::with_capacity(count);
+    for field in schema.fields() {
+        let name = field.name();
+        if name.len() > COLUMN_NAME_BYTES_MAX {
+            let bytes = name.len();
+            return invalid(format!(
+                "a column name of {bytes} bytes; up to {COLUMN_NAME_BYTES_MAX} are permitted"
+            ));
+        }
+        match stored_type(field.data_type()) {
+            Ok(stored) => fields.push(ArrowField::new(name, stored, field.is_nullable())),
+            Err(why) => return invalid(format!("column {name:?} is of type {}: {why}", field.data_type())),
+        }
+    }
+    Ok(Schema::new(fields))
+}
+
+/// The type in which a column of this type is kept, or why it is not.
+fn stored_type(given: &DataType) -> Result<DataType, String> {
+    match given {
+        DataType::LargeUtf8 | DataType::Utf8View => Ok(DataType::Utf8),
+        DataType::LargeBinary | DataType::BinaryView => Ok(DataType::Binary),
+        // Whether a row group has a dictionary is decided anew.
+        DataType::Dictionary(_, values)
+            if matches!(stored_type(values)?, DataType::Utf8 | DataType::Binary) =>
+        {
+            stored_type(values)
+        }
+        DataType::FixedSizeBinary(width) if !(1..=FIXED_BYTES_MAX as i32).contains(width) => {
+            Err(format!("1 to {FIXED_BYTES_MAX} bytes are permitted"))
+        }
+        DataType::Timestamp(_, Some(zone)) if !(1..=ZONE_BYTES_MAX).contains(&zone.len()) => {
+            Err(format!("a time zone of 1 to {ZONE_BYTES_MAX} bytes is permitted"))
+        }
+        DataType::Decimal128(precision, scale) if !is_decimal(*precision, *scale) => Err(format!(
+            "1 to {DECIMAL_DIGITS_MAX} digits are permitted, and no more of them behind the point"
+        )),
+        kept if type_code(kept).is_some() => Ok(kept.clone()),
+        _ => Err(
+            "far tables have Boolean, Int8 to Int64, UInt8 to UInt64, Float32, Float64, Decimal128, Date32, \
+                  Timestamp, Utf8, Binary (both also Large, View and Dictionary) and FixedSizeBinary"
+                .to_owned(),
+        ),
+    }
+}
+
+fn is_decimal(precision: u8, scale: i8) -> bool {
+    let scale = i16::from(scale);
+    (1..=DECIMAL_DIGITS_MAX).contains(&precision)
+        && (-i16::from(DECIMAL_DIGITS_MAX)..=i16::from(precision)).contains(&scale)
+}
+
+/// The number of a type in a footer.
+pub(crate) fn type_code(of: &DataType) -> Option<u8> {
+    Some(match of {
+        DataType::Boolean => 1,
+        DataType::Int8 => 2,
+        DataType::Int16 => 3,
+        DataType::Int32 => 4,
+        DataType::Int64 => 5,
+        DataType::UInt8 => 6,
+        DataType::UInt16 => 7,
+        DataType::UInt32 => 8,
+        DataType::UInt64 => 9,
+        DataType::Float32 => 10,
+        DataType::Float64 => 11,
+        DataType::Decimal128(..) => 12,
+        DataType::Date32 => 13,
+        DataType::Timestamp(..) => 14,
+        DataType::Utf8 => 15,
+        DataType::Binary => 16,
+        DataType::FixedSizeBinary(_) => 17,
+        _ => return None,
+    })
+}
+
+/// How the columns of a table lie in rows of fixed width: one behind the other.
+#[derive(Debug)]
+pub(crate) struct RowPlaces {
+    /// Which byte of a row is the first one of each column.
+    pub(crate) starts: Vec<usize>,
+    /// Bytes of a row, a multiple of 8.
+    pub(crate) row_bytes: usize,
+}
+
+impl RowPlaces {
+    /// Nothing if a value may have any width or be missing.
+    pub(crate) fn of(schema: &Schema) -> Option<RowPlaces> {
+        let mut end = 0;
+        let mut start = |field: &ArrowField| {
+            let start = end;
+            end += value_bytes(field.data_type())?;
+            Some(start)
+        };
+        let starts = schema.fields().iter().map(|field| start(field)).collect::<Option<Vec<_>>>()?;
+        Some(RowPlaces { starts, row_bytes: end.next_multiple_of(8) })
+    }
+}
+
+pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+    (text.len() as u16).put(out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+pub(super) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -> Result<String, WireError> {
+    let bytes = usize::from(u16::take(from)?);
+    if bytes > max {
+        return Err(WireError::TooMany { what, found: bytes as u64, max: max as u64 });
+    }
+    String::from_utf8(from.bytes(bytes)?.to_vec()).map_err(|_| WireError::Text { what })
+}
+
+/// Appends a stored type.
+pub(super) fn put_type(of: &DataType, out: &mut Vec<u8>) {
+    type_code(of).unwrap_or(0).put(out);
+    match of {
+        DataType::Decimal128(precision, scale) => out.extend([*precision, scale.cast_unsigned()]),
+        DataType::Timestamp(unit, zone) => {
+            out.push(match unit {
+                TimeUnit::Second => 0,
+                TimeUnit::Millisecond => 1,
+                TimeUnit::Microsecond => 2,
+                TimeUnit::Nanosecond => 3,
+            });
+            put_text(zone.as_deref().unwrap_or(""), out);
+        }
+        DataType::FixedSizeBinary(width) => width.cast_unsigned().put(out),
+        _ => {}
+    }
+}
+
+/// Reads a stored type.
+pub(super) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
+    Ok(match u8::take(from)? {
+        1 => DataType::Boolean,
+        2 => DataType::Int8,
+        3 => DataType::Int16,
+        4 => DataType::Int32,
+        5 => DataType::Int64,
+        6 => DataType::UInt8,
+        7 => DataType::UInt16,
+        8 => DataType::UInt32,
+        9 => DataType::UInt64,
+        10 => DataType::Float32,
+        11 => DataType::Float64,
+        12 => {
+            let (precision, scale) = (u8::take(from)?, u8::take(from)?.cast_signed());
+            if !is_decimal(precision, scale) {
+                return Err(WireError::Value { what: "the digits of a decimal", found: precision.into() });
+            }
+            DataType::Decimal128(precision, scale)
+        }
+        13 => DataType::Date32,
+        14 => {
+            let unit = match u8::take(from)? {
+                0 => TimeUnit::Second,
+                1 => TimeUnit::Millisecond,
+                2 => TimeUnit::Microsecond,
+                3 => TimeUnit::Nanosecond,
+                found => return Err(WireError::Value { what: "a unit of time", found: found.into() }),
+            };
+            let zone = take_text(from, "a time zone", ZONE_BYTES_MAX)?;
+            DataType::Timestamp(unit, (!zone.is_empty()).then(|| zone.into()))
+        }
+        15 => DataType::Utf8,
+        16 => DataType::Binary,
+        17 => {
+            let width = u32::take(from)?;
+            if !(1..=FIXED_BYTES_MAX as u32).contains(&width) {
+                return Err(WireError::Value { what: "bytes of a fixed-size value", found: width.into() });
+            }
+            DataType::FixedSizeBinary(width.cast_signed())
+        }
+        found => return Err(WireError::Value { what: "a column type", found: found.into() }),
+    })
+}
+
+/// Appends a value of a column of this type, as wide as the type.
+pub(super) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Boolean(value) => value.put(out),
+        Value::Integer(value) => {
+            out.extend_from_slice(&value.to_le_bytes()[..value_bytes(of).unwrap_or(16).min(16)])
+        }
+        Value::Float(bits) => {
+            out.extend_from_slice(&bits.to_le_bytes()[..value_bytes(of).unwrap_or(8).min(8)])
+        }
+        Value::Bytes(bytes) => {
+            out.push(bytes.len() as u8);
+            out.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// Reads a value of a column of this type.
+pub(super) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, WireError> {
+    Ok(match of {
+        DataType::Boolean => Value::Boolean(bool::take(from)?),
+        DataType::Int8 => Value::Integer(u8::take(from)?.cast_signed().into()),
+        DataType::Int16 => Value::Integer(u16::take(from)?.cast_signed().into()),
+        DataType::Int32 | DataType::Date32 => Value::Integer(u32::take(from)?.cast_signed().into()),
+        DataType::UInt8 => Value::Integer(u8::take(from)?.into()),
+        DataType::UInt16 => Value::Integer(u16::take(from)?.into()),
+        DataType::UInt32 => Value::Integer(u32::take(from)?.into()),
+        DataType::UInt64 => Value::Integer(u64::take(from)?.into()),
+        DataType::Float32 => {
+            let bits = u32::take(from)?;
+            float(f32::from_bits(bits).is_nan(), bits.into())?
+        }
+        DataType::Float64 => {
+            let bits = u64::take(from)?;
+            float(f64::from_bits(bits).is_nan(), bits)?
+        }
+        DataType::Decimal128(..) => Value::Integer(u128::take(from)?.cast_signed()),
+        DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => {
+            let bytes = usize::from(u8::take(from)?);
+            if bytes > BOUND_BYTES_MAX {
+                let max = BOUND_BYTES_MAX as u64;
+                return Err(WireError::TooMany {
+                    what: "bytes of a smallest or largest value",
+                    found: bytes as u64,
+                    max,
+                });
+            }
+            Value::Bytes(from.bytes(bytes)?.to_vec())
+        }
+        // Int64 and timestamps.
+        _ => Value::Integer(u64::take(from)?.cast_signed().into()),
+    })
+}
+
+/// A bound, which NaN is not.
+fn float(is_nan: bool, bits: u64) -> Result<Value, WireError> {
+    match is_nan {
+        true => Err(WireError::Value { what: "a smallest or largest value", found: bits }),
+        false => Ok(Value::Float(bits)),
+    }
+}

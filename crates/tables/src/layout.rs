@@ -1,0 +1,399 @@
+//! `Packer`: makes row groups of record batches of any size.
+
+use super::column_type::{RowPlaces, stored_schema};
+use super::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
+use super::statistics::Statistics;
+use super::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::BooleanBufferBuilder;
+use arrow_schema::{DataType, FieldRef, SchemaRef};
+use farpool_files::{Error, ErrorKind};
+use farpool_operators::columns::value_bytes as fixed_bytes;
+use farpool_sealing::TAG_BYTES;
+use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A row group as it is written.
+#[derive(Debug)]
+pub struct EncodedGroup {
+    /// What the footer says of it, as if it lay at 0.
+    pub group: RowGroup,
+    /// Its bytes, and zeros up to a multiple of [`GROUP_ALIGN`].
+    pub bytes: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Packer {
+    given: SchemaRef,
+    schema: SchemaRef,
+    /// Where columns lie in rows; nothing if each lies by itself.
+    places: Option<RowPlaces>,
+    bytes_max: usize,
+    /// Bytes that are left behind each buffer.
+    tag_bytes: usize,
+    parts: Vec<RecordBatch>,
+    rows: usize,
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+impl Packer {
+    /// Takes in batches of this schema and makes groups of at most so many bytes: those of a region.
+    pub fn new(schema: SchemaRef, bytes_max: u64) -> Result<Packer, Error> {
+        let stored = Arc::new(stored_schema(&schema)?);
+        // Offsets of text are `i32`, and so are places within a group.
+        let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
+        let (places, parts) = (None, Vec::new());
+        Ok(Packer { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
+    }
+
+    /// The same, of rows of fixed width that lie one behind the other.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if the values of a column may have any width.
+    pub fn in_rows(mut self) -> Result<Packer, Error> {
+        self.places = RowPlaces::of(&self.schema);
+        // A scan reads all of a row group.
+        self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
+        let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
+        match self.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
+            None => Ok(self),
+            Some(field) => {
+                let (name, of) = (field.name(), field.data_type());
+                Err(invalid(format!(
+                    "column {name:?} is of type {of}; rows have numbers, dates, times and \
+                    bytes of fixed width"
+                )))
+            }
+        }
+    }
+
+    /// Leaves room behind each buffer, for the tag of one that is sealed; its checksum is 0 then.
+    pub fn leaving_tags(self) -> Packer {
+        Packer { tag_bytes: TAG_BYTES, ..self }
+    }
+
+    /// The columns in their stored types.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Takes in a batch, and gives the groups that are full to `ready`.
+    pub fn push(
+        &mut self,
+        batch: &RecordBatch,
+        mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.check(batch)?;
+        let mut from = 0;
+        while from < batch.num_rows() {
+            let rows = (batch.num_rows() - from).min(GROUP_ROWS_MAX - self.rows);
+            self.parts.push(batch.slice(from, rows));
+            self.rows += rows;
+            from += rows;
+            if self.rows == GROUP_ROWS_MAX {
+                self.finish(&mut ready)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what is left to `ready`.
+    pub fn finish(&mut self, mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>) -> Result<(), Error> {
+        self.rows = 0;
+        let parts = std::mem::take(&mut self.parts);
+        if parts.is_empty() { Ok(()) } else { self.encode(parts, &mut ready) }
+    }
+
+    fn check(&self, batch: &RecordBatch) -> Result<(), Error> {
+        if batch.num_columns() != self.given.fields().len() {
+            let (found, expected) = (batch.num_columns(), self.given.fields().len());
+            return Err(invalid(format!("a batch of {found} columns for a table of {expected}")));
+        }
+        for (field, column) in self.given.fields().iter().zip(batch.columns()) {
+            let (name, of) = (field.name(), field.data_type());
+            if column.data_type() != of {
+                let found = column.data_type();
+                return Err(invalid(format!(
+                    "column {name:?} of a batch is of type {found}; the table's is of {of}"
+                )));
+            }
+            let is_nullable = field.is_nullable() && self.places.is_none();
+            if !is_nullable && column.logical_null_count() > 0 {
+                let why = if field.is_nullable() { "rows have no nulls" } else { "it is not nullable" };
+                return Err(invalid(format!("column {name:?}: {why}, and a batch has nulls in it")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one group of rows or, where a region is too small for it, several.
+    fn encode(
+        &self,
+        parts: Vec<RecordBatch>,
+        ready: &mut impl FnMut(EncodedGroup) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let rows: usize = parts.iter().map(RecordBatch::num_rows).sum();
+        let columns: Vec<Vec<ArrayRef>> = (0..self.schema.fields().len())
+            .map(|index| parts.iter().map(|part| Arc::clone(part.column(index))).collect())
+            .collect();
+        let sizes = self.schema.fields().iter().zip(&columns);
+        let bytes: usize = match &self.places {
+            Some(places) => rows.saturating_mul(places.row_bytes) + self.tag_bytes,
+            None => {
+                sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows, self.tag_bytes)).sum()
+            }
+        };
+        if bytes <= self.bytes_max {
+            return ready(self.encode_group(&columns, rows, bytes));
+        }
+        if rows == 1 {
+            return Err(invalid(format!(
+                "a row of {bytes} bytes; a row lies in one region of the pool, and the smallest leaves {} bytes",
+                self.bytes_max
+            )));
+        }
+        let (mut first, mut second, mut left) = (Vec::new(), Vec::new(), rows / 2);
+        for part in parts {
+            let taken = part.num_rows().min(left);
+            left -= taken;
+            if taken > 0 {
+                first.push(part.slice(0, taken));
+            }
+            if taken < part.num_rows() {
+                second.push(part.slice(taken, part.num_rows() - taken));
+            }
+        }
+        self.encode(first, ready)?;
+        self.encode(second, ready)
+    }
+
+    fn encode_group(&self, columns: &[Vec<ArrayRef>], rows: usize, bytes: usize) -> EncodedGroup {
+        let bytes = Vec::with_capacity(bytes.next_multiple_of(GROUP_ALIGN));
+        let mut out = Out { bytes, tag_bytes: self.tag_bytes };
+        let fields = self.schema.fields().iter().zip(columns);
+        let columns = match &self.places {
+            Some(places) => encode_rows(fields, rows, places, &mut out),
+            None => {
+                fields.map(|(field, parts)| encode_column(field.data_type(), parts, rows, &mut out)).collect()
+            }
+        };
+        let mut out = out.bytes;
+        let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: rows as u32, columns };
+        out.resize(out.len().next_multiple_of(GROUP_ALIGN).max(GROUP_ALIGN), 0);
+        EncodedGroup { group, bytes: out }
+    }
+}
+
+/// Bytes that a column takes as it is, with what aligns its buffers.
+fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize, tag_bytes: usize) -> usize {
+    let aligned = |bytes: usize| bytes.saturating_add(tag_bytes).next_multiple_of(BUFFER_ALIGN);
+    let validity =
+        if parts.iter().any(|part| part.logical_null_count() > 0) { aligned(bitmap_bytes(rows)) } else { 0 };
+    let values = match of {
+        DataType::Boolean => aligned(bitmap_bytes(rows)),
+        DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(parts)),
+        of => aligned(rows.saturating_mul(fixed_bytes(of).unwrap_or(0))),
+    };
+    validity + values
+}
+
+/// Bytes of text or binary values.
+fn value_bytes(parts: &[ArrayRef]) -> usize {
+    values(parts).flatten().map(<[u8]>::len).sum()
+}
+
+/// Text or binary values, and nulls.
+fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
+    fn of(part: &ArrayRef) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
+        match part.data_type() {
+            DataType::Utf8 => Box::new(part.as_string::<i32>().iter().map(|value| value.map(str::as_bytes))),
+            DataType::LargeUtf8 => {
+                Box::new(part.as_string::<i64>().iter().map(|value| value.map(str::as_bytes)))
+            }
+            DataType::Utf8View => {
+                Box::new(part.as_string_view().iter().map(|value| value.map(str::as_bytes)))
+            }
+            DataType::LargeBinary => Box::new(part.as_binary::<i64>().iter()),
+            DataType::BinaryView => Box::new(part.as_binary_view().iter()),
+            DataType::Dictionary(..) => {
+                let dictionary = part.as_any_dictionary();
+                let values: Vec<Option<&[u8]>> = of(dictionary.values()).collect();
+                if values.is_empty() {
+                    return Box::new(std::iter::repeat_n(None, part.len()));
+                }
+                let keys = dictionary.normalized_keys();
+                let value =
+                    move |(row, key)| if part.is_null(row) { None } else { values.get(key).copied()? };
+                Box::new(keys.into_iter().enumerate().map(value))
+            }
+            _ => Box::new(part.as_binary::<i32>().iter()),
+        }
+    }
+    parts.iter().flat_map(of)
+}
+
+/// A row group as it grows.
+struct Out {
+    bytes: Vec<u8>,
+    tag_bytes: usize,
+}
+
+fn put_buffer(out: &mut Out, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
+    let Out { bytes: out, tag_bytes } = out;
+    out.resize(out.len().next_multiple_of(BUFFER_ALIGN), 0);
+    let start = out.len();
+    fill(out);
+    let bytes = &out[start..];
+    let crc = if *tag_bytes == 0 { crc32c::crc32c(bytes) } else { 0 };
+    let at = BufferAt { offset: start as u32, bytes: bytes.len() as u32, crc };
+    out.resize(out.len() + *tag_bytes, 0);
+    at
+}
+
+fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Out) -> ColumnChunk {
+    // A dictionary may have a null among its values.
+    let null_count: usize = parts.iter().map(|part| part.logical_null_count()).sum();
+    let mut buffers = Vec::with_capacity(4);
+    if null_count > 0 {
+        let mut bits = BooleanBufferBuilder::new(rows);
+        for part in parts {
+            match part.logical_nulls() {
+                Some(nulls) => bits.append_buffer(nulls.inner()),
+                None => bits.append_n(part.len(), true),
+            }
+        }
+        buffers.push(put_buffer(out, |out| out.extend_from_slice(bits.as_slice())));
+    }
+    let (encoding, statistics) = match of {
+        DataType::Utf8 | DataType::Binary => encode_bytes(of, parts, rows, out, &mut buffers),
+        DataType::Boolean => {
+            let mut bits = BooleanBufferBuilder::new(rows);
+            parts.iter().for_each(|part| bits.append_buffer(part.as_boolean().values()));
+            buffers.push(put_buffer(out, |out| out.extend_from_slice(bits.as_slice())));
+            (Encoding::Plain, Statistics::of_fixed(of, parts))
+        }
+        of => {
+            let width = fixed_bytes(of).unwrap_or(0);
+            buffers.push(put_buffer(out, |out| {
+                parts
+                    .iter()
+                    .for_each(|part| fixed_values(part, width, |values| out.extend_from_slice(values)));
+            }));
+            (Encoding::Plain, Statistics::of_fixed(of, parts))
+        }
+    };
+    ColumnChunk { encoding, null_count: null_count as u32, buffers, statistics }
+}
+
+/// The values of fixed width of part of a column.
+fn fixed_values(part: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
+    let data = part.to_data();
+    let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
+    take(&bytes[data.offset() * width..][..data.len() * width]);
+}
+
+fn encode_rows<'c>(
+    columns: impl Iterator<Item = (&'c FieldRef, &'c Vec<ArrayRef>)> + Clone,
+    rows: usize,
+    places: &RowPlaces,
+    out: &mut Out,
+) -> Vec<ColumnChunk> {
+    let row_bytes = places.row_bytes;
+    let buffer = put_buffer(out, |out| {
+        let start = out.len();
+        out.resize(start + rows * row_bytes, 0);
+        for ((field, parts), place) in columns.clone().zip(&places.starts) {
+            let width = fixed_bytes(field.data_type()).unwrap_or(0);
+            let mut into =
+                out[start..].chunks_exact_mut(row_bytes).map(|row| &mut row[*place..*place + width]);
+            for part in parts {
+                fixed_values(part, width, |values| {
+                    values
+                        .chunks_exact(width)
+                        .zip(&mut into)
+                        .for_each(|(value, into)| into.copy_from_slice(value));
+                });
+            }
+        }
+    });
+    let chunk = |(field, parts): (&FieldRef, &Vec<ArrayRef>)| ColumnChunk {
+        encoding: Encoding::Rows,
+        null_count: 0,
+        buffers: vec![buffer],
+        statistics: Statistics::of_fixed(field.data_type(), parts),
+    };
+    columns.map(chunk).collect()
+}
+
+fn encode_bytes(
+    of: &DataType,
+    parts: &[ArrayRef],
+    rows: usize,
+    out: &mut Out,
+    buffers: &mut Vec<BufferAt>,
+) -> (Encoding, Option<Statistics>) {
+    let is_text = *of == DataType::Utf8;
+    let plain_bytes = (rows + 1) * 4 + value_bytes(parts);
+    let mut put = |out: &mut Out, values: &mut dyn Iterator<Item = &[u8]>| {
+        let mut end = 0u32;
+        let mut ends = end.to_le_bytes().to_vec();
+        let mut all = Vec::new();
+        for value in values {
+            all.extend_from_slice(value);
+            end += value.len() as u32;
+            ends.extend_from_slice(&end.to_le_bytes());
+        }
+        buffers.push(put_buffer(out, |out| out.extend_from_slice(&ends)));
+        buffers.push(put_buffer(out, |out| out.extend_from_slice(&all)));
+    };
+    match dictionary(parts, rows, plain_bytes) {
+        Some((keys, distinct)) => {
+            let mut bytes = Vec::with_capacity(keys.len() * 2);
+            keys.iter().for_each(|key| bytes.extend_from_slice(&key.to_le_bytes()));
+            let keys = put_buffer(out, |out| out.extend_from_slice(&bytes));
+            put(out, &mut distinct.iter().copied());
+            let place = buffers.len() - 2;
+            buffers.insert(place, keys);
+            (Encoding::Dictionary, Statistics::of_bytes(distinct.into_iter(), is_text))
+        }
+        None => {
+            put(out, &mut values(parts).map(Option::unwrap_or_default));
+            (Encoding::Plain, Statistics::of_bytes(values(parts).flatten(), is_text))
+        }
+    }
+}
+
+/// Keys and distinct values, if they take at most half as much as the values themselves. Gives up as soon as they
+/// do not.
+fn dictionary(parts: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Vec<u16>, Vec<&[u8]>)> {
+    let mut bytes = rows * 2 + 4;
+    let mut known: HashMap<&[u8], u16> = HashMap::new();
+    let (mut keys, mut distinct) = (Vec::new(), Vec::new());
+    for value in values(parts) {
+        let Some(value) = value else {
+            keys.push(0);
+            continue;
+        };
+        let key = match known.get(value) {
+            Some(key) => *key,
+            None => {
+                bytes += 4 + value.len();
+                if bytes * 2 > plain_bytes {
+                    return None;
+                }
+                // Not more values than rows, of which there are up to 65,536.
+                let key = distinct.len() as u16;
+                known.insert(value, key);
+                distinct.push(value);
+                key
+            }
+        };
+        keys.push(key);
+    }
+    if distinct.is_empty() { None } else { Some((keys, distinct)) }
+}

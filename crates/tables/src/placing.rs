@@ -1,0 +1,535 @@
+//! Where a query is run, when that is left to us: what is asked of the planner, and what it is told afterwards.
+//!
+//! The idea: the planner knows bytes and rates, not programs. Here a plan over some row groups becomes shares of bytes by
+//! node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the session
+//! has learnt, for whoever runs the same or the like next.
+
+use super::FarTable;
+use super::footer::RowGroup;
+use super::joining::Joining;
+use super::report::{Mode, Report};
+use super::shipping::located;
+use farpool_calls::{Observed, reach};
+use farpool_files::beneath::NodeLinks;
+use farpool_operators::run::data_type;
+use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
+use farpool_planner::{
+    Actual, Cost, Key, Known, Leaves, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint, prior,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What running a query one way would take, as far as was known before it ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// From the call to the result.
+    pub time: Duration,
+    /// Bytes of columns, results, keys and filters over links.
+    pub link_bytes: u64,
+    /// Time that nodes run the program, all together.
+    pub node_time: Duration,
+    /// Time that the program runs here.
+    pub client_time: Duration,
+}
+
+/// What fetching, shipping and splitting would take, and which is best.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Estimates {
+    /// Fetching.
+    pub fetch: Estimate,
+    /// Shipping.
+    pub ship: Estimate,
+    /// Splitting.
+    pub split: Estimate,
+    /// The one to take: never [`Mode::Auto`].
+    pub choice: Mode,
+    /// Whether the same was run before, so that this says what is known and not what is believed.
+    pub is_sure: bool,
+    /// Why, in a sentence.
+    pub why: String,
+}
+
+impl Estimates {
+    /// Of one mode; of [`Mode::Auto`] that of the choice.
+    pub fn of(&self, mode: Mode) -> &Estimate {
+        match mode {
+            Mode::Fetch => &self.fetch,
+            Mode::Ship => &self.ship,
+            Mode::Split => &self.split,
+            Mode::Auto => self.of(self.choice),
+        }
+    }
+
+    /// Adds those of a further step. The choice is then the one that is best for all of them, and the reason that of
+    /// the last step.
+    pub fn add(&mut self, step: &Estimates) {
+        let sum = |into: &mut Estimate, more: &Estimate| {
+            into.time = into.time.saturating_add(more.time);
+            into.link_bytes = into.link_bytes.saturating_add(more.link_bytes);
+            into.node_time = into.node_time.saturating_add(more.node_time);
+            into.client_time = into.client_time.saturating_add(more.client_time);
+        };
+        sum(&mut self.fetch, &step.fetch);
+        sum(&mut self.ship, &step.ship);
+        sum(&mut self.split, &step.split);
+        if self.choice != step.choice {
+            let best = Mode::ALL.into_iter().min_by_key(|mode| self.of(*mode).time);
+            self.choice = best.unwrap_or(self.choice);
+        }
+        self.is_sure &= step.is_sure;
+        self.why.clone_from(&step.why);
+    }
+
+    fn new(found: &farpool_planner::Estimates, is_sure: bool) -> Estimates {
+        let time = |ns: f64| Duration::from_nanos(ns as u64);
+        let of = |way: Way| {
+            let way = found.of(way);
+            Estimate {
+                time: time(way.ns),
+                link_bytes: way.link_bytes as u64,
+                node_time: time(way.node_ns),
+                client_time: time(way.client_ns),
+            }
+        };
+        let (fetch, ship, split) = (of(Way::Fetch), of(Way::Ship), of(Way::Split));
+        Estimates { fetch, ship, split, choice: mode_of(found.choice), is_sure, why: found.why() }
+    }
+}
+
+/// Each with its time and bytes, the choice, and why.
+impl fmt::Display for Estimates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for mode in Mode::ALL {
+            let Estimate { time, link_bytes, .. } = self.of(mode);
+            write!(f, "{mode} {time:.1?} and {link_bytes} bytes, ")?;
+        }
+        let known = if self.is_sure { "by what was measured" } else { "by what is usual" };
+        write!(f, "{known}; best {}: {}", self.choice, self.why)
+    }
+}
+
+fn mode_of(way: Way) -> Mode {
+    match way {
+        Way::Fetch => Mode::Fetch,
+        Way::Ship => Mode::Ship,
+        Way::Split => Mode::Split,
+    }
+}
+
+pub(super) fn way_of(mode: Mode) -> Option<Way> {
+    match mode {
+        Mode::Fetch => Some(Way::Fetch),
+        Mode::Ship => Some(Way::Ship),
+        Mode::Split => Some(Way::Split),
+        Mode::Auto => None,
+    }
+}
+
+/// What a scan was seen to take, besides what the report says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ScanSeen {
+    /// The question to open it, answered.
+    pub(super) open_ns: u64,
+    /// From there to its last chunk.
+    pub(super) elapsed_ns: u64,
+    /// Of these, how long this side waited for chunks.
+    pub(super) blocked_ns: u64,
+    /// And how long the node waited for this side or the link.
+    pub(super) waited_ns: u64,
+}
+
+/// What a part of a query took.
+#[derive(Clone, Default)]
+pub(super) struct Ran {
+    /// All of it.
+    pub(super) elapsed_ns: u64,
+    /// Bytes that nodes ran the program over, and nanoseconds.
+    pub(super) node: Took,
+    /// The same here.
+    pub(super) client: Took,
+    /// Bytes of results.
+    pub(super) result_bytes: u64,
+    /// Columns that were fetched while nothing else went on, and how long they were on their way.
+    pub(super) fetched: Took,
+    /// The nodes of scans, what was seen of each, and the bytes of its results and of what it read and took.
+    pub(super) scans: Vec<(Arc<NodeLinks>, ScanSeen, [u64; 3])>,
+}
+
+/// Bytes that tell how fast a link is, and how often they are read.
+const PROBE_BYTES: u64 = 256 << 10;
+const PROBES: u64 = 3;
+/// A node with fewer bytes is not worth asking.
+const PROBED_BYTES_MIN: f64 = (8 << 20) as f64;
+/// A query over fewer row groups is run at once as seems best.
+const TRIED_MIN: usize = 16;
+/// Of the row groups of others, one of so many is run first, to see.
+const TRIED_SHARE: usize = 16;
+/// Keys of semi-joins that are more than this are not sent for a trial.
+const SENT_MAX: f64 = (256 << 10) as f64;
+/// Results that tell how fast they come.
+const RESULTS_MIN: u64 = 1 << 20;
+/// Where a node waits for more than this share of its time, and we for it, the link is what both wait for.
+const WAITED_MIN: f64 = 0.5;
+const BLOCKED_MIN: f64 = 0.7;
+/// A scan that is shorter tells nothing of a node's load; nor does so small a share of its time.
+const LOAD_NS_MIN: u64 = 10_000_000;
+const LOAD_MIN: f64 = 0.15;
+
+/// A plan over a table, as the planner sees it.
+pub(super) struct Placing<'t> {
+    table: &'t FarTable,
+    observed: Arc<Observed>,
+    columns: Vec<usize>,
+    key: Key,
+    prior: Cost,
+    sent_bytes: f64,
+    may_ship: bool,
+    is_limited: bool,
+    /// Bytes of a row as it leaves.
+    row_bytes: f64,
+    machine: Machine,
+    rows: f64,
+    bytes: f64,
+}
+
+impl<'t> Placing<'t> {
+    /// Of the program over its columns only, and the row groups that it may be run over.
+    pub(super) fn new(
+        table: &'t FarTable,
+        near: &Program,
+        columns: &[usize],
+        groups: &[usize],
+        joining: &Joining,
+    ) -> Placing<'t> {
+        let session = table.session();
+        let groups: Vec<&RowGroup> =
+            groups.iter().filter_map(|group| table.row_groups().get(*group)).collect();
+        let rows: f64 = groups.iter().map(|group| f64::from(group.rows)).sum();
+        let of_group =
+            |group: &&RowGroup| group.buffers(columns).map(|buffer| f64::from(buffer.bytes)).sum::<f64>();
+        let bytes: f64 = groups.iter().map(of_group).sum();
+        let texts = bytes / rows.max(1.0) / columns.len().max(1) as f64;
+        let width = |of: &Type| data_type(*of).primitive_width().map_or(texts.max(8.0), |width| width as f64);
+        let row_bytes: f64 = near.output().iter().map(width).sum();
+        let file = table.file.name().to_owned();
+        let program = near.encode().unwrap_or_default();
+        let is_encrypted = table.is_encrypted();
+        // The program knows its columns by their places among those that it reads.
+        let places: Vec<u8> = columns.iter().flat_map(|column| (*column as u32).to_le_bytes()).collect();
+        let exact = fingerprint([file.as_bytes(), &table.bytes().to_le_bytes(), &places, &program]);
+        let key = Key { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
+        let leaves = leaves(&groups, near, columns, (row_bytes, bytes / rows.max(1.0)));
+        let node_ns = run_ns(near) + if is_encrypted { prior::OPENING_NS } else { 0.0 };
+        let merge_ns = match leaves {
+            Leaves::Groups { .. } => prior::MERGE_GROUPS_NS,
+            Leaves::Share(_) | Leaves::Fixed(_) => prior::MERGE_ROWS_NS,
+        };
+        let prior = Cost {
+            node_ns,
+            client_ns: node_ns,
+            unpack_ns: prior::UNPACK_NS,
+            merge_ns,
+            leaves,
+            factors: [1.0; 3],
+        };
+        let is_shared = located(table, 0).is_some_and(|(region, _)| session.is_here(&region.node));
+        let observed = Observed::of(session);
+        Placing {
+            table,
+            columns: columns.to_vec(),
+            key,
+            prior,
+            sent_bytes: joining.joins.iter().map(|join| join.bytes as f64).sum(),
+            may_ship: joining.is_shipped() && !columns.is_empty(),
+            is_limited: matches!(near.operators().last(), Some(Operator::Limit(_))),
+            row_bytes,
+            machine: Machine { cpus: observed.cpus as f64, is_shared },
+            rows,
+            bytes,
+            observed,
+        }
+    }
+
+    fn step(&self, groups: &[usize]) -> Step {
+        let session = self.table.session();
+        let mut nodes: Vec<(Arc<NodeLinks>, Share)> = Vec::new();
+        let mut fetched_bytes = 0.0;
+        for index in groups {
+            let Some(group) = self.table.row_groups().get(*index) else { continue };
+            let bytes: f64 = group.buffers(&self.columns).map(|buffer| f64::from(buffer.bytes)).sum();
+            let Some((region, _)) = located(self.table, *index) else {
+                fetched_bytes += bytes;
+                continue;
+            };
+            let place = nodes.iter().position(|(node, _)| Arc::ptr_eq(node, &region.node));
+            let place = place.unwrap_or_else(|| {
+                let reach = reach(session, &region.node);
+                let link = self.observed.learned().link(region.node.info.node.0, reach);
+                nodes.push((Arc::clone(&region.node), Share { bytes: 0.0, rows: 0.0, groups: 0.0, link }));
+                nodes.len() - 1
+            });
+            let share = &mut nodes[place].1;
+            share.bytes += bytes;
+            share.rows += f64::from(group.rows);
+            share.groups += 1.0;
+        }
+        let shares = nodes.into_iter().map(|(_, share)| share).collect();
+        Step { shares, fetched_bytes, sent_bytes: self.sent_bytes }
+    }
+
+    fn known(&self) -> Known {
+        self.observed.learned().known(self.key, &self.prior)
+    }
+
+    /// What each mode would take over these row groups.
+    pub(super) fn estimates(&self, groups: &[usize]) -> Estimates {
+        let Known { cost, is_sure } = self.known();
+        let found = estimate(&self.step(groups), &cost, self.machine);
+        let mut estimates = Estimates::new(&found, is_sure);
+        if !self.may_ship {
+            estimates.choice = Mode::Fetch;
+            estimates.why = match self.columns.is_empty() {
+                true => "no column is read".to_owned(),
+                false => "the keys of a semi-join cannot be sent".to_owned(),
+            };
+        }
+        estimates
+    }
+
+    /// The row groups to run first, because too little is known: spread over the table, as its rows may be in some order.
+    pub(super) fn tried(&self, groups: &[usize]) -> Vec<usize> {
+        let is_known = self.known().is_sure || !self.may_ship || self.sent_bytes > SENT_MAX;
+        if is_known || groups.len() < TRIED_MIN {
+            return Vec::new();
+        }
+        let step = self.step(groups);
+        let count = (groups.len() / TRIED_SHARE).max(step.shares.len()).min(groups.len() / 4);
+        (0..count).map(|number| groups[(2 * number + 1) * groups.len() / (2 * count)]).collect()
+    }
+
+    /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
+    pub(super) fn probe_links(&self, groups: &[usize]) {
+    pub(crate) fn probe_links(&self, groups: &[usize]) {
+        let step = self.step(groups);
+        let is_unknown = |share: &Share| {
+            !share.link.is_memory && !share.link.is_measured && share.bytes >= PROBED_BYTES_MIN
+        };
+        if !step.shares.iter().any(is_unknown) {
+            return;
+        }
+        let mut seen: Vec<u64> = Vec::new();
+        for index in groups {
+            let Some((region, _)) = located(self.table, *index) else { continue };
+            let node = region.node.info.node.0;
+            if seen.contains(&node) {
+                continue;
+            }
+            seen.push(node);
+            if region.node.is_shared() || self.observed.learned().link(node, Reach::Network).is_measured {
+                continue;
+            }
+            self.probe_link(node, &self.table.row_groups()[*index]);
+        }
+    }
+
+    /// A few bytes tell of the round trip, more of the rate. The first connects; of the others the one in the middle is
+    /// as usual as it gets.
+    fn probe_link(&self, node: u64, group: &RowGroup) {
+        let session = self.table.session();
+        let read = |bytes: u64, number: u64| -> Option<u64> {
+            let bytes = bytes.min(group.end() - group.offset);
+            let last = group.end() - bytes;
+            let mut into = vec![0; bytes as usize];
+            let begun = session.host().now();
+            self.table.file.read_at((group.offset + number * bytes).min(last), &mut into).ok()?;
+            Some(session.host().now().0.saturating_sub(begun.0))
+        };
+        let middle = |bytes: u64| -> Option<u64> {
+            let mut ns = (0..PROBES).map(|number| read(bytes, number)).collect::<Option<Vec<u64>>>()?;
+            ns.sort_unstable();
+            ns.get(ns.len() / 2).copied()
+        };
+        let Some((round_trip, ns)) = middle(1).zip(middle(PROBE_BYTES)) else { return };
+        let mut learned = self.observed.learned();
+        learned.note_round_trip(node, round_trip);
+        let bytes = PROBE_BYTES.min(group.end() - group.offset);
+        learned.note_probe(node, (bytes, ns.saturating_sub(round_trip).max(ns / 4)));
+    }
+
+    /// Learns from a part that was run over these row groups. `is_whole`: long enough for its time to tell something.
+    pub(super) fn learn(&self, mode: Mode, groups: &[usize], ran: &Ran, is_whole: bool) {
+        let session = self.table.session();
+        let step = self.step(groups);
+        {
+            let mut learned = self.observed.learned();
+            let all: f64 = step.shares.iter().map(|share| share.bytes).sum();
+            let (fetched, fetched_ns) = ran.fetched;
+            if fetched > 0 && all > 0.0 {
+                // Several nodes answer at the same time.
+                let mut seen: Vec<(u64, Reach)> = Vec::new();
+                for index in groups {
+                    let Some((region, _)) = located(self.table, *index) else { continue };
+                    let node = region.node.info.node.0;
+                    if !seen.iter().any(|(known, _)| *known == node) {
+                        seen.push((node, reach(session, &region.node)));
+                    }
+                }
+                for ((node, reach), share) in seen.into_iter().zip(&step.shares) {
+                    let bytes = (fetched as f64 * share.bytes / all) as u64;
+                    learned.note_columns(node, reach, (bytes, fetched_ns));
+                }
+            }
+            for (node, seen, [result_bytes, _, busy_ns]) in &ran.scans {
+                let ScanSeen { open_ns, elapsed_ns, blocked_ns, waited_ns } = *seen;
+                let node_id = node.info.node.0;
+                learned.note_round_trip(node_id, open_ns);
+                let of_elapsed = |ns: u64| ns as f64 / elapsed_ns.max(1) as f64;
+                let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
+                if mode == Mode::Ship && *result_bytes > RESULTS_MIN && is_link {
+                    let reach = reach(session, node);
+                    learned.note_results(node_id, reach, (*result_bytes, elapsed_ns));
+                }
+                // What slows a node down that runs on our CPUs slows us down as well: that is no reason to spare it.
+                let is_apart = !session.is_here(node);
+                if elapsed_ns > LOAD_NS_MIN && mode == Mode::Ship && is_apart {
+                    // What it did neither for us nor waiting for us; sending is not counted there.
+                    let sending = (*result_bytes as f64 * prior::TCP_CPU_NS) as u64;
+                    let ours = busy_ns.saturating_add(waited_ns).saturating_add(sending + open_ns);
+                    let others = of_elapsed(elapsed_ns.saturating_sub(ours));
+                    learned.note_load(node_id, if others < LOAD_MIN { 0.0 } else { others });
+                }
+            }
+        }
+        // Links have changed.
+        let step = self.step(groups);
+        let scans = ran.scans.len().max(1) as f64;
+        let (read, result) = (ran.node.0, ran.result_bytes as f64);
+        let left = (read > 0).then(|| (read as f64 / scans, self.rows_of(read) / scans, result / scans));
+        let taking = |(_, seen, [bytes, ..]): &(Arc<NodeLinks>, ScanSeen, [u64; 3])| {
+            (*bytes, seen.elapsed_ns.saturating_sub(seen.blocked_ns))
+        };
+        let unpacked =
+            ran.scans.iter().map(taking).fold((0, 0), |(bytes, ns), one| (bytes + one.0, ns + one.1));
+        let whole = way_of(mode).filter(|_| is_whole && !self.is_limited);
+        let actual = Actual {
+            whole: whole.map(|way| (way, ran.elapsed_ns as f64)),
+            node: ran.node,
+            client: ran.client,
+            unpacked: if unpacked.0 > RESULTS_MIN { unpacked } else { (0, 0) },
+            // Of a limit, what left says when it was enough.
+            left: left.filter(|_| !self.is_limited),
+        };
+        self.observed.learned().note(self.key, &self.prior, &step, self.machine, &actual);
+    }
+
+    fn rows_of(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.bytes.max(1.0) * self.rows
+    }
+
+    /// Learns how long merging took, and what left the program here.
+    pub(super) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
+        let left = left_rows as f64 * self.row_bytes;
+        let bytes = report.result_bytes + left as u64;
+        let mut learned = self.observed.learned();
+        if bytes > 0 {
+            learned.note_merge(self.key, (bytes, ns));
+        }
+        if report.shipped == 0 && !self.is_limited {
+            let read = report.fetched_bytes;
+            learned.note_left(self.key, &self.prior, (read as f64, self.rows_of(read), left));
+        }
+    }
+}
+
+/// A program without its literals, in words.
+fn shape(program: &Program) -> String {
+    let mut words = format!("{:?}", program.input());
+    let mut add = |instructions: &[Instruction]| {
+        for instruction in instructions {
+            match instruction {
+                Instruction::Literal(scalar) => words.push_str(&format!("literal {:?};", scalar.of)),
+                Instruction::InList(list) => {
+                    words.push_str(&format!("in {};", list.len().checked_ilog2().unwrap_or(0)))
+                }
+                Instruction::Like { .. } => words.push_str("like;"),
+                Instruction::Matches { .. } => words.push_str("matches;"),
+                other => words.push_str(&format!("{other:?};")),
+            }
+        }
+    };
+    let mut rest = Vec::new();
+    for operator in program.operators() {
+        match operator {
+            Operator::Filter(instructions) => add(instructions),
+            Operator::Project(list) => list.iter().for_each(|instructions| add(instructions)),
+            Operator::Limit(_) => rest.push("limit".to_owned()),
+            other => rest.push(format!("{other:?}")),
+        }
+    }
+    words + &rest.join(";")
+}
+
+/// What a program is believed to take for each byte it reads.
+fn run_ns(program: &Program) -> f64 {
+    let of_instruction = |instruction: &Instruction| match instruction {
+        Instruction::Like { .. } | Instruction::Matches { .. } => prior::PATTERN_NS,
+        Instruction::Column(_) | Instruction::Literal(_) => 0.0,
+        _ => prior::PASS_NS / 4.0,
+    };
+    let of = |operator: &Operator| match operator {
+        Operator::Filter(instructions) => {
+            prior::PASS_NS + instructions.iter().map(of_instruction).sum::<f64>()
+        }
+        Operator::Project(list) => list.iter().flatten().map(of_instruction).sum(),
+        Operator::SemiJoin { .. } | Operator::Group { .. } => prior::LOOK_UP_NS,
+        Operator::Top { .. } => prior::PASS_NS,
+        Operator::Limit(_) => 0.0,
+    };
+    program.operators().iter().map(of).sum::<f64>().max(prior::PASS_NS / 2.0)
+}
+
+/// What a program is believed to leave.
+fn leaves(of: &[&RowGroup], program: &Program, columns: &[usize], (row_bytes, input): (f64, f64)) -> Leaves {
+    let passes = |operator: &&Operator| matches!(operator, Operator::Filter(_) | Operator::SemiJoin { .. });
+    let passing = prior::PASSING.powi(program.operators().iter().filter(passes).count() as i32);
+    match program.operators().last() {
+        Some(Operator::Group { keys, .. }) if keys.is_empty() => Leaves::Fixed(row_bytes),
+        Some(Operator::Group { keys, .. }) => {
+            let is_plain =
+                !program.operators().iter().any(|operator| matches!(operator, Operator::Project(_)));
+            let bound = is_plain.then(|| groups_at_most(of, keys, columns)).flatten();
+            let groups = bound.map_or(prior::GROUPS, |bound| bound.min(prior::GROUPS.max(bound.sqrt())));
+            Leaves::Groups { row_bytes, groups }
+        }
+        Some(Operator::Top { rows, .. }) => Leaves::Fixed(f64::from(*rows) * row_bytes),
+        Some(Operator::Limit(rows)) => Leaves::Fixed((*rows as f64 * row_bytes).min(1e12)),
+        _ => Leaves::Share(passing * row_bytes / input.max(1.0)),
+    }
+}
+
+/// How many groups there can be by the bounds of whole numbers.
+fn groups_at_most(table: &[&RowGroup], keys: &[u16], columns: &[usize]) -> Option<f64> {
+    let mut groups = 1.0;
+    for key in keys {
+        let column = *columns.get(usize::from(*key))?;
+        let (mut least, mut most) = (i128::MAX, i128::MIN);
+        for group in table {
+            let known = group.columns.get(column)?.statistics.as_ref()?;
+            let (Value::Integer(min), Value::Integer(max)) = (&known.min, &known.max) else { return None };
+            (least, most) = (least.min(*min), most.max(*max));
+        }
+        groups *= (most as f64 - least as f64).max(0.0) + 2.0;
+    }
+    Some(groups)
+}
+
+impl FarTable {
+    /// What running a plan over some of its row groups would take, by what the session has learnt. Nothing is asked of
+    /// any node. Estimates of steps can be added up.
+    pub fn estimate(&self, plan: &Plan, groups: &[usize]) -> Estimates {
+        let groups: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
+        let (near, columns) = plan.near.narrowed();
+        Placing::new(self, &near, &columns, &groups, &Joining::of(plan, Mode::Auto)).estimates(&groups)
+    }
+}

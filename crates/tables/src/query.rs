@@ -1,0 +1,547 @@
+//! Queries over a far table: a program runs beside its columns, over columns that were fetched, or both.
+//!
+//! The idea: whoever runs the program, it is the same code, and what it leaves is partial and merged once (invariant
+//! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
+//! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
+
+use super::joining::{self, JoinBy, Joining};
+use super::pacing::{Claim, Fetching};
+use super::placing::{Placing, Ran};
+use super::report::{Mode, Report};
+use super::shipping::{Shipping, shares};
+use super::{FarTable, TableReader};
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{Field, Schema, SchemaRef};
+use farpool_host::Host;
+use farpool_files::{Error, ErrorKind};
+use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
+use farpool_operators::{KeySet, Operator, Plan, Program, Query};
+use farpool_wire::MonoNs;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// As an error of this library.
+fn refused(why: impl Display) -> Error {
+    Error::new(ErrorKind::Invalid, why.to_string())
+}
+
+/// A batch that has rows, be it without columns.
+fn batch_of(
+    columns: Vec<arrow_array::ArrayRef>,
+    schema: Arc<Schema>,
+    rows: usize,
+) -> Result<RecordBatch, Error> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema, columns, &options).map_err(refused)
+}
+
+impl FarTable {
+    /// A query over all of its columns, to be narrowed.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if it has columns of a type that queries do not know, or is encrypted and was
+    /// opened without a key.
+    pub fn query(&self) -> Result<Query, Error> {
+        self.check_key()?;
+        let named = |field: &Arc<Field>| match type_of(field.data_type()) {
+            Some(of) => Ok((field.name().clone(), of)),
+            None => Err(refused(format_args!(
+                "column {:?} of far table {:?}: queries over {} are not known",
+                field.name(),
+                self.name(),
+                field.data_type()
+            ))),
+        };
+        Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
+    }
+
+    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the order of their keys, NULL first; of other rows the order is
+    /// that of the table.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
+    /// value does not fit its type; those of [`FarTable::read`].
+    pub fn run(&self, plan: &Plan, mode: Mode) -> Result<Answer, Error> {
+        let all: Vec<usize> = (0..self.row_groups().len()).collect();
+        self.run_groups(plan, mode, &all)
+    }
+
+    /// The same over some of its row groups, by their places in ascending order: for who takes a table step by step,
+    /// with what was learnt on the way. What a plan does with all rows it then does with those of the step.
+    ///
+    /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
+    pub fn run_groups(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
+        let host = Arc::clone(self.session().host());
+        let begun = host.now();
+        let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
+        if self.query()?.plan().map_err(refused)?.near.input() != plan.near.input() {
+            return Err(during(refused("the query was planned over other columns")));
+        }
+        let count = self.row_groups().len();
+        if let Some(group) = groups.iter().find(|group| **group >= count) {
+            return Err(during(refused(format_args!("there is no row group {group}; there are {count}"))));
+        }
+        let (near, columns) = plan.near.narrowed();
+        let asked = groups.len();
+        let groups = self.groups_for(plan, groups);
+        let mut joining = Joining::of(plan, mode);
+        let placing = Placing::new(self, &near, &columns, &groups, &joining);
+        if mode == Mode::Auto {
+            placing.probe_links(&groups);
+        }
+        let tried = if mode == Mode::Auto { placing.tried(&groups) } else { Vec::new() };
+        let mut estimates = placing.estimates(&groups);
+        let mut chosen = if mode == Mode::Auto { estimates.choice } else { mode };
+        if chosen == Mode::Fetch && tried.is_empty() {
+            joining = Joining::of(plan, Mode::Fetch);
+        }
+        let finish = joining.plan.finish.clone();
+        let mut work = Work::new(self, near, columns, groups, (plan, joining), mode).map_err(during)?;
+        work.report.skipped = asked - work.groups.len();
+        work.report.tried = tried.len();
+        let mut rest = work.groups.clone();
+        if !tried.is_empty() {
+            work.run_part(&placing, Mode::Ship, tried.clone(), false).map_err(during)?;
+            rest.retain(|group| tried.binary_search(group).is_err());
+            let before = chosen;
+            estimates = placing.estimates(&work.groups);
+            // What a node refuses once it will refuse again.
+            let is_refused = !work.report.refusals.is_empty();
+            chosen = if is_refused { Mode::Fetch } else { estimates.choice };
+            work.report.is_corrected = chosen != before;
+        }
+        if tried.is_empty() || !work.is_complete() {
+            work.run_part(&placing, chosen, rest, true).map_err(during)?;
+        }
+        (work.report.chosen, work.report.estimates) = (chosen, Some(estimates));
+        let merging = host.now();
+        let (merged, mut report, left_rows) = work.finish().map_err(during)?;
+        let finish = self.finish(finish, &plan.key_sets, merged).map_err(during)?;
+        let merge_ns = host.now().0.saturating_sub(merging.0);
+        placing.learn_merge(&report, left_rows, merge_ns);
+        let field = |(name, of): &(String, farpool_operators::Type)| Field::new(name, data_type(*of), true);
+        let schema = Arc::new(Schema::new(plan.columns.iter().map(field).collect::<Vec<_>>()));
+        let named = |batch: RecordBatch| {
+            let rows = batch.num_rows();
+            batch_of(batch.columns().to_vec(), Arc::clone(&schema), rows)
+        };
+        let batches = finish.into_iter().map(named).collect::<Result<_, _>>()?;
+        report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
+        Ok(Answer { schema: Arc::clone(&schema), batches, report })
+    }
+
+    /// Runs what is left to do over merged results.
+    fn finish(
+        &self,
+        program: Program,
+        key_sets: &[Arc<KeySet>],
+        batches: Vec<RecordBatch>,
+    ) -> Result<Vec<RecordBatch>, Error> {
+        let mut local = Local::new(self, Arc::new(program), key_sets.to_vec())?;
+        let mut position = 0;
+        for batch in batches {
+            local.push(0, &batch, position)?;
+            position += batch.num_rows() as u64;
+        }
+        let (mut merge, left) = local.finish()?;
+        for (_, partial) in left {
+            merge.push(&partial).map_err(refused)?;
+        }
+        merge.finish().map_err(refused)
+    }
+}
+
+/// The result of a query.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Its rows, all of them here.
+    pub batches: Vec<RecordBatch>,
+    /// What was done for it.
+    pub report: Report,
+}
+
+/// A program that runs here.
+struct Local {
+    host: Arc<dyn Host>,
+    prepared: Arc<Prepared>,
+    bounds: Bounds,
+    key_sets: Vec<Arc<KeySet>>,
+    /// Once there are rows for it: keys to look up in take a while to be made.
+    run: Option<Run>,
+    merge: Merge,
+    /// What has left it, and of which row group of the table that is.
+    left: Vec<(usize, RecordBatch)>,
+}
+
+impl Local {
+    fn new(table: &FarTable, program: Arc<Program>, key_sets: Vec<Arc<KeySet>>) -> Result<Local, Error> {
+        let host = Arc::clone(table.session().host());
+        let mut seed = [0; 8];
+        host.random(&mut seed).map_err(refused)?;
+        let seed = u64::from_le_bytes(seed);
+        let merge = Merge::new(&program, seed).map_err(refused)?;
+        let prepared = Arc::new(Prepared::new(program).map_err(refused)?);
+        let bounds = Bounds { seed, batch_rows_max: usize::MAX, ..Bounds::default() };
+        Ok(Local { host, prepared, bounds, key_sets, run: None, merge, left: Vec::new() })
+    }
+
+    /// Whether further rows change nothing.
+    fn is_done(&self) -> bool {
+        self.run.as_ref().is_some_and(Run::is_done)
+    }
+
+    fn push(&mut self, group: usize, batch: &RecordBatch, position: u64) -> Result<(), Error> {
+        let run = match &mut self.run {
+            Some(run) => run,
+            None => {
+                let lookups = joining::exact(self.prepared.program(), &self.key_sets, &*self.host)?;
+                let run =
+                    Run::new(Arc::clone(&self.prepared), lookups, self.bounds.clone()).map_err(refused)?;
+                self.run.insert(run)
+            }
+        };
+        let leaving = run.push(batch, position).map_err(refused)?;
+        self.left.extend(leaving.into_iter().map(|partial| (group, partial)));
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(Merge, Vec<(usize, RecordBatch)>), Error> {
+        let Local { prepared, bounds, key_sets, run, merge, mut left, .. } = self;
+        let run = match run {
+            Some(run) => run,
+            // Of no rows there are results as well; none of them is looked for.
+            None => {
+                let lookups =
+                    key_sets.iter().map(|_| joining::none()).collect::<Result<_, _>>().map_err(refused)?;
+                Run::new(prepared, lookups, bounds).map_err(refused)?
+            }
+        };
+        left.extend(run.finish().map_err(refused)?.into_iter().map(|partial| (0, partial)));
+        Ok((merge, left))
+    }
+}
+
+/// Row groups that were claimed, on their way.
+struct Ahead {
+    groups: Vec<usize>,
+    batches: TableReader,
+    begun: MonoNs,
+    /// How many such fetches were under way when it began.
+    together: u64,
+}
+
+/// A query under way.
+struct Work<'t> {
+    table: &'t FarTable,
+    program: Arc<Program>,
+    joining: Joining,
+    /// The columns that it reads.
+    columns: Vec<usize>,
+    /// The row groups that it reads.
+    groups: Vec<usize>,
+    local: Local,
+    positions: Vec<u64>,
+    /// What shares that are over have left.
+    shipped: Vec<(usize, RecordBatch)>,
+    /// Whether shares have left all rows that are wanted.
+    is_enough: bool,
+    /// What the part under way takes.
+    ran: Ran,
+    report: Report,
+}
+
+/// Row groups that are fetched at a time while a node works on others, and how many such fetches are under way.
+const CLAIMED_GROUPS: u32 = 1;
+const CLAIMS_AHEAD: usize = 2;
+/// Whoever waits for shares looks again after this long: a node that does nothing says nothing.
+const LOOK_MS: u64 = 5;
+
+impl<'t> Work<'t> {
+    fn new(
+        table: &'t FarTable,
+        near: Program,
+        columns: Vec<usize>,
+        groups: Vec<usize>,
+        (plan, joining): (&Plan, Joining),
+        mode: Mode,
+    ) -> Result<Work<'t>, Error> {
+        let program = Arc::new(near);
+        let local = Local::new(table, Arc::clone(&program), plan.key_sets.clone())?;
+        let mut report = Report::new(mode, table.row_groups().len());
+        report.semi_joins = joining.joins.clone();
+        let positions = table.positions();
+        let (shipped, is_enough, ran) = (Vec::new(), false, Ran::default());
+        Ok(Work {
+            table,
+            program,
+            joining,
+            columns,
+            groups,
+            local,
+            positions,
+            shipped,
+            is_enough,
+            ran,
+            report,
+        })
+    }
+
+    /// Whether further rows change nothing.
+    fn is_complete(&self) -> bool {
+        self.is_enough || self.local.is_done()
+    }
+
+    /// Runs some of the row groups, which are each run once, and learns from it. `is_whole`: whether they are enough for
+    /// their time to tell something.
+    fn run_part(
+        &mut self,
+        placing: &Placing<'_>,
+        mode: Mode,
+        groups: Vec<usize>,
+        is_whole: bool,
+    ) -> Result<(), Error> {
+        let host = Arc::clone(self.table.session().host());
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.report.clone();
+        self.ran = Ran::default();
+        let begun = host.now();
+        self.run(mode, groups.clone())?;
+        let mut ran = std::mem::take(&mut self.ran);
+        ran.elapsed_ns = host.now().0.saturating_sub(begun.0);
+        let after = &self.report;
+        let node_bytes = after.node_bytes.saturating_sub(before.node_bytes);
+        ran.node = (node_bytes, ns(after.node_time.saturating_sub(before.node_time)));
+        let fetched = after.fetched_bytes - before.fetched_bytes;
+        ran.client = (fetched, ns(after.client_time - before.client_time));
+        ran.result_bytes = after.result_bytes - before.result_bytes;
+        // What was refused says nothing of the mode.
+        if !groups.is_empty() && after.refusals.len() == before.refusals.len() && !self.columns.is_empty() {
+            placing.learn(mode, &groups, &ran, is_whole);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, mode: Mode, groups: Vec<usize>) -> Result<(), Error> {
+        if self.columns.is_empty() {
+            // What counts rows needs none of their bytes, from nobody.
+            return self.count_rows(groups);
+        }
+        if mode == Mode::Fetch || groups.is_empty() || !self.joining.is_shipped() {
+            self.ran.fetched = self.fetch(groups)?;
+            return Ok(());
+        }
+        // It reads the same columns as the program here.
+        let (Ok(program), Ok(uploads)) =
+            (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
+        else {
+            self.report.semi_joins.iter_mut().for_each(|join| join.by = JoinBy::Here);
+            return self.fetch(groups).map(|_| ());
+        };
+        let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
+        let rows_wanted = match self.program.operators().last() {
+            Some(Operator::Limit(rows)) => Some(*rows),
+            _ => None,
+        };
+        let keys = self.table.scan_keys(&self.columns);
+        let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
+        let shipping = Arc::new(shipping);
+        let session = Arc::clone(self.table.session());
+        let nodes = shipping.nodes();
+        let mut tasks = Vec::new();
+        // Nobody is idle meanwhile: the last node's answers are taken by this thread if it has nothing else to do.
+        let is_free = mode == Mode::Ship && rest.is_empty();
+        for node in nodes.iter().skip(usize::from(is_free)) {
+            let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
+            let run = Box::new(move || at.run_at(&session, &node));
+            match self.table.session().host().spawn("farpool-ship", run) {
+                Ok(task) => tasks.push(task),
+                Err(error) => {
+                    // Those that have begun are not left to work for nobody.
+                    shipping.stop();
+                    tasks.into_iter().for_each(farpool_host::Task::join);
+                    return Err(refused(error));
+                }
+            }
+        }
+        if let Some(node) = nodes.first().filter(|_| is_free) {
+            shipping.run_at(&session, node);
+        }
+        let mut result = if shipping.is_stopped() { Ok(()) } else { self.fetch(rest).map(|_| ()) };
+        let mut claimed = BTreeSet::new();
+        if result.is_ok() && mode == Mode::Split {
+            result = self.fetch_from_back(&shipping, &mut claimed);
+        }
+        if result.is_err() || self.local.is_done() {
+            shipping.stop();
+        }
+        tasks.into_iter().for_each(farpool_host::Task::join);
+        result?;
+        self.commit(&shipping, &claimed)
+    }
+
+    fn count_rows(&mut self, groups: Vec<usize>) -> Result<(), Error> {
+        let schema = Arc::new(Schema::empty());
+        for group in groups {
+            let rows = self.table.row_groups()[group].rows as usize;
+            let batch = batch_of(Vec::new(), Arc::clone(&schema), rows)?;
+            self.local.push(group, &batch, self.positions[group])?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the columns of a row group that are read.
+    fn column_bytes(&self, group: usize) -> u64 {
+        let buffers = self.table.row_groups()[group].buffers(&self.columns);
+        buffers.map(|buffer| u64::from(buffer.bytes)).sum()
+    }
+
+    /// Fetches row groups and runs the program over them. Bytes that came, and nanoseconds that they were on their way.
+    fn fetch(&mut self, groups: Vec<usize>) -> Result<(u64, u64), Error> {
+        if groups.is_empty() {
+            return Ok((0, 0));
+        }
+        let mut batches = self.table.read(Some(&self.columns), Some(&groups))?;
+        self.take(groups, batches.by_ref())?;
+        Ok(batches.moved())
+    }
+
+    /// Runs the program over row groups as they come.
+    fn take(
+        &mut self,
+        groups: Vec<usize>,
+        batches: impl Iterator<Item = Result<RecordBatch, Error>>,
+    ) -> Result<(), Error> {
+        for (group, batch) in groups.into_iter().zip(batches) {
+            let batch = batch?;
+            let begun = self.table.session().host().now();
+            self.local.push(group, &batch, self.positions[group])?;
+            let busy = self.table.session().host().now().0.saturating_sub(begun.0);
+            self.report.client_time += Duration::from_nanos(busy);
+            self.report.fetched += 1;
+            self.report.fetched_bytes += self.column_bytes(group);
+            if self.local.is_done() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims row groups from the back of scans under way, as long as that pays, and sees to them.
+    fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
+        let session = Arc::clone(self.table.session());
+        let mut taken = vec![0u32; shipping.shares.len()];
+        let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
+        let mut ahead: VecDeque<Ahead> = VecDeque::new();
+        let mut fetch_ns = None;
+        let bytes: u64 = self.groups.iter().map(|group| self.column_bytes(*group)).sum();
+        let group_bytes = bytes / self.groups.len().max(1) as u64;
+        loop {
+            let heard = shipping.changed.heard();
+            // Each share in its turn, as their nodes and links are different ones.
+            let mut looked_at = 0;
+            if shipping.is_stopped() || self.local.is_done() {
+                return Ok(());
+            }
+            while ahead.len() < CLAIMS_AHEAD && looked_at < open.len() {
+                let Some(share) = open.pop_front() else { break };
+                looked_at += 1;
+                let Some((scan, since, pace)) = shipping.open_scan(share) else {
+                    if shipping.is_waiting(share) {
+                        open.push_back(share);
+                    }
+                    continue;
+                };
+                let fetching = Fetching {
+                    claimed: taken[share],
+                    ahead: ahead.len() as u32,
+                    each_ns: fetch_ns,
+                    elapsed_ns: session.host().now().0.saturating_sub(since.0),
+                    group_bytes,
+                    is_shared: !shipping.shares[share].node.is_shared(),
+                };
+                let groups = match pace.claim(fetching) {
+                    Claim::Now => shipping.claim(&session, share, scan, CLAIMED_GROUPS),
+                    Claim::All => shipping.claim(&session, share, scan, u32::MAX),
+                    Claim::Later => {
+                        open.push_back(share);
+                        continue;
+                    }
+                    Claim::Never => continue,
+                };
+                if !groups.is_empty() {
+                    looked_at = 0;
+                    open.push_back(share);
+                    taken[share] += groups.len() as u32;
+                    claimed.extend(groups.iter().copied());
+                    shipping.is_fetching.store(true, Ordering::Relaxed);
+                    let begun = session.host().now();
+                    let batches = self.table.read(Some(&self.columns), Some(&groups))?;
+                    let together = ahead.len() as u64 + 1;
+                    ahead.push_back(Ahead { groups, batches, begun, together });
+                }
+            }
+            match ahead.pop_front() {
+                Some(Ahead { groups, batches, begun, together }) => {
+                    // Those that were under way at the same time took as long together.
+                    let count = groups.len() as u64 * together;
+                    self.take(groups, batches)?;
+                    fetch_ns = Some(session.host().now().0.saturating_sub(begun.0) / count.max(1));
+                    shipping.is_fetching.store(!ahead.is_empty(), Ordering::Relaxed);
+                }
+                None if !open.is_empty() => {
+                    session.host().wait(&shipping.changed, heard, session.deadline(LOOK_MS));
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes what shares have left, each as a whole; what they did not do is fetched, unless there is enough.
+    fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
+        let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
+        let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
+        let mut undone = Vec::new();
+        for (share, outcome) in shipping.shares.iter().zip(outcomes) {
+            let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
+            match outcome {
+                Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
+                    self.report.shipped += shipped.groups;
+                    let bytes = [shipped.chunk_bytes, shipped.read_bytes, shipped.busy_ns];
+                    self.ran.scans.push((Arc::clone(&share.node), shipped.seen, bytes));
+                    // What a node says of itself may be anything.
+                    let report = &mut self.report;
+                    report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
+                    report.result_bytes += shipped.chunk_bytes;
+                    report.node_time = report.node_time.saturating_add(Duration::from_nanos(shipped.busy_ns));
+                    self.shipped.extend(shipped.batches);
+                }
+                Some(Err(error)) => {
+                    self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
+                    undone.extend(unclaimed());
+                }
+                // A claim whose answer was lost: nobody has seen to those groups.
+                _ => undone.extend(unclaimed()),
+            }
+        }
+        self.report.lookup_bytes += shipping.uploaded.load(Ordering::Relaxed);
+        undone.sort_unstable();
+        self.is_enough |= is_enough;
+        if is_enough { Ok(()) } else { self.fetch(undone).map(|_| ()) }
+    }
+
+    /// Merges all of it, once. With it, how many rows left the program here.
+    fn finish(self) -> Result<(Vec<RecordBatch>, Report, u64), Error> {
+        let (mut merge, mut partials) = self.local.finish()?;
+        let left_rows = partials.iter().map(|(_, partial)| partial.num_rows() as u64).sum();
+        partials.extend(self.shipped);
+        // Rows in the order of the table; of partial results it does not matter.
+        partials.sort_by_key(|(group, _)| *group);
+        for (_, partial) in partials {
+            merge.push(&partial).map_err(refused)?;
+        }
+        Ok((merge.finish().map_err(refused)?, self.report, left_rows))
+    }
+}

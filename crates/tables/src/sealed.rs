@@ -1,0 +1,99 @@
+//! Encrypted tables: the key of an opened one, and which keys go to which node.
+
+use farpool_files::beneath::{NodeLinks, Session};
+use farpool_files::{Error, ErrorKind};
+use farpool_sealing::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
+use farpool_wire::List;
+use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What opens a table that was opened with its owner's key.
+pub(super) struct TableSeal {
+    pub(super) key: SealKey,
+    pub(super) salt: [u8; SALT_BYTES],
+    pub(super) seals: TableSeals,
+}
+
+/// What the scans of a query have to do with keys.
+#[derive(Clone, Default)]
+pub(super) struct ScanKeys {
+    /// Of an encrypted table, and which of its columns are read.
+    pub(super) table: Option<(Arc<TableSeal>, Vec<u16>)>,
+    /// Whether chunks are to be sealed.
+    pub(super) seal_answers: bool,
+}
+
+impl ScanKeys {
+    /// That nobody can read on the way to a node what tells of an encrypted table.
+    ///
+    /// Errors: [`ErrorKind::Refused`] if somebody could.
+    pub(super) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
+        // The way inside of this machine is shared memory.
+        let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
+        match is_safe || (self.table.is_none() && !self.seal_answers) {
+            true => Ok(()),
+            false => Err(not_sent(&node.info.name, &node.info.address)),
+        }
+    }
+
+    /// The keys for one scan at a node, and what opens its chunks if they are to be sealed.
+    ///
+    /// Errors: [`ErrorKind::Refused`] if somebody could read them on the way.
+    pub(super) fn for_scan(
+        &self,
+        session: &Session,
+        node: &NodeLinks,
+    ) -> Result<(ScanSeals, Option<ChunkSeals>), Error> {
+        self.check_way(session, node)?;
+        let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
+        let opening = match &self.table {
+            Some((seal, columns)) => vec![ScanOpening {
+                key: ScanKey(*seal.key.bytes()),
+                salt: seal.salt,
+                columns: List::new(columns.clone()).map_err(too_many)?,
+            }],
+            None => Vec::new(),
+        };
+        let (mut answers, mut opens) = (Vec::new(), None);
+        if self.seal_answers {
+            // Of this scan alone: numbers of chunks are nonces.
+            let mut random = ScanKey([0; _]);
+            let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
+            session.host().random(&mut random.0).map_err(no_random)?;
+            opens = Some(ChunkSeals::new(&SealKey::new(random.0)));
+            answers.push(random);
+        }
+        let opening = List::new(opening).map_err(too_many)?;
+        Ok((ScanSeals { opening, answers: List::new(answers).map_err(too_many)? }, opens))
+    }
+}
+
+/// Whether an address is one of this machine, whoever may be asked. Names are not: what they led to when a link was
+/// connected may be another place than they lead to now.
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}
+
+fn not_sent(name: &str, address: &str) -> Error {
+    let message = format!(
+        "no key is sent to node {name} ({address}), as everybody on the way could read it: its row groups are fetched \
+         instead; with certificates (`tls`) the query runs there"
+    );
+    Error::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_go_to_addresses_of_this_machine_and_nowhere_else_without_tls() {
+        assert!(is_loopback("127.0.0.1:7701") && is_loopback("[::1]:7701"));
+        for address in
+            ["192.0.2.7:7701", "localhost:7701", "127.0.0.1.example:7701", "0.0.0.0:7701", "127.0.0.1"]
+        {
+            assert!(!is_loopback(address), "{address}");
+        }
+    }
+}

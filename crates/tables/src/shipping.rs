@@ -1,0 +1,568 @@
+//! Shipping: having nodes run a program over the row groups that lie with them.
+//!
+//! The idea: the row groups of one node are a share. A node runs its shares one after another, each as a scan, whose
+//! chunks are asked for ahead of their coming. What a share leaves counts only once all of it is here: one that broke
+//! off is done again by other means, and nothing of it is used. The exception is a query that wants any rows, up to a
+//! limit: as soon as so many are here, all shares end where they are.
+
+use super::FarTable;
+use super::column_type::RowPlaces;
+use super::footer::{Encoding, RowGroup};
+use super::joining::Upload;
+use super::pacing::{Heard, Pace};
+use super::placing::ScanSeen;
+use super::sealed::ScanKeys;
+use crate::session::Session;
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use farpool_host::Bell;
+use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, locked, readable_in_one_region};
+use farpool_files::{Error, ErrorKind};
+use farpool_operators::packed;
+use farpool_sealing::ChunkSeals;
+use farpool_transport::landing::Landing;
+use farpool_transport::{Link, LinkError};
+use farpool_wire::codec::Field;
+use farpool_wire::control::*;
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
+use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Chunks of a scan that are asked for ahead.
+const CREDITS: usize = 8;
+/// Bytes of a request to open a scan besides its row groups.
+const OPEN_BYTES_MAX: usize = 256 << 10;
+
+/// Row groups of one node, of one scan.
+pub(super) struct Share {
+    pub(super) node: Arc<NodeLinks>,
+    regions: Vec<Arc<LeasedRegion>>,
+    /// By their numbers in the table.
+    pub(super) groups: Vec<usize>,
+    described: Vec<ScanGroup>,
+    bytes: usize,
+}
+
+/// What a scan has left.
+#[derive(Debug, Default)]
+pub(super) struct Shipped {
+    /// Rows or partial results, and of which row group of the table each is.
+    pub(super) batches: Vec<(usize, RecordBatch)>,
+    /// Row groups that the program was run over.
+    pub(super) groups: usize,
+    /// Bytes of regions that were read for it.
+    pub(super) read_bytes: u64,
+    /// Bytes of packed batches that came.
+    pub(super) chunk_bytes: u64,
+    /// Nanoseconds that the node was at it.
+    pub(super) busy_ns: u64,
+    /// What else was seen.
+    pub(super) seen: ScanSeen,
+}
+
+/// How far a share has come.
+pub(super) enum Progress {
+    /// Not asked for yet.
+    Waiting,
+    /// Under way since then.
+    Open(Handle, MonoNs, Pace),
+    /// At its end.
+    Over(Result<Shipped, Error>),
+    /// Taken from here.
+    Taken,
+}
+
+/// Shares under way.
+pub(super) struct Shipping {
+    program: Vec<u8>,
+    keys: ScanKeys,
+    /// What its semi-joins look up in, by number.
+    uploads: Vec<Upload>,
+    /// Bytes of them that nodes were sent.
+    pub(super) uploaded: AtomicU64,
+    pub(super) shares: Vec<Share>,
+    progress: Mutex<Vec<Progress>>,
+    pub(super) changed: Bell,
+    /// Whether row groups are being fetched meanwhile.
+    pub(super) is_fetching: AtomicBool,
+    /// Any so many rows are all that is wanted.
+    rows_wanted: Option<u64>,
+    rows: AtomicU64,
+    /// Whether nothing more is wanted.
+    is_stopped: AtomicBool,
+}
+
+/// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
+pub(super) fn shares(
+    table: &FarTable,
+    groups: impl Iterator<Item = usize>,
+    columns: &[usize],
+) -> (Vec<Share>, Vec<usize>) {
+    let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
+    let positions = table.positions();
+    let places = RowPlaces::of(table.schema());
+    for index in groups {
+        let Some(((region, offset), group)) = located(table, index).zip(table.row_groups().get(index)) else {
+            rest.push(index);
+            continue;
+        };
+        let described = |column: &usize| described(group, places.as_ref(), *column);
+        let Some(columns) = columns.iter().map(described).collect() else {
+            rest.push(index);
+            continue;
+        };
+        let Ok(columns) = List::new(columns) else {
+            rest.push(index);
+            continue;
+        };
+        let described =
+            ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
+        let mut encoded = Vec::new();
+        described.put(&mut encoded);
+        let is_open = |share: &&mut Share| {
+            Arc::ptr_eq(&share.node, &region.node)
+                && share.groups.len() < SCAN_GROUPS_MAX
+                && share.regions.len() < SCAN_REGIONS_MAX
+                && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
+        };
+        // The last one of a node is the one that has room.
+        match shares.iter_mut().rev().find(is_open) {
+            Some(share) => share.add(index, region, described, encoded.len()),
+            None => {
+                let node = Arc::clone(&region.node);
+                let (regions, groups) = (Vec::new(), Vec::new());
+                let mut share = Share { node, regions, groups, described: Vec::new(), bytes: 0 };
+                share.add(index, region, described, encoded.len());
+                shares.push(share);
+            }
+        }
+    }
+    (shares, rest)
+}
+
+/// The region that all of a row group lies in, and where.
+pub(super) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
+    let group = table.row_groups().get(index)?;
+    readable_in_one_region(&table.file, group.offset..group.end())
+}
+
+fn described(group: &RowGroup, places: Option<&RowPlaces>, column: usize) -> Option<ScanColumn> {
+    let chunk = group.columns.get(column)?;
+    let buffer = |at: &super::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
+    let mut buffers: Vec<ScanBuffer> = chunk.buffers.iter().map(buffer).collect();
+    if chunk.encoding == Encoding::Rows {
+        let places = places?;
+        let (start, bytes) = (*places.starts.get(column)?, places.row_bytes);
+        buffers.push(ScanBuffer { offset: start as u32, bytes: bytes as u32 });
+    }
+    let buffers = List::new(buffers).ok()?;
+    Some(ScanColumn { layout: chunk.encoding, null_count: chunk.null_count, buffers })
+}
+
+impl Share {
+    fn add(&mut self, index: usize, region: Arc<LeasedRegion>, mut described: ScanGroup, bytes: usize) {
+        let known = self.regions.iter().position(|known| Arc::ptr_eq(known, &region));
+        let place = known.unwrap_or(self.regions.len());
+        if known.is_none() {
+            self.regions.push(region);
+        }
+        described.region = place as u32;
+        self.groups.push(index);
+        self.described.push(described);
+        self.bytes += bytes;
+    }
+
+    fn request(&self, program: &[u8], lookups: &[Handle], seals: ScanSeals) -> Result<Request, WireError> {
+        let right = |region: &Arc<LeasedRegion>| ScanRegion {
+            region: region.region,
+            epoch: region.epoch,
+            handle: region.handle,
+        };
+        Ok(Request::OpenScan(OpenScan {
+            program: Bytes::new(program.to_vec())?,
+            lookups: List::new(lookups.to_vec())?,
+            regions: List::new(self.regions.iter().map(right).collect())?,
+            groups: List::new(self.described.clone())?,
+            seals,
+        }))
+    }
+}
+
+impl Shipping {
+    /// Of a program that leaves rows, `rows_wanted` of which are enough, whichever they are.
+    pub(super) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
+        let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
+        let (is_fetching, rows, is_stopped) = Default::default();
+        let (keys, uploads, uploaded, changed) = Default::default();
+        Shipping {
+            program,
+            keys,
+            uploads,
+            uploaded,
+            shares,
+            progress,
+            changed,
+            is_fetching,
+            rows_wanted,
+            rows,
+            is_stopped,
+        }
+    }
+
+    /// With what its scans have to do with keys.
+    pub(super) fn with_keys(self, keys: ScanKeys) -> Shipping {
+        Shipping { keys, ..self }
+    }
+
+    /// With what its semi-joins look up in, by number.
+    pub(super) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
+        Shipping { uploads, ..self }
+    }
+
+    /// Whether nothing more is wanted of any share.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends all shares where they are: somebody has what the query wants, or it failed. Each sees it with its next
+    /// chunk, and closes its scan.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+        self.changed.ring();
+    }
+
+    /// Ends a scan over another link than its own, on which steps are asked for ahead.
+    fn close(&self, session: &Session, share: &Share, scan: Handle) {
+        let deadline = session.request_deadline();
+        let close = Request::CloseScan(ScanId { scan });
+        // A node that does not hear it ends the scan by itself, in time.
+        let _ = share.node.converse(deadline, Repeat::Harmful, |link| link.call(&close, deadline));
+    }
+
+    /// Counts rows that came.
+    fn count(&self, rows: u64) {
+        let Some(wanted) = self.rows_wanted else { return };
+        let before = self.rows.fetch_add(rows, Ordering::Relaxed);
+        if before.saturating_add(rows) >= wanted {
+            self.stop();
+        }
+    }
+
+    /// Whether these are all the rows that are wanted. Of shares that broke off nothing is used, though it was counted.
+    pub(super) fn is_enough(&self, outcomes: &[Option<Result<Shipped, Error>>]) -> bool {
+        let batches = outcomes.iter().flatten().flatten().flat_map(|shipped| &shipped.batches);
+        let rows: u64 = batches.map(|(_, batch)| batch.num_rows() as u64).sum();
+        self.rows_wanted.is_some_and(|wanted| rows >= wanted)
+    }
+
+    /// Runs all shares of one node, one after another. What their semi-joins look up in is sent once.
+    pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
+        let mut lookups = Vec::new();
+        // Keys of a join say something of the table, as its own key does: where that may not go, they do not.
+        let put = match self.keys.check_way(session, node) {
+            Ok(_) if self.is_stopped() => return,
+            Ok(_) => self.put_lookups(session, node, &mut lookups),
+            Err(refused) => Err(refused),
+        };
+        for (index, share) in self.shares.iter().enumerate() {
+            if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
+                let shipped = put.clone().and_then(|()| self.run(session, index, share, &lookups));
+                self.set(index, Progress::Over(shipped));
+            }
+        }
+        self.drop_lookups(session, node, &lookups);
+    }
+
+    /// Sends a node what semi-joins look up in, and notes the names of it.
+    fn put_lookups(
+        &self,
+        session: &Session,
+        node: &NodeLinks,
+        lookups: &mut Vec<Handle>,
+    ) -> Result<(), Error> {
+        if self.uploads.is_empty() {
+            return Ok(());
+        }
+        let deadline = || session.request_deadline();
+        node.converse(deadline(), Repeat::Harmful, |link| {
+            for Upload { kind, bytes } in &self.uploads {
+                let mut lookup = Handle(0);
+                // One part if there are no bytes.
+                let rest = bytes.get(1..).unwrap_or_default();
+                let ends = (0..=rest.len()).step_by(LOOKUP_PART_BYTES_MAX);
+                for start in ends {
+                    let end = bytes.len().min(start + LOOKUP_PART_BYTES_MAX);
+                    let part = Bytes::new(bytes[start..end].to_vec()).map_err(LinkError::Protocol)?;
+                    let put = PutLookup { lookup, kind: *kind, bytes: bytes.len() as u32, part };
+                    let answer = match link.call(&Request::PutLookup(put), deadline())? {
+                        Reply::PutLookup(answer) => answer,
+                        other => return Err(unexpected(&other)),
+                    };
+                    self.uploaded.fetch_add((end - start) as u64, Ordering::Relaxed);
+                    if lookup == Handle(0) {
+                        lookups.push(answer.lookup);
+                    }
+                    lookup = answer.lookup;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whatever comes of it: they end with their connection.
+    fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
+        if lookups.is_empty() {
+            return;
+        }
+        let deadline = session.request_deadline();
+        let _ = node.converse(deadline, Repeat::Harmful, |link| {
+            for lookup in lookups {
+                link.call(&Request::DropLookup(LookupId { lookup: *lookup }), deadline)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// The nodes that there are shares of.
+    pub(super) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
+        let mut nodes: Vec<Arc<NodeLinks>> = Vec::new();
+        for share in &self.shares {
+            if !nodes.iter().any(|node| Arc::ptr_eq(node, &share.node)) {
+                nodes.push(Arc::clone(&share.node));
+            }
+        }
+        nodes
+    }
+
+    fn set(&self, share: usize, progress: Progress) {
+        if let Some(of) = self.progress.lock().get_mut(share) {
+            *of = progress;
+        }
+        self.changed.ring();
+    }
+
+    /// The scan of a share, since when, and what has been seen of it, while it is under way; nothing before and behind
+    /// that.
+    pub(super) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
+        match self.progress.lock().get(share) {
+            Some(Progress::Open(scan, since, pace)) => Some((*scan, *since, pace.clone())),
+            _ => None,
+        }
+    }
+
+    /// Notes a chunk of a share.
+    fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
+        if let Some(Progress::Open(_, begun, pace)) = self.progress.lock().get_mut(share) {
+            let is_fetching = self.is_fetching.load(Ordering::Relaxed);
+            pace.note(Heard {
+                done: chunk.done,
+                elapsed_ns: now.0.saturating_sub(begun.0),
+                waited_ns: chunk.waited_ns,
+                bytes: chunk.batches.len() as u64,
+                is_fetching,
+            });
+        }
+        self.changed.ring();
+    }
+
+    /// Whether a share has not been begun with.
+    pub(super) fn is_waiting(&self, share: usize) -> bool {
+        matches!(self.progress.lock().get(share), Some(Progress::Waiting))
+    }
+
+    /// What became of a share, once that is known.
+    pub(super) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
+        let mut progress = self.progress.lock();
+        let of = progress.get_mut(share)?;
+        match std::mem::replace(of, Progress::Taken) {
+            Progress::Over(shipped) => Some(shipped),
+            other => {
+                *of = other;
+                None
+            }
+        }
+    }
+
+    /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node has
+    /// taken all that there are.
+    pub(super) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
+        let Some(of) = self.shares.get(share) else { return Vec::new() };
+        let deadline = session.request_deadline();
+        let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
+        // What was claimed by an answer that never came belongs to nobody, and the scan's count shows that.
+        let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
+        match answer {
+            Ok(Reply::ClaimGroups(Claimed { first, count })) => {
+                let end = first.saturating_add(count) as usize;
+                of.groups.get(first as usize..end).unwrap_or_default().to_vec()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn run(
+        &self,
+        session: &Session,
+        index: usize,
+        share: &Share,
+        lookups: &[Handle],
+    ) -> Result<Shipped, Error> {
+        for region in &share.regions {
+            session.check_lease(region)?;
+        }
+        let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
+        let (seals, opens) = self.keys.for_scan(session, &share.node)?;
+        let open = share.request(&self.program, lookups, seals).map_err(refused)?;
+        let deadline = session.request_deadline();
+        let mut shipped = Shipped::default();
+        let received = share.node.converse(deadline, Repeat::Harmful, |link| {
+            let asked = session.host().now();
+            let scan = match link.call(&open, deadline)? {
+                Reply::OpenScan(opened) => opened.scan,
+                other => return Err(unexpected(&other)),
+            };
+            let opened = session.host().now();
+            shipped.seen.open_ns = opened.0.saturating_sub(asked.0);
+            let pace = Pace::new(share.groups.len());
+            self.set(index, Progress::Open(scan, session.host().now(), pace));
+            let received = self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped);
+            shipped.seen.elapsed_ns = session.host().now().0.saturating_sub(opened.0);
+            received
+        });
+        received.map(|()| shipped)
+    }
+
+    /// Takes all chunks of the scan of a share, or those that come before nothing more is wanted.
+    fn receive(
+        &self,
+        session: &Session,
+        link: &mut dyn Link,
+        (index, scan): (usize, Handle),
+        opens: Option<&ChunkSeals>,
+        shipped: &mut Shipped,
+    ) -> Result<(), LinkError> {
+        let groups = &self.shares[index].groups;
+        let next = Request::NextChunk(ScanId { scan });
+        // Its own for each: the node answers every step, and one step takes no longer than any other request may.
+        let deadline = || session.request_deadline();
+        let (mut asked, mut number) = (0, 0);
+        while asked < CREDITS {
+            link.post_call(&next, deadline())?;
+            asked += 1;
+        }
+        loop {
+            let begun = session.host().now();
+            let answer = link.take_call(&next, deadline());
+            shipped.seen.blocked_ns += session.host().now().0.saturating_sub(begun.0);
+            asked -= 1;
+            let chunk = match answer {
+                Ok(Reply::NextChunk(chunk)) => opened(chunk, number, opens)?,
+                Ok(other) => return Err(unexpected(&other)),
+                Err(error) => {
+                    if error.link_survives() {
+                        settle(link, &next, asked, &deadline)?;
+                    }
+                    return Err(error);
+                }
+            };
+            number += 1;
+            let done = chunk.done as usize;
+            // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep us.
+            let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
+            if done < shipped.groups || done > groups.len() || !gets_on {
+                let found = u64::from(chunk.done);
+                return Err(LinkError::Protocol(WireError::Value {
+                    what: "row groups done in a scan",
+                    found,
+                }));
+            }
+            self.note(index, session.host().now(), &chunk);
+            shipped.groups = chunk.done as usize;
+            shipped.read_bytes = shipped.read_bytes.saturating_add(chunk.read_bytes);
+            shipped.busy_ns = shipped.busy_ns.saturating_add(chunk.busy_ns);
+            shipped.seen.waited_ns = shipped.seen.waited_ns.saturating_add(chunk.waited_ns);
+            shipped.chunk_bytes += chunk.batches.len() as u64;
+            if chunk.is_last {
+                settle(link, &next, asked, &deadline)?;
+            } else {
+                link.post_call(&next, deadline())?;
+                asked += 1;
+            }
+            let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
+            let mut rows = 0;
+            for (group, batch) in packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)? {
+                let no_group = WireError::Value { what: "the row group of a batch", found: group.into() };
+                let of_table = groups.get(group as usize).ok_or(LinkError::Protocol(no_group))?;
+                rows += batch.num_rows() as u64;
+                shipped.batches.push((*of_table, batch));
+            }
+            self.count(rows);
+            if chunk.is_last {
+                return Ok(());
+            }
+            if self.is_stopped() {
+                self.close(session, &self.shares[index], scan);
+                return settle(link, &next, asked, &deadline);
+            }
+        }
+    }
+}
+
+fn unexpected(reply: &Reply) -> LinkError {
+    LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
+}
+
+/// A chunk, the `number`th of its scan, that was sealed if it has to be.
+fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk, LinkError> {
+    let Some(opens) = opens else { return Ok(chunk) };
+    let head = Chunk::sealed_head(chunk.is_last, chunk.done);
+    let mut batches = chunk.batches.into_vec();
+    let not_sealed = |_| LinkError::Protocol(WireError::Value { what: "a sealed chunk", found: number });
+    opens.open(number, &head, &mut batches).map_err(not_sealed)?;
+    Ok(Chunk { batches: Payload::new(batches).map_err(LinkError::Protocol)?, ..chunk })
+}
+
+/// Takes the answers to what was asked ahead of a scan that is over: that there is no such scan any more.
+fn settle(
+    link: &mut dyn Link,
+    next: &Request,
+    asked: usize,
+    deadline: &dyn Fn() -> MonoNs,
+) -> Result<(), LinkError> {
+    for _ in 0..asked {
+        match link.take_call(next, deadline()) {
+            Ok(_) | Err(LinkError::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::Int64Array;
+
+    fn rows(count: i64) -> Option<Result<Shipped, Error>> {
+        let rows = Int64Array::from_iter_values(0..count);
+        let batch = RecordBatch::try_from_iter([("n", Arc::new(rows) as _)]).expect("a batch");
+        Some(Ok(Shipped { batches: vec![(0, batch)], ..Shipped::default() }))
+    }
+
+    #[test]
+    fn rows_of_a_share_that_broke_off_are_not_enough_though_they_were_counted() {
+        let lost = || Some(Err(Error::new(ErrorKind::Lost, "cut off")));
+        let of_limit = |limit| Shipping::new(Vec::new(), Vec::new(), limit);
+        let ten = of_limit(Some(10));
+        ten.count(5);
+        assert!(!ten.is_stopped());
+        ten.count(5);
+        assert!(ten.is_stopped(), "as many have come");
+        assert!(!ten.is_enough(&[rows(5), lost()]) && !ten.is_enough(&[rows(9), None]));
+        assert!(ten.is_enough(&[rows(5), rows(5)]) && ten.is_enough(&[rows(12), lost()]));
+        assert!(!of_limit(None).is_enough(&[rows(12)]), "all of them are wanted");
+        assert!(of_limit(Some(0)).is_enough(&[]));
+    }
+}

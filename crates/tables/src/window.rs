@@ -1,0 +1,119 @@
+//! Where the columns of a far table lie in its window, for functions: the table of columns of `spec/function.md`.
+
+use super::FarTable;
+use super::column_type::{RowPlaces, type_code};
+use super::footer::{ColumnChunk, Encoding, RowGroup};
+use arrow_schema::{DataType, TimeUnit};
+use farpool_calls::abi::{Chunk, Column, put_columns, put_row_group};
+use farpool_calls::{Caller, CallerOptions, Columns};
+use farpool_files::{Error, ErrorKind};
+use farpool_operators::columns::value_bytes;
+use farpool_wire::limits::FUNCTION_COLUMNS_BYTES_MAX;
+use std::ops::Range;
+
+/// Columns of a table that functions find.
+struct TableColumns {
+    table: FarTable,
+    indexes: Vec<usize>,
+    places: Option<RowPlaces>,
+}
+
+impl FarTable {
+    /// Lanes over this table, on which functions find these columns, in this order.
+    ///
+    /// Errors: [`ErrorKind::Invalid`] if there is no such column, if the table is encrypted, or too large to be one
+    /// window.
+    pub fn caller(&self, columns: &[&str], options: CallerOptions) -> Result<Caller, Error> {
+        let during = |error: Error| error.during(format_args!("functions over far table {:?}", self.name()));
+        if self.is_encrypted() {
+            let message = "it is encrypted: nobody but its readers can make anything of its bytes";
+            return Err(during(Error::new(ErrorKind::Invalid, message)));
+        }
+        let schema = self.schema();
+        let index = |name: &&str| {
+            schema.index_of(name).map_err(|_| {
+                let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+                Error::new(ErrorKind::Invalid, format!("no column {name:?}; there are {}", known.join(", ")))
+            })
+        };
+        let indexes = columns.iter().map(index).collect::<Result<Vec<_>, _>>().map_err(during)?;
+        if options.range.is_some() {
+            let message = "the window of a table is all of it";
+            return Err(during(Error::new(ErrorKind::Invalid, message)));
+        }
+        let columns = TableColumns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
+        columns.encode(&|_| true).map_err(during)?;
+        Ok(Caller::over(self.file(), options).map_err(during)?.with_columns(Box::new(columns)))
+    }
+}
+
+impl Columns for TableColumns {
+    fn groups(&self) -> Vec<Range<u64>> {
+        let range = |group: &RowGroup| group.offset..group.end();
+        self.table.row_groups().iter().map(range).collect()
+    }
+
+    fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error> {
+        let schema = self.table.schema();
+        let columns: Vec<Column> =
+            self.indexes.iter().map(|index| column(schema.field(*index).data_type())).collect();
+        let groups = self.table.row_groups();
+        let listed = (0..groups.len()).filter(|index| is_listed(*index)).count();
+        let mut bytes = Vec::new();
+        put_columns(&columns, listed as u32, &mut bytes);
+        let mut position = 0;
+        for (index, group) in groups.iter().enumerate() {
+            if is_listed(index) {
+                let chunk =
+                    |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
+                let chunks: Vec<Chunk> = self.indexes.iter().filter_map(chunk).collect();
+                put_row_group(group.rows.into(), position, &chunks, &mut bytes);
+            }
+            position += u64::from(group.rows);
+        }
+        if bytes.len() > FUNCTION_COLUMNS_BYTES_MAX {
+            let message = format!(
+                "{} columns of this table take {} bytes to describe; {FUNCTION_COLUMNS_BYTES_MAX} are permitted",
+                columns.len(),
+                bytes.len()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(bytes)
+    }
+}
+
+impl TableColumns {
+    fn chunk(&self, group: &RowGroup, index: usize, of: &ColumnChunk) -> Chunk {
+        let encoding = match of.encoding {
+            Encoding::Plain => 0,
+            Encoding::Dictionary => 1,
+            Encoding::Rows => 2,
+        };
+        let mut chunk = Chunk { encoding, null_count: of.null_count.into(), ..Chunk::default() };
+        let from = usize::from(of.null_count == 0);
+        for (into, buffer) in chunk.buffers[from..].iter_mut().zip(&of.buffers) {
+            *into = (group.offset + u64::from(buffer.offset), buffer.bytes.into());
+        }
+        if let (Encoding::Rows, Some(places)) = (of.encoding, &self.places) {
+            let begins = places.starts.get(index).copied().unwrap_or(0);
+            chunk.buffers[2] = (begins as u64, places.row_bytes as u64);
+        }
+        chunk
+    }
+}
+
+fn column(of: &DataType) -> Column {
+    let (precision, scale) = match of {
+        DataType::Decimal128(precision, scale) => (*precision, *scale),
+        _ => (0, 0),
+    };
+    let unit = match of {
+        DataType::Timestamp(TimeUnit::Millisecond, _) => 1,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => 2,
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => 3,
+        _ => 0,
+    };
+    let width = if *of == DataType::Boolean { None } else { value_bytes(of) };
+    Column { kind: type_code(of).unwrap_or(0), precision, scale, unit, width: width.unwrap_or(0) as u32 }
+}
