@@ -1,7 +1,7 @@
 //! Any bytes as the footer of a far table.
 #![no_main]
 
-use farpool::table::Footer;
+use farpool_tables::Footer;
 use libfuzzer_sys::fuzz_target;
 
 /// Where the footer is taken to lie: everything before may be row groups.

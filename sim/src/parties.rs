@@ -1,7 +1,7 @@
 //! Who is in a world: its broker (now and then two of them), nodes, clients; starting and ending them.
 //!
 //! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three
-//! loops, [`farpool::Pool`] under a workload. What they answer passes the oracle on its way out.
+//! loops, [`farpool_files::Pool`] under a workload. What they answer passes the oracle on its way out.
 
 use crate::again::UnderWay;
 use crate::clock::{Clock, RATE_TRUE};

@@ -21,7 +21,7 @@ pub use times::Times;
 
 use bytes::Bytes;
 use far::Far;
-use farpool::{Error, Pool};
+use farpool_files::{Error, Pool};
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 use std::fmt;

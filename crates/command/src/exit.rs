@@ -1,6 +1,6 @@
 //! Failures and the exit codes they end with.
 
-use farpool::ErrorKind;
+use farpool_files::ErrorKind;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
@@ -25,8 +25,8 @@ impl Failure {
     }
 }
 
-impl From<farpool::Error> for Failure {
-    fn from(error: farpool::Error) -> Self {
+impl From<farpool_files::Error> for Failure {
+    fn from(error: farpool_files::Error) -> Self {
         match error.kind() {
             ErrorKind::Invalid => Failure::Usage(error.to_string()),
             ErrorKind::Unreachable => Failure::Failed(error.to_string()),
@@ -57,6 +57,6 @@ pub fn report(failure: &Failure) -> ExitCode {
         Failure::Refused(_) => 1,
         Failure::Usage(_) | Failure::Failed(_) => 2,
     };
-    eprintln!("farpool: {}", farpool::shown_lines(&failure.to_string()));
+    eprintln!("farpool: {}", farpool_files::shown_lines(&failure.to_string()));
     ExitCode::from(code)
 }

@@ -9,7 +9,7 @@ impl<T: fmt::Display> fmt::Display for Line<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Outside of its strings, JSON in one line has only characters that print.
         for letter in self.0.to_string().chars() {
-            if farpool::prints(letter) {
+            if farpool_files::prints(letter) {
                 f.write_char(letter)?;
             } else {
                 let mut units = [0; 2];

@@ -1,7 +1,7 @@
 //! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right. What is in them is shown so that
 //! it is safe on a terminal, whoever it comes from.
 
-use farpool::shown;
+use farpool_files::shown;
 
 /// The lines of a table.
 pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {

@@ -9,7 +9,7 @@ use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
 use crate::listings::Entry;
 use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Name, Rename, TYPE_BITS, Tree, Wish};
-use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
+use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, RenameFlags, StatVfs, StatVfsMountFlags};
@@ -141,7 +141,7 @@ impl Scratch {
         Ok(())
     }
 
-    fn failed(&self, error: &farpool::Error) -> Errno {
+    fn failed(&self, error: &farpool_files::Error) -> Errno {
         self.complaints.tell(&error.to_string());
         match error.kind() {
             ErrorKind::Exhausted => Errno::NOSPC,

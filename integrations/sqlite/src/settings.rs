@@ -1,10 +1,10 @@
 //! What the environment says.
 
 use clap::Parser;
-use farpool::{Pool, PoolOptions, Protection, TransportChoice};
 use farpool_cache::{BlockCache, CacheOptions};
 use farpool_command::reach::ClientArgs;
 use farpool_command::units::bytes;
+use farpool_files::{Pool, PoolOptions, Protection, TransportChoice};
 
 const VARIABLE: &str = "FARPOOL_SQLITE";
 

@@ -4,9 +4,9 @@ use crate::abi::{self, Code};
 use crate::beneath::{Api, Beneath, File, Filename};
 use crate::buffered::Buffered;
 use crate::settings::Settings;
-use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
 use parking_lot::Mutex;
+use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -184,7 +184,7 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    fn failed(&self, error: &farpool::Error, code: Code) -> Code {
+    fn failed(&self, error: &farpool_files::Error, code: Code) -> Code {
         self.log.tell(error.to_string());
         if error.kind() == ErrorKind::Exhausted { abi::FULL } else { code }
     }

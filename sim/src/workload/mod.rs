@@ -15,8 +15,8 @@ use crate::kernel::{ProcessId, rest, world};
 use crate::parties::{Phase, brokers};
 use crate::profile::{Profile, Theme};
 use crate::random::Random;
-use farpool::plan::RangeSet;
-use farpool::{
+use farpool_files::plan::RangeSet;
+use farpool_files::{
     CreateOptions, Error, ErrorKind, FarFile, Pool, PoolOptions, Protection, ReadRange, TransportChoice,
     WriteRange,
 };

@@ -2,7 +2,7 @@
 
 use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
-use farpool::{CreateOptions, Error, ErrorKind, Pool};
+use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
 use farpool_wire::FileClass;
 
 impl Client {

@@ -4,7 +4,7 @@
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
 use crate::names::Value;
-use farpool::{CreateOptions, Error, ErrorKind};
+use farpool_files::{CreateOptions, Error, ErrorKind};
 use farpool_wire::FileClass;
 use std::collections::BTreeSet;
 

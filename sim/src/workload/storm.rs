@@ -11,7 +11,7 @@ use crate::kernel::{ProcessId, rest, world};
 use crate::parties::Phase;
 use crate::profile::Theme;
 use crate::random::Random;
-use farpool::{CreateOptions, FarFile, Pool, Protection};
+use farpool_files::{CreateOptions, FarFile, Pool, Protection};
 use farpool_wire::FileClass;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
