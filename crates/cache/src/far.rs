@@ -8,8 +8,8 @@
 use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 use farpool_files::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
+use parking_lot::{Condvar, Mutex};
 use quick_cache::sync::Cache;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,12 +1,11 @@
 //! Calling functions over the window of a file: at nodes, or here.
 
-use super::Function;
-use super::here::{Fetched, Here};
-use super::lanes::{OpenLane, Places, Side, unexpected};
-use super::observed::Observed;
-use super::stopped::stopped;
-use crate::session::Session;
-use farpool_files::beneath::{self, NodeLinks, Session, locked};
+use crate::Function;
+use crate::here::{Fetched, Here};
+use crate::lanes::{OpenLane, Places, Side, unexpected};
+use crate::observed::Observed;
+use crate::stopped::stopped;
+use farpool_files::beneath::{self, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
@@ -117,21 +116,21 @@ pub struct Called {
 
 /// Lanes over a published file. May be used from many threads at once; each call takes a lane of its own.
 pub struct Caller {
-    pub(super) session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     /// Runs functions on this machine.
-    pub(super) here: Arc<Here>,
-    pub(super) observed: Arc<Observed>,
+    pub(crate) here: Arc<Here>,
+    pub(crate) observed: Arc<Observed>,
     file: FarFile,
     range: Range<u64>,
     output_bytes: u32,
     columns: Option<Box<dyn Columns>>,
     /// The row groups of the table, if it is one.
-    pub(super) groups: Vec<Range<u64>>,
-    pub(super) places: Mutex<Arc<Places>>,
+    pub(crate) groups: Vec<Range<u64>>,
+    pub(crate) places: Mutex<Arc<Places>>,
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
     fetched: OnceLock<Fetched>,
     /// Calls so far.
-    pub(super) calls: AtomicU64,
+    pub(crate) calls: AtomicU64,
 }
 
 /// Where a lane leads, and what is called on it.
@@ -179,7 +178,7 @@ impl Station {
 
 /// Which row groups a function finds in its table of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lists {
+pub(crate) enum Lists {
     /// All.
     All,
     /// Those that lie where it runs, but for those that are taken here.
@@ -190,9 +189,9 @@ pub(super) enum Lists {
 
 /// How many row groups of how many this machine takes from the nodes, from all parts of the table alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
-    pub(super) here: usize,
-    pub(super) of: usize,
+pub(crate) struct Taken {
+    pub(crate) here: usize,
+    pub(crate) of: usize,
 }
 
 impl Taken {
@@ -439,7 +438,7 @@ impl Caller {
     }
 
     /// Whether the window is here.
-    pub(super) fn is_fetched(&self) -> bool {
+    pub(crate) fn is_fetched(&self) -> bool {
         self.fetched.get().is_some_and(Fetched::is_whole)
     }
 

@@ -1,11 +1,11 @@
 //! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
 
-use super::Function;
-use super::calling::{Caller, Place};
-use super::observed::reach;
-use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
-use farpool_files::beneath::{NodeLinks, locked};
+use crate::Function;
+use crate::calling::{Caller, Place};
+use crate::observed::reach;
+use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
+use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -130,7 +130,7 @@ impl Caller {
     }
 
     /// How many row groups this machine takes of a call that is split: at least one, and not all.
-    pub(super) fn share(&self, function: &Function) -> usize {
+    pub(crate) fn share(&self, function: &Function) -> usize {
         let each = self.each(function);
         let here = if each.is_sure { self.groups_of(each.here) } else { self.groups.len() / 2 };
         here.clamp(1, self.groups.len().saturating_sub(1).max(1))
@@ -166,7 +166,7 @@ impl Caller {
     }
 
     /// Refuses a place on this machine if the function cannot run here.
-    pub(super) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
+    pub(crate) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
         match (place, function.why_only_at_nodes()) {
             (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
             (Place::Fetch | Place::Split, None) => {
@@ -184,13 +184,13 @@ impl Caller {
     }
 
     /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.
-    pub(super) fn is_learning(&self, place: Place) -> bool {
+    pub(crate) fn is_learning(&self, place: Place) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         place == Place::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
     }
 
     /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its run.
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         function: &Function,
         node: Option<&NodeLinks>,
@@ -208,7 +208,7 @@ impl Caller {
     }
 
     /// Counts a call, and returns where it goes.
-    pub(super) fn choose(&self, function: &Function, place: Place) -> Place {
+    pub(crate) fn choose(&self, function: &Function, place: Place) -> Place {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if place == Place::Auto { self.explain(function).choice } else { place }
     }

@@ -1,8 +1,7 @@
 //! Running functions on this machine: in a sandbox of this process's own, over bytes that were fetched.
 
-use super::lanes::OpenLane;
-use crate::session::Session;
-use farpool_files::beneath::{Session, locked};
+use crate::lanes::OpenLane;
+use farpool_files::beneath::Session;
 use farpool_files::{Error, ErrorKind, FarFile, PoolOptions, ReadRange};
 use farpool_functions::abi::Part;
 use farpool_functions::setup::{LaneWindow, Piece};
@@ -28,7 +27,7 @@ const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// The sandboxes of this process: started when they are first needed.
 #[derive(Default)]
-pub(super) struct Here {
+pub(crate) struct Here {
     sandboxes: OnceLock<Sandboxes>,
     /// The program, if it was there when it was first looked for: calls do not search folders anew.
     program: OnceLock<Option<PathBuf>>,
@@ -62,12 +61,12 @@ impl Here {
     }
 
     /// Returns true if the program that runs functions is on this machine.
-    pub(super) fn has_program(&self, options: &PoolOptions) -> bool {
+    pub(crate) fn has_program(&self, options: &PoolOptions) -> bool {
         self.program(options).is_some()
     }
 
     /// Returns the program, or an error that says where it was looked for.
-    pub(super) fn check_program(&self, options: &PoolOptions) -> Result<&Path, Error> {
+    pub(crate) fn check_program(&self, options: &PoolOptions) -> Result<&Path, Error> {
         self.program(options).ok_or_else(|| {
             let named =
                 options.sandbox.clone().or_else(|| std::env::var_os(PROGRAM_VARIABLE).map(Into::into));
@@ -97,7 +96,7 @@ impl Here {
     }
 
     /// A lane over bytes that lie in a file of this machine's memory.
-    pub(super) fn lane(
+    pub(crate) fn lane(
         &self,
         options: &PoolOptions,
         bytes: u64,
@@ -126,7 +125,7 @@ impl Here {
 }
 
 /// Bytes of a window that were fetched.
-pub(super) struct Fetched {
+pub(crate) struct Fetched {
     file: Arc<OwnedFd>,
     bytes: u64,
     /// Which pieces of [`FUNCTION_PIECE_BYTES`] are here. Held while some are fetched: who wants the same ones waits.
@@ -136,7 +135,7 @@ pub(super) struct Fetched {
 
 impl Fetched {
     /// Room for a window.
-    pub(super) fn empty(bytes: u64) -> Result<Fetched, Error> {
+    pub(crate) fn empty(bytes: u64) -> Result<Fetched, Error> {
         let refused = |error| no_memory(bytes, error);
         let file = memfd_create("farpool-fetched", MemfdFlags::CLOEXEC).map_err(refused)?;
         ftruncate(&file, bytes).map_err(refused)?;
@@ -145,13 +144,13 @@ impl Fetched {
     }
 
     /// Whether all of it is here.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Acquire)
     }
 
     /// Fetches of a range what is not here yet, and says how many bytes that were. The window begins at this byte of the
     /// file.
-    pub(super) fn bring(
+    pub(crate) fn bring(
         &self,
         session: &Session,
         file: &FarFile,

@@ -1,7 +1,7 @@
 //! Lanes: connections to nodes on which functions are called, each over the same window.
 
-use super::Function;
-use super::calling::Lists;
+use crate::Function;
+use crate::calling::Lists;
 use farpool_files::beneath::{NodeLinks, Session, Stretch, stretches};
 use farpool_files::{Error, ErrorKind, FarFile};
 use farpool_transport::{Link, LinkError};
@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 /// Where the bytes of a range of a file are.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// The range.
-    pub(super) range: Range<u64>,
+    pub(crate) range: Range<u64>,
     stretches: Vec<Stretch>,
 }
 
 impl Places {
     /// Of a published file, or one that was sealed.
-    pub(super) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
+    pub(crate) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
         let Some(stretches) = stretches(file, &range)? else {
             let message = "functions run over published files: what may still be written is no window";
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -31,7 +31,7 @@ impl Places {
     }
 
     /// The node that has a byte of the window.
-    pub(super) fn node_of(&self, byte: u64) -> Option<&Arc<NodeLinks>> {
+    pub(crate) fn node_of(&self, byte: u64) -> Option<&Arc<NodeLinks>> {
         let at = self.range.start.checked_add(byte)?;
         let after = self.stretches.partition_point(|stretch| stretch.file.start <= at);
         let stretch = self.stretches.get(after.checked_sub(1)?)?;
@@ -39,7 +39,7 @@ impl Places {
     }
 
     /// The nodes, that with most bytes first, and how many each has.
-    pub(super) fn nodes(&self) -> Vec<(Arc<NodeLinks>, u64)> {
+    pub(crate) fn nodes(&self) -> Vec<(Arc<NodeLinks>, u64)> {
         let mut bytes: BTreeMap<NodeId, (Arc<NodeLinks>, u64)> = BTreeMap::new();
         for stretch in &self.stretches {
             let node = &stretch.region.node;
@@ -72,7 +72,7 @@ impl Places {
 
 /// What functions of one kind are called on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// The node itself.
     Resident,
     /// A sandbox process.
@@ -80,7 +80,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    pub(super) fn of(function: &Function) -> Side {
+    pub(crate) fn of(function: &Function) -> Side {
         if function.form == FunctionForm::Resident { Side::Resident } else { Side::Sandbox }
     }
 }
@@ -89,22 +89,22 @@ impl Side {
 const BROUGHT_BYTES: usize = 8 << 10;
 
 /// An open lane, used by one call at a time.
-pub(super) struct OpenLane {
-    pub(super) link: Box<dyn Link>,
+pub(crate) struct OpenLane {
+    pub(crate) link: Box<dyn Link>,
     /// Numbers of functions on this lane.
     numbers: BTreeMap<[u8; 32], Vec<(Name, u32)>>,
     /// Which row groups were told of.
-    pub(super) lists: Option<Lists>,
+    pub(crate) lists: Option<Lists>,
 }
 
 impl OpenLane {
     /// Over a connection that is a lane already.
-    pub(super) fn over(link: Box<dyn Link>) -> OpenLane {
+    pub(crate) fn over(link: Box<dyn Link>) -> OpenLane {
         OpenLane { link, numbers: BTreeMap::new(), lists: None }
     }
 
     /// Opens one at a node.
-    pub(super) fn open(
+    pub(crate) fn open(
         session: &Session,
         node: &Arc<NodeLinks>,
         places: &Places,
@@ -131,7 +131,7 @@ impl OpenLane {
     }
 
     /// The function's number here; brings it if it is not known.
-    pub(super) fn number(
+    pub(crate) fn number(
         &mut self,
         function: &Function,
         deadline: impl Fn() -> MonoNs,
@@ -186,6 +186,6 @@ impl OpenLane {
 type OpenLaneMessage = farpool_wire::control::OpenLane;
 
 /// A reply of another kind than its request.
-pub(super) fn unexpected(reply: &Reply) -> LinkError {
+pub(crate) fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(farpool_wire::WireError::Opcode { found: reply.opcode() as u16 })
 }

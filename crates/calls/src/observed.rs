@@ -1,8 +1,9 @@
 //! What a session has seen of links, queries and functions: by it is chosen where the next one runs.
 
-use farpool_files::beneath::{NodeLinks, Session, locked};
-use farpool_place::{Learned, Reach};
-use std::sync::{Arc, Mutex, MutexGuard};
+use farpool_files::beneath::{NodeLinks, Session};
+use farpool_planner::{Learned, Reach};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// What was seen in a session, and the CPUs of this process.
 pub struct Observed {
@@ -26,7 +27,7 @@ impl Observed {
 
     /// Returns what was learnt of it, locked.
     pub fn learned(&self) -> MutexGuard<'_, Learned> {
-        locked(&self.learned)
+        self.learned.lock()
     }
 }
 

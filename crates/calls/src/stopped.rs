@@ -1,11 +1,11 @@
 //! The error of a call that did not end well: how it ended, with the names that its module gives its functions.
 
-use super::{Ended, Function};
+use crate::{Ended, Function};
 use farpool_files::{Error, ErrorKind};
 use farpool_functions::names::Names;
 use farpool_wire::control::{Called, FunctionFrame, Outcome};
 
-pub(super) fn stopped(function: &Function, called: &Called, at: &str) -> Error {
+pub(crate) fn stopped(function: &Function, called: &Called, at: &str) -> Error {
     let names = Names::of_module(function.bytes());
     let frame = |frame: &FunctionFrame| (names.name(frame.function), frame.offset);
     let frames = called.frames.iter().map(frame).collect();

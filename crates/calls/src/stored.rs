@@ -2,7 +2,7 @@
 //!
 //! The bytes of such a file are a head and the function: `spec/function.md`, "Stored functions".
 
-use super::Function;
+use crate::Function;
 use farpool_files::beneath::delete_private;
 use farpool_files::{CreateOptions, Error, ErrorKind, FileClass, FileInfo, Pool};
 use farpool_wire::codec::{Cursor, Field};

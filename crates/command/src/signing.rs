@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use aws_lc_rs::pkcs8::Document;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use farpool::function::{Function, abi};
+use farpool_calls::{Function, abi};
 
 /// A private key.
 pub struct SigningKey(Ed25519KeyPair);

@@ -2,6 +2,7 @@
 
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_files::{Error, ErrorKind, Pool, PoolOptions};
+use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::Reach;
 use farpool_wire::Name;
@@ -64,6 +65,7 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
         let share = options.memory_bytes / u64::from(options.node_count);
         let mut node = NodeOptions::new(name, share, broker.address().to_string());
         node.region_bytes = region_bytes;
+        node.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(node).map_err(|error| start(&error))?;
         if !node.wait_joined(EMBEDDED_START) {
             return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));

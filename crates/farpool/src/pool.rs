@@ -7,7 +7,7 @@ use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo};
 use farpool_files::{CreateOptions, Error, FileClass, PoolOptions};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
-use farpool_transport::Host;
+use farpool_transport::Dialer;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::Deref;
@@ -39,7 +39,7 @@ impl Pool {
     }
 
     /// Opens a session from another host than this machine: the simulator's.
-    pub fn connect_from(host: Arc<dyn Host>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
+    pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
         farpool_files::Pool::connect_from(host, url, options).map(Pool)
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 pub use crate::published::{Became, became};
-pub use crate::session::{Session, locked};
+pub use crate::session::Session;
 pub use crate::unlisted::Unlisted;
 
 /// Returns the session that a file was opened in.

@@ -10,7 +10,6 @@ use crate::plan::{Allocator, PageKey};
 use crate::published::Rebuilder;
 use crate::stats::{Counters, add, subtract};
 use farpool_host::{Bell, ForkMark, Host, Turn};
-use farpool_planner::Learned;
 use farpool_transport::landing::Keeper;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;

@@ -1,6 +1,6 @@
 //! The types of columns: which are kept, and their byte-exact form, and that of single values.
 
-use super::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX, ZONE_BYTES_MAX};
+use crate::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX, ZONE_BYTES_MAX};
 use arrow_schema::{DataType, Field as ArrowField, Schema, TimeUnit};
 use farpool_files::{Error, ErrorKind};
 use farpool_operators::Value;
@@ -118,12 +118,12 @@ impl RowPlaces {
     }
 }
 
-pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn put_text(text: &str, out: &mut Vec<u8>) {
     (text.len() as u16).put(out);
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(super) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -> Result<String, WireError> {
+pub(crate) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -> Result<String, WireError> {
     let bytes = usize::from(u16::take(from)?);
     if bytes > max {
         return Err(WireError::TooMany { what, found: bytes as u64, max: max as u64 });
@@ -132,7 +132,7 @@ pub(super) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -
 }
 
 /// Appends a stored type.
-pub(super) fn put_type(of: &DataType, out: &mut Vec<u8>) {
+pub(crate) fn put_type(of: &DataType, out: &mut Vec<u8>) {
     type_code(of).unwrap_or(0).put(out);
     match of {
         DataType::Decimal128(precision, scale) => out.extend([*precision, scale.cast_unsigned()]),
@@ -151,7 +151,7 @@ pub(super) fn put_type(of: &DataType, out: &mut Vec<u8>) {
 }
 
 /// Reads a stored type.
-pub(super) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
+pub(crate) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
     Ok(match u8::take(from)? {
         1 => DataType::Boolean,
         2 => DataType::Int8,
@@ -197,7 +197,7 @@ pub(super) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
 }
 
 /// Appends a value of a column of this type, as wide as the type.
-pub(super) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
+pub(crate) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Boolean(value) => value.put(out),
         Value::Integer(value) => {
@@ -214,7 +214,7 @@ pub(super) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
 }
 
 /// Reads a value of a column of this type.
-pub(super) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, WireError> {
+pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, WireError> {
     Ok(match of {
         DataType::Boolean => Value::Boolean(bool::take(from)?),
         DataType::Int8 => Value::Integer(u8::take(from)?.cast_signed().into()),

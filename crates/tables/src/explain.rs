@@ -1,10 +1,10 @@
 //! What a query would do, before it is done: what it reads, where each step runs. Nothing is asked of any node.
 
-use super::FarTable;
-use super::footer::RowGroup;
-use super::joining::{Joining, SemiJoin};
-use super::placing::Estimates;
-use super::report::Mode;
+use crate::FarTable;
+use crate::footer::RowGroup;
+use crate::joining::{Joining, SemiJoin};
+use crate::placing::Estimates;
+use crate::report::Mode;
 use farpool_operators::{Operator, Plan, Type, words};
 use farpool_wire::shown;
 use std::fmt;

@@ -1,17 +1,16 @@
 //! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
 
-use super::TABLE_PREFIX;
-use super::column_type::RowPlaces;
-use super::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
-use super::put::{TableLayout, file_name};
-use super::sealed::{ScanKeys, TableSeal};
-use crate::session::answer_of;
+use crate::TABLE_PREFIX;
+use crate::column_type::RowPlaces;
+use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
+use crate::put::{TableLayout, file_name};
+use crate::sealed::{ScanKeys, TableSeal};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
-use farpool_host::Bell;
-use farpool_files::beneath::{Became, Session, became, in_one_region, locked, session_of};
+use farpool_files::beneath::{Became, Session, became, in_one_region, session_of};
 use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, ReadRange};
+use farpool_host::Bell;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_transport::landing::Landing;
@@ -56,11 +55,11 @@ pub struct GroupPlace {
 #[derive(Clone)]
 pub struct FarTable {
     name: Arc<str>,
-    pub(super) file: FarFile,
+    pub(crate) file: FarFile,
     footer: Arc<Footer>,
     /// Of an encrypted table that was opened with its key.
-    pub(super) seal: Option<Arc<TableSeal>>,
-    pub(super) seal_answers: bool,
+    pub(crate) seal: Option<Arc<TableSeal>>,
+    pub(crate) seal_answers: bool,
 }
 
 /// Opens a far table, with the key that it was put with if it is encrypted and is to be read.
@@ -190,7 +189,7 @@ impl FarTable {
     }
 
     /// That it can be read.
-    pub(super) fn check_key(&self) -> Result<(), Error> {
+    pub(crate) fn check_key(&self) -> Result<(), Error> {
         if self.is_encrypted() && self.seal.is_none() {
             let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -199,14 +198,14 @@ impl FarTable {
     }
 
     /// The keys that its scans need which read these columns.
-    pub(super) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
+    pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
         let columns = || columns.iter().map(|column| *column as u16).collect();
         let table = self.seal.as_ref().map(|seal| (Arc::clone(seal), columns()));
         ScanKeys { table, seal_answers: self.seal_answers }
     }
 
     /// Of each row group, which row of the table its first one is.
-    pub(super) fn positions(&self) -> Vec<u64> {
+    pub(crate) fn positions(&self) -> Vec<u64> {
         let mut next = 0;
         let first = |group: &RowGroup| {
             let first = next;
@@ -216,7 +215,7 @@ impl FarTable {
         self.footer.groups.iter().map(first).collect()
     }
 
-    pub(super) fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         session_of(&self.file)
     }
 
@@ -328,7 +327,7 @@ impl TableReader {
     }
 
     /// Bytes that came so far, and nanoseconds that they were on their way.
-    pub(super) fn moved(&self) -> (u64, u64) {
+    pub(crate) fn moved(&self) -> (u64, u64) {
         let (bytes, ns) = &self.shared.moved;
         (bytes.load(Ordering::Relaxed), ns.load(Ordering::Relaxed))
     }

@@ -3,9 +3,9 @@
 //! Invariant I10: the bytes come from nodes, so every count is checked against what is left before anything is
 //! allocated, and every place against where it may be.
 
-use super::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
-use super::statistics::Statistics;
-use super::*;
+use crate::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
+use crate::statistics::Statistics;
+use crate::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
 use farpool_operators::columns::value_bytes;
 use farpool_sealing::{KEY_BYTES, SALT_BYTES, SealKey, TAG_BYTES, TableKey, TableSeals};
@@ -185,7 +185,7 @@ impl BufferAt {
 }
 
 /// Bytes of a bitmap of so many rows.
-pub(super) fn bitmap_bytes(rows: usize) -> usize {
+pub(crate) fn bitmap_bytes(rows: usize) -> usize {
     rows.div_ceil(8)
 }
 
@@ -371,13 +371,13 @@ impl RowGroup {
     }
 
     /// Where its rows are, if they are rows of fixed width that lie one behind the other.
-    pub(super) fn rows_buffer(&self) -> Option<BufferAt> {
+    pub(crate) fn rows_buffer(&self) -> Option<BufferAt> {
         let first = self.columns.first().filter(|first| first.encoding == Encoding::Rows)?;
         first.buffers.first().copied()
     }
 
     /// The buffers that these columns lie in, each once.
-    pub(super) fn buffers<'g>(&'g self, columns: &'g [usize]) -> impl Iterator<Item = &'g BufferAt> {
+    pub(crate) fn buffers<'g>(&'g self, columns: &'g [usize]) -> impl Iterator<Item = &'g BufferAt> {
         // Rows are the same buffer for all columns.
         let columns = if self.rows_buffer().is_some() { &columns[..columns.len().min(1)] } else { columns };
         columns.iter().filter_map(|column| self.columns.get(*column)).flat_map(|chunk| &chunk.buffers)

@@ -4,9 +4,9 @@
 //! travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are merged.
 //! What can be done neither way is done here, over columns that are fetched.
 
-use super::report::Mode;
-use farpool_host::Host;
+use crate::report::Mode;
 use farpool_files::{Error, ErrorKind};
+use farpool_host::Host;
 use farpool_operators::run::{LookupTable, Lookups, Stopped};
 use farpool_operators::{KeySet, Lookup, Operator, Plan, Program};
 use farpool_wire::control::LookupKind;
@@ -54,14 +54,14 @@ impl fmt::Display for SemiJoin {
 }
 
 /// A query as it is shipped, and how each of its semi-joins over the table's rows is done, by number.
-pub(super) struct Joining {
+pub(crate) struct Joining {
     /// Its program beside the data may keep too many rows; its finish then drops them.
-    pub(super) plan: Plan,
-    pub(super) joins: Vec<SemiJoin>,
+    pub(crate) plan: Plan,
+    pub(crate) joins: Vec<SemiJoin>,
 }
 
 impl Joining {
-    pub(super) fn of(plan: &Plan, mode: Mode) -> Joining {
+    pub(crate) fn of(plan: &Plan, mode: Mode) -> Joining {
         let mut shipped = plan.clone();
         let mut joins = Vec::new();
         // Those of the program beside the data are numbered first, and in its order.
@@ -91,12 +91,12 @@ impl Joining {
     }
 
     /// Whether nodes can do their part.
-    pub(super) fn is_shipped(&self) -> bool {
+    pub(crate) fn is_shipped(&self) -> bool {
         self.joins.iter().all(|join| join.by != JoinBy::Here)
     }
 
     /// What nodes are sent, by number.
-    pub(super) fn uploads(&self) -> Result<Vec<Upload>, Stopped> {
+    pub(crate) fn uploads(&self) -> Result<Vec<Upload>, Stopped> {
         let upload = |(join, set): (&SemiJoin, &Arc<KeySet>)| match join.by {
             JoinBy::Filter => Ok(Upload { kind: LookupKind::Bloom, bytes: set.filter()?.to_bytes() }),
             JoinBy::Keys | JoinBy::Here => Ok(Upload { kind: LookupKind::Keys, bytes: set.packed() }),
@@ -106,13 +106,13 @@ impl Joining {
 }
 
 /// What semi-joins look up in, as it travels.
-pub(super) struct Upload {
-    pub(super) kind: LookupKind,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Upload {
+    pub(crate) kind: LookupKind,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The keys that a program looks up in here, by number.
-pub(super) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host) -> Result<Lookups, Error> {
+pub(crate) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host) -> Result<Lookups, Error> {
     let failed = |why: String| Error::new(ErrorKind::Invalid, why);
     let is_used = |number: usize| {
         let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);
@@ -130,7 +130,7 @@ pub(super) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host
 }
 
 /// No keys, of any type.
-pub(super) fn none() -> Result<Arc<LookupTable>, Stopped> {
+pub(crate) fn none() -> Result<Arc<LookupTable>, Stopped> {
     let none = LookupTable::from_bytes(Lookup::Keys, Vec::<u8>::new().into(), 0);
     none.map(Arc::new).map_err(|error| Stopped::Columns(error.to_string()))
 }

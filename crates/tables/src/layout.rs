@@ -1,9 +1,9 @@
 //! `Packer`: makes row groups of record batches of any size.
 
-use super::column_type::{RowPlaces, stored_schema};
-use super::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
-use super::statistics::Statistics;
-use super::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
+use crate::column_type::{RowPlaces, stored_schema};
+use crate::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
+use crate::statistics::Statistics;
+use crate::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::BooleanBufferBuilder;

@@ -22,7 +22,7 @@ impl Done {
 
 /// What has been seen of a scan.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Row groups of the scan.
     groups: u32,
     /// Row groups that the node has run the program over.
@@ -58,7 +58,7 @@ const MANY: u32 = 16;
 
 /// What to do about the next row group from the back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(crate) enum Claim {
     /// Take it.
     Now,
     /// Take all that are left.
@@ -71,43 +71,43 @@ pub(super) enum Claim {
 
 /// What is known on this side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fetching {
+pub(crate) struct Fetching {
     /// Row groups of the scan that were claimed.
-    pub(super) claimed: u32,
+    pub(crate) claimed: u32,
     /// Row groups on their way, of any scan.
-    pub(super) ahead: u32,
+    pub(crate) ahead: u32,
     /// How long each of the last took, if any has come.
-    pub(super) each_ns: Option<u64>,
+    pub(crate) each_ns: Option<u64>,
     /// Since the scan was opened.
-    pub(super) elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     /// Bytes of the columns of a row group, on average.
-    pub(super) group_bytes: u64,
+    pub(crate) group_bytes: u64,
     /// Whether results and columns come over one link.
-    pub(super) is_shared: bool,
+    pub(crate) is_shared: bool,
 }
 
 /// What a chunk tells.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     /// Row groups done in all.
-    pub(super) done: u32,
+    pub(crate) done: u32,
     /// How long the scan has been open.
-    pub(super) elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     /// How long the node waited for us since the last chunk.
-    pub(super) waited_ns: u64,
+    pub(crate) waited_ns: u64,
     /// Bytes of results in it.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Whether something was being fetched.
-    pub(super) is_fetching: bool,
+    pub(crate) is_fetching: bool,
 }
 
 impl Pace {
-    pub(super) fn new(groups: usize) -> Pace {
+    pub(crate) fn new(groups: usize) -> Pace {
         Pace { groups: groups as u32, ..Pace::default() }
     }
 
     /// Notes a chunk.
-    pub(super) fn note(&mut self, heard: Heard) {
+    pub(crate) fn note(&mut self, heard: Heard) {
         let Heard { done, elapsed_ns, waited_ns, bytes, is_fetching } = heard;
         self.result_bytes += bytes;
         let passed_ns = elapsed_ns.saturating_sub(self.elapsed_ns);
@@ -123,7 +123,7 @@ impl Pace {
     }
 
     /// Whether to claim a row group.
-    pub(super) fn claim(&self, fetching: Fetching) -> Claim {
+    pub(crate) fn claim(&self, fetching: Fetching) -> Claim {
         let Fetching { claimed, ahead, each_ns, elapsed_ns, group_bytes, is_shared } = fetching;
         let left = self.groups.saturating_sub(self.done).saturating_sub(claimed);
         if left == 0 {

@@ -4,11 +4,11 @@
 //! node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the session
 //! has learnt, for whoever runs the same or the like next.
 
-use super::FarTable;
-use super::footer::RowGroup;
-use super::joining::Joining;
-use super::report::{Mode, Report};
-use super::shipping::located;
+use crate::FarTable;
+use crate::footer::RowGroup;
+use crate::joining::Joining;
+use crate::report::{Mode, Report};
+use crate::shipping::located;
 use farpool_calls::{Observed, reach};
 use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
@@ -117,7 +117,7 @@ fn mode_of(way: Way) -> Mode {
     }
 }
 
-pub(super) fn way_of(mode: Mode) -> Option<Way> {
+pub(crate) fn way_of(mode: Mode) -> Option<Way> {
     match mode {
         Mode::Fetch => Some(Way::Fetch),
         Mode::Ship => Some(Way::Ship),
@@ -128,32 +128,32 @@ pub(super) fn way_of(mode: Mode) -> Option<Way> {
 
 /// What a scan was seen to take, besides what the report says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ScanSeen {
+pub(crate) struct ScanSeen {
     /// The question to open it, answered.
-    pub(super) open_ns: u64,
+    pub(crate) open_ns: u64,
     /// From there to its last chunk.
-    pub(super) elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     /// Of these, how long this side waited for chunks.
-    pub(super) blocked_ns: u64,
+    pub(crate) blocked_ns: u64,
     /// And how long the node waited for this side or the link.
-    pub(super) waited_ns: u64,
+    pub(crate) waited_ns: u64,
 }
 
 /// What a part of a query took.
 #[derive(Clone, Default)]
-pub(super) struct Ran {
+pub(crate) struct Ran {
     /// All of it.
-    pub(super) elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     /// Bytes that nodes ran the program over, and nanoseconds.
-    pub(super) node: Took,
+    pub(crate) node: Took,
     /// The same here.
-    pub(super) client: Took,
+    pub(crate) client: Took,
     /// Bytes of results.
-    pub(super) result_bytes: u64,
+    pub(crate) result_bytes: u64,
     /// Columns that were fetched while nothing else went on, and how long they were on their way.
-    pub(super) fetched: Took,
+    pub(crate) fetched: Took,
     /// The nodes of scans, what was seen of each, and the bytes of its results and of what it read and took.
-    pub(super) scans: Vec<(Arc<NodeLinks>, ScanSeen, [u64; 3])>,
+    pub(crate) scans: Vec<(Arc<NodeLinks>, ScanSeen, [u64; 3])>,
 }
 
 /// Bytes that tell how fast a link is, and how often they are read.
@@ -177,7 +177,7 @@ const LOAD_NS_MIN: u64 = 10_000_000;
 const LOAD_MIN: f64 = 0.15;
 
 /// A plan over a table, as the planner sees it.
-pub(super) struct Placing<'t> {
+pub(crate) struct Placing<'t> {
     table: &'t FarTable,
     observed: Arc<Observed>,
     columns: Vec<usize>,
@@ -195,7 +195,7 @@ pub(super) struct Placing<'t> {
 
 impl<'t> Placing<'t> {
     /// Of the program over its columns only, and the row groups that it may be run over.
-    pub(super) fn new(
+    pub(crate) fn new(
         table: &'t FarTable,
         near: &Program,
         columns: &[usize],
@@ -283,7 +283,7 @@ impl<'t> Placing<'t> {
     }
 
     /// What each mode would take over these row groups.
-    pub(super) fn estimates(&self, groups: &[usize]) -> Estimates {
+    pub(crate) fn estimates(&self, groups: &[usize]) -> Estimates {
         let Known { cost, is_sure } = self.known();
         let found = estimate(&self.step(groups), &cost, self.machine);
         let mut estimates = Estimates::new(&found, is_sure);
@@ -298,7 +298,7 @@ impl<'t> Placing<'t> {
     }
 
     /// The row groups to run first, because too little is known: spread over the table, as its rows may be in some order.
-    pub(super) fn tried(&self, groups: &[usize]) -> Vec<usize> {
+    pub(crate) fn tried(&self, groups: &[usize]) -> Vec<usize> {
         let is_known = self.known().is_sure || !self.may_ship || self.sent_bytes > SENT_MAX;
         if is_known || groups.len() < TRIED_MIN {
             return Vec::new();
@@ -309,7 +309,6 @@ impl<'t> Placing<'t> {
     }
 
     /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
-    pub(super) fn probe_links(&self, groups: &[usize]) {
     pub(crate) fn probe_links(&self, groups: &[usize]) {
         let step = self.step(groups);
         let is_unknown = |share: &Share| {
@@ -358,7 +357,7 @@ impl<'t> Placing<'t> {
     }
 
     /// Learns from a part that was run over these row groups. `is_whole`: long enough for its time to tell something.
-    pub(super) fn learn(&self, mode: Mode, groups: &[usize], ran: &Ran, is_whole: bool) {
+    pub(crate) fn learn(&self, mode: Mode, groups: &[usize], ran: &Ran, is_whole: bool) {
         let session = self.table.session();
         let step = self.step(groups);
         {
@@ -428,7 +427,7 @@ impl<'t> Placing<'t> {
     }
 
     /// Learns how long merging took, and what left the program here.
-    pub(super) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
+    pub(crate) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
         let left = left_rows as f64 * self.row_bytes;
         let bytes = report.result_bytes + left as u64;
         let mut learned = self.observed.learned();

@@ -1,10 +1,10 @@
 //! Putting a table: row group after row group into one far file, then the footer, then the name.
 
-use super::column_type::stored_schema;
-use super::far_table::has_table;
-use super::footer::{Footer, RowGroup, Trailer};
-use super::layout::{EncodedGroup, Packer};
-use super::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
+use crate::column_type::stored_schema;
+use crate::far_table::has_table;
+use crate::footer::{Footer, RowGroup, Trailer};
+use crate::layout::{EncodedGroup, Packer};
+use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_files::beneath::{Unlisted, session_of_pool};
@@ -39,7 +39,7 @@ pub struct PutOptions {
 }
 
 /// The name of a table's file.
-pub(super) fn file_name(table: &str) -> Result<String, Error> {
+pub(crate) fn file_name(table: &str) -> Result<String, Error> {
     let name = format!("{TABLE_PREFIX}{table}");
     let max = farpool_wire::limits::NAME_BYTES_MAX - TABLE_PREFIX.len();
     if table.is_empty() || Name::new(name.clone()).is_err() {

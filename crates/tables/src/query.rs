@@ -4,16 +4,16 @@
 //! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
 //! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
-use super::joining::{self, JoinBy, Joining};
-use super::pacing::{Claim, Fetching};
-use super::placing::{Placing, Ran};
-use super::report::{Mode, Report};
-use super::shipping::{Shipping, shares};
-use super::{FarTable, TableReader};
+use crate::joining::{self, JoinBy, Joining};
+use crate::pacing::{Claim, Fetching};
+use crate::placing::{Placing, Ran};
+use crate::report::{Mode, Report};
+use crate::shipping::{Shipping, shares};
+use crate::{FarTable, TableReader};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
-use farpool_host::Host;
 use farpool_files::{Error, ErrorKind};
+use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query};
 use farpool_wire::MonoNs;

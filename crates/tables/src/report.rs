@@ -1,7 +1,7 @@
 //! What was done for a query: what stayed with the nodes, what was fetched, and what it took.
 
-use super::joining::SemiJoin;
-use super::placing::Estimates;
+use crate::joining::SemiJoin;
+use crate::placing::Estimates;
 use farpool_files::{Error, ErrorKind};
 use std::fmt;
 use std::str::FromStr;
@@ -96,7 +96,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(mode: Mode, row_groups: usize) -> Report {
+    pub(crate) fn new(mode: Mode, row_groups: usize) -> Report {
         Report {
             mode,
             chosen: mode,

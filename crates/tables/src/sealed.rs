@@ -9,26 +9,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What opens a table that was opened with its owner's key.
-pub(super) struct TableSeal {
-    pub(super) key: SealKey,
-    pub(super) salt: [u8; SALT_BYTES],
-    pub(super) seals: TableSeals,
+pub(crate) struct TableSeal {
+    pub(crate) key: SealKey,
+    pub(crate) salt: [u8; SALT_BYTES],
+    pub(crate) seals: TableSeals,
 }
 
 /// What the scans of a query have to do with keys.
 #[derive(Clone, Default)]
-pub(super) struct ScanKeys {
+pub(crate) struct ScanKeys {
     /// Of an encrypted table, and which of its columns are read.
-    pub(super) table: Option<(Arc<TableSeal>, Vec<u16>)>,
+    pub(crate) table: Option<(Arc<TableSeal>, Vec<u16>)>,
     /// Whether chunks are to be sealed.
-    pub(super) seal_answers: bool,
+    pub(crate) seal_answers: bool,
 }
 
 impl ScanKeys {
     /// That nobody can read on the way to a node what tells of an encrypted table.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody could.
-    pub(super) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
+    pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
         // The way inside of this machine is shared memory.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
         match is_safe || (self.table.is_none() && !self.seal_answers) {
@@ -40,7 +40,7 @@ impl ScanKeys {
     /// The keys for one scan at a node, and what opens its chunks if they are to be sealed.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody could read them on the way.
-    pub(super) fn for_scan(
+    pub(crate) fn for_scan(
         &self,
         session: &Session,
         node: &NodeLinks,

@@ -5,19 +5,18 @@
 //! off is done again by other means, and nothing of it is used. The exception is a query that wants any rows, up to a
 //! limit: as soon as so many are here, all shares end where they are.
 
-use super::FarTable;
-use super::column_type::RowPlaces;
-use super::footer::{Encoding, RowGroup};
-use super::joining::Upload;
-use super::pacing::{Heard, Pace};
-use super::placing::ScanSeen;
-use super::sealed::ScanKeys;
-use crate::session::Session;
+use crate::FarTable;
+use crate::column_type::RowPlaces;
+use crate::footer::{Encoding, RowGroup};
+use crate::joining::Upload;
+use crate::pacing::{Heard, Pace};
+use crate::placing::ScanSeen;
+use crate::sealed::ScanKeys;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use farpool_host::Bell;
-use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, locked, readable_in_one_region};
+use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
+use farpool_host::Bell;
 use farpool_operators::packed;
 use farpool_sealing::ChunkSeals;
 use farpool_transport::landing::Landing;
@@ -36,34 +35,34 @@ const CREDITS: usize = 8;
 const OPEN_BYTES_MAX: usize = 256 << 10;
 
 /// Row groups of one node, of one scan.
-pub(super) struct Share {
-    pub(super) node: Arc<NodeLinks>,
+pub(crate) struct Share {
+    pub(crate) node: Arc<NodeLinks>,
     regions: Vec<Arc<LeasedRegion>>,
     /// By their numbers in the table.
-    pub(super) groups: Vec<usize>,
+    pub(crate) groups: Vec<usize>,
     described: Vec<ScanGroup>,
     bytes: usize,
 }
 
 /// What a scan has left.
 #[derive(Debug, Default)]
-pub(super) struct Shipped {
+pub(crate) struct Shipped {
     /// Rows or partial results, and of which row group of the table each is.
-    pub(super) batches: Vec<(usize, RecordBatch)>,
+    pub(crate) batches: Vec<(usize, RecordBatch)>,
     /// Row groups that the program was run over.
-    pub(super) groups: usize,
+    pub(crate) groups: usize,
     /// Bytes of regions that were read for it.
-    pub(super) read_bytes: u64,
+    pub(crate) read_bytes: u64,
     /// Bytes of packed batches that came.
-    pub(super) chunk_bytes: u64,
+    pub(crate) chunk_bytes: u64,
     /// Nanoseconds that the node was at it.
-    pub(super) busy_ns: u64,
+    pub(crate) busy_ns: u64,
     /// What else was seen.
-    pub(super) seen: ScanSeen,
+    pub(crate) seen: ScanSeen,
 }
 
 /// How far a share has come.
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// Not asked for yet.
     Waiting,
     /// Under way since then.
@@ -75,18 +74,18 @@ pub(super) enum Progress {
 }
 
 /// Shares under way.
-pub(super) struct Shipping {
+pub(crate) struct Shipping {
     program: Vec<u8>,
     keys: ScanKeys,
     /// What its semi-joins look up in, by number.
     uploads: Vec<Upload>,
     /// Bytes of them that nodes were sent.
-    pub(super) uploaded: AtomicU64,
-    pub(super) shares: Vec<Share>,
+    pub(crate) uploaded: AtomicU64,
+    pub(crate) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
-    pub(super) changed: Bell,
+    pub(crate) changed: Bell,
     /// Whether row groups are being fetched meanwhile.
-    pub(super) is_fetching: AtomicBool,
+    pub(crate) is_fetching: AtomicBool,
     /// Any so many rows are all that is wanted.
     rows_wanted: Option<u64>,
     rows: AtomicU64,
@@ -95,7 +94,7 @@ pub(super) struct Shipping {
 }
 
 /// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
-pub(super) fn shares(
+pub(crate) fn shares(
     table: &FarTable,
     groups: impl Iterator<Item = usize>,
     columns: &[usize],
@@ -143,14 +142,14 @@ pub(super) fn shares(
 }
 
 /// The region that all of a row group lies in, and where.
-pub(super) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
+pub(crate) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
     let group = table.row_groups().get(index)?;
     readable_in_one_region(&table.file, group.offset..group.end())
 }
 
 fn described(group: &RowGroup, places: Option<&RowPlaces>, column: usize) -> Option<ScanColumn> {
     let chunk = group.columns.get(column)?;
-    let buffer = |at: &super::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
+    let buffer = |at: &crate::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
     let mut buffers: Vec<ScanBuffer> = chunk.buffers.iter().map(buffer).collect();
     if chunk.encoding == Encoding::Rows {
         let places = places?;
@@ -192,7 +191,7 @@ impl Share {
 
 impl Shipping {
     /// Of a program that leaves rows, `rows_wanted` of which are enough, whichever they are.
-    pub(super) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
+    pub(crate) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
         let (is_fetching, rows, is_stopped) = Default::default();
         let (keys, uploads, uploaded, changed) = Default::default();
@@ -212,23 +211,23 @@ impl Shipping {
     }
 
     /// With what its scans have to do with keys.
-    pub(super) fn with_keys(self, keys: ScanKeys) -> Shipping {
+    pub(crate) fn with_keys(self, keys: ScanKeys) -> Shipping {
         Shipping { keys, ..self }
     }
 
     /// With what its semi-joins look up in, by number.
-    pub(super) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
+    pub(crate) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
         Shipping { uploads, ..self }
     }
 
     /// Whether nothing more is wanted of any share.
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
 
     /// Ends all shares where they are: somebody has what the query wants, or it failed. Each sees it with its next
     /// chunk, and closes its scan.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         self.changed.ring();
     }
@@ -251,14 +250,14 @@ impl Shipping {
     }
 
     /// Whether these are all the rows that are wanted. Of shares that broke off nothing is used, though it was counted.
-    pub(super) fn is_enough(&self, outcomes: &[Option<Result<Shipped, Error>>]) -> bool {
+    pub(crate) fn is_enough(&self, outcomes: &[Option<Result<Shipped, Error>>]) -> bool {
         let batches = outcomes.iter().flatten().flatten().flat_map(|shipped| &shipped.batches);
         let rows: u64 = batches.map(|(_, batch)| batch.num_rows() as u64).sum();
         self.rows_wanted.is_some_and(|wanted| rows >= wanted)
     }
 
     /// Runs all shares of one node, one after another. What their semi-joins look up in is sent once.
-    pub(super) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
+    pub(crate) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
         let mut lookups = Vec::new();
         // Keys of a join say something of the table, as its own key does: where that may not go, they do not.
         let put = match self.keys.check_way(session, node) {
@@ -326,7 +325,7 @@ impl Shipping {
     }
 
     /// The nodes that there are shares of.
-    pub(super) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
         let mut nodes: Vec<Arc<NodeLinks>> = Vec::new();
         for share in &self.shares {
             if !nodes.iter().any(|node| Arc::ptr_eq(node, &share.node)) {
@@ -345,7 +344,7 @@ impl Shipping {
 
     /// The scan of a share, since when, and what has been seen of it, while it is under way; nothing before and behind
     /// that.
-    pub(super) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
+    pub(crate) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
         match self.progress.lock().get(share) {
             Some(Progress::Open(scan, since, pace)) => Some((*scan, *since, pace.clone())),
             _ => None,
@@ -368,12 +367,12 @@ impl Shipping {
     }
 
     /// Whether a share has not been begun with.
-    pub(super) fn is_waiting(&self, share: usize) -> bool {
+    pub(crate) fn is_waiting(&self, share: usize) -> bool {
         matches!(self.progress.lock().get(share), Some(Progress::Waiting))
     }
 
     /// What became of a share, once that is known.
-    pub(super) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
+    pub(crate) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
         let mut progress = self.progress.lock();
         let of = progress.get_mut(share)?;
         match std::mem::replace(of, Progress::Taken) {
@@ -387,7 +386,7 @@ impl Shipping {
 
     /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node has
     /// taken all that there are.
-    pub(super) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
+    pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
         let deadline = session.request_deadline();
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });

@@ -9,9 +9,9 @@
 //!
 //! Never here: a byte of a column, or a row.
 
-use super::FarTable;
-use super::footer::{ColumnChunk, RowGroup};
-use super::statistics::Statistics;
+use crate::FarTable;
+use crate::footer::{ColumnChunk, RowGroup};
+use crate::statistics::Statistics;
 use farpool_operators::run::{as_float, rescaled, widened};
 use farpool_operators::{
     Arithmetic, Comparison, Expression, Instruction, KeySet, Operator, Plan, Program, Type, Value,
@@ -60,12 +60,12 @@ impl FarTable {
         (0..self.row_groups().len()).filter(|group| self.may_pass(plan, *group)).collect()
     }
 
-    pub(super) fn may_pass(&self, plan: &Plan, group: usize) -> bool {
+    pub(crate) fn may_pass(&self, plan: &Plan, group: usize) -> bool {
         self.row_groups().get(group).is_some_and(|group| may_pass(&plan.near, &plan.key_sets, group))
     }
 
     /// Those of these, counted in the session's [`Stats`](farpool_files::Stats): for who reads them now.
-    pub(super) fn groups_for(&self, plan: &Plan, groups: &[usize]) -> Vec<usize> {
+    pub(crate) fn groups_for(&self, plan: &Plan, groups: &[usize]) -> Vec<usize> {
         let kept: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         self.session().count_row_groups(kept.len(), groups.len() - kept.len());
         kept

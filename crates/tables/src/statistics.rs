@@ -1,7 +1,7 @@
 //! Between which values a column of a row group is: what lets a reader pass the group over.
 
-use super::BOUND_BYTES_MAX;
-use super::column_type::{put_value, take_value};
+use crate::BOUND_BYTES_MAX;
+use crate::column_type::{put_value, take_value};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType};
@@ -31,7 +31,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    pub(super) fn put(of_column: Option<&Statistics>, of: &DataType, out: &mut Vec<u8>) {
+    pub(crate) fn put(of_column: Option<&Statistics>, of: &DataType, out: &mut Vec<u8>) {
         let Some(known) = of_column else { return out.push(0) };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let cut = flag(known.is_min_cut, MIN_CUT) | flag(known.is_max_cut, MAX_CUT);
@@ -40,7 +40,7 @@ impl Statistics {
         put_value(of, &known.max, out);
     }
 
-    pub(super) fn take(of: &DataType, from: &mut Cursor<'_>) -> Result<Option<Statistics>, WireError> {
+    pub(crate) fn take(of: &DataType, from: &mut Cursor<'_>) -> Result<Option<Statistics>, WireError> {
         let flags = u8::take(from)?;
         if flags == 0 {
             return Ok(None);
@@ -62,7 +62,7 @@ impl Statistics {
     }
 
     /// Of text or binary values.
-    pub(super) fn of_bytes<'a>(values: impl Iterator<Item = &'a [u8]>, is_text: bool) -> Option<Statistics> {
+    pub(crate) fn of_bytes<'a>(values: impl Iterator<Item = &'a [u8]>, is_text: bool) -> Option<Statistics> {
         let (min, max) = values.fold(None, |bounds, value| match bounds {
             None => Some((value, value)),
             Some((min, max)) => Some((value.min(min), value.max(max))),
@@ -81,7 +81,7 @@ impl Statistics {
     }
 
     /// Of a column of fixed width, in parts.
-    pub(super) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
+    pub(crate) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
         let whole = |(min, max): (i128, i128)| Statistics::exact((Value::Integer(min), Value::Integer(max)));
         match of {
             DataType::Boolean => {

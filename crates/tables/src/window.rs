@@ -1,8 +1,8 @@
 //! Where the columns of a far table lie in its window, for functions: the table of columns of `spec/function.md`.
 
-use super::FarTable;
-use super::column_type::{RowPlaces, type_code};
-use super::footer::{ColumnChunk, Encoding, RowGroup};
+use crate::FarTable;
+use crate::column_type::{RowPlaces, type_code};
+use crate::footer::{ColumnChunk, Encoding, RowGroup};
 use arrow_schema::{DataType, TimeUnit};
 use farpool_calls::abi::{Chunk, Column, put_columns, put_row_group};
 use farpool_calls::{Caller, CallerOptions, Columns};

@@ -21,12 +21,12 @@ mod shim;
 mod vfs;
 
 use beneath::{Api, Beneath};
-use farpool::Pool;
+use farpool_files::Pool;
 use parking_lot::Mutex;
 use settings::Settings;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use vfs::FarVfs;
 
 /// Whether the file system was registered in this process.
