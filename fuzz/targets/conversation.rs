@@ -2,6 +2,7 @@
 //! Whatever it says, each frame gets exactly one reply that its own decoder accepts, or the line goes dead.
 #![no_main]
 
+use farpool_lock::Mutex;
 use farpool_transport::serve::{Conversation, Next};
 use farpool_transport::{Outgoing, Peer, Service, Shared};
 use farpool_wire::control::{Attach, Hello, SessionKept};
@@ -9,7 +10,6 @@ use farpool_wire::data::{Span, decode_refused_index};
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX, VERSION_MIN};
 use farpool_wire::{ClientId, Code, Header, Opcode, Refusal, Reply, Request};
 use libfuzzer_sys::fuzz_target;
-use parking_lot::Mutex;
 
 const REGION_BYTES: u64 = 64;
 

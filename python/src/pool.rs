@@ -11,7 +11,7 @@ use farpool::{
     CreateOptions, EmbeddedOptions, FarTable, FileClass, Pool, PoolOptions, Protection, TableKey,
     TransportChoice,
 };
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};

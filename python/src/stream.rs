@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 use farpool::operators::Operator;
 use farpool::operators::Plan;
 use farpool::table::{Estimates, Mode, Report};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::collections::VecDeque;

@@ -119,7 +119,7 @@ impl PyTable {
         };
         let (schema, batches) = py.detach(read).map_err(|error| errors::of(py, &error))?;
         let batches = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
-        let stream = Bound::new(py, PyStream { batches: parking_lot::Mutex::new(Some(Box::new(batches))) })?;
+        let stream = Bound::new(py, PyStream { batches: farpool_lock::Mutex::new(Some(Box::new(batches))) })?;
         py.import("pyarrow")?.getattr("table")?.call1((stream,))
     }
 
@@ -145,7 +145,7 @@ impl PyTable {
 /// Batches on their way to pyarrow.
 #[pyclass(frozen)]
 struct PyStream {
-    batches: parking_lot::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
+    batches: farpool_lock::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
 }
 
 #[pymethods]

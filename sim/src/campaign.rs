@@ -3,7 +3,7 @@
 use crate::profile::Profile;
 use crate::run::{Outcome, run_world};
 use crate::tally::Tally;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@
 
 use crate::profile::Profile;
 use crate::run::run_world;
+use farpool_lock::Mutex;
 use farpool_wire::mutants::{Mutant, choose};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use crate::kernel::{ProcessId, rest, world};
 use farpool_host::DiskFile;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::io;
 
 /// A file without a name.

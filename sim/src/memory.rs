@@ -10,13 +10,13 @@
 
 use crate::kernel::{rest, world};
 use crate::profile::Theme;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_node::{Inside, Memory};
 use farpool_region::{Fence, RegionError, SharedAccess};
 use farpool_transport::shm::{Mapped, MappedBytes};
 use farpool_transport::{Mappable, Shared};
 use farpool_wire::control::Attached;
 use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
-use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use crate::kernel::{rest, world};
 use crate::names::places;
 use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// What befalls the next commit.

@@ -7,9 +7,9 @@ use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportC
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_lease::broker::{Durable, Record};
+use farpool_lock::Mutex;
 use farpool_transport::Reach;
 use farpool_wire::Name;
-use parking_lot::Mutex;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::programs::output;
 use crate::random::Random;
 use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
 use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
 
 use crate::certificates::{Ca, Issued, Wish};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -4,10 +4,10 @@
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::{DiskFile, Host};
+use farpool_lock::{Condvar, Mutex, MutexGuard};
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Name, Reply, Request};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,8 +64,7 @@ impl Gate {
 
     /// Waits until an operation is held back. Where it was going.
     fn held(&self) -> String {
-        let mut way = self.way();
-        self.0.1.wait_while_for(&mut way, |way| way.held.is_none(), PATIENCE);
+        let way = self.0.1.wait_timeout_while(self.way(), PATIENCE, |way| way.held.is_none());
         way.held.clone().expect("an operation came")
     }
 
@@ -95,7 +94,7 @@ impl Gate {
             way.wanted = None;
             way.held = Some(to.to_owned());
             self.0.1.notify_all();
-            self.0.1.wait_while(&mut way, |way| way.held.is_some());
+            let mut way = self.0.1.wait_while(way, |way| way.held.is_some());
             return !std::mem::take(&mut way.fails);
         }
         let fails = kind == Kind::Write && way.fails_at.as_deref() == Some(to);

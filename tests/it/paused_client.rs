@@ -7,10 +7,10 @@ use farpool::{
 };
 use farpool_broker::LeaseSettings;
 use farpool_host::{Bell, Host};
+use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Pauses {
             self.changed.notify_all();
         }
         let stops = |state: &mut State| state.caught.is_some_and(|it| it != me || !state.is_let_go);
-        self.changed.wait_while(&mut state, stops);
+        drop(self.changed.wait_while(state, stops));
     }
 
     /// Catches the next thread that comes there. Whoever was caught before goes on, alone.
@@ -67,8 +67,8 @@ impl Pauses {
 
     /// Waits until a thread is in the trap.
     fn wait_caught(&self) {
-        let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, |state| state.trap.is_some(), PATIENCE);
+        let state =
+            self.changed.wait_timeout_while(self.state.lock(), PATIENCE, |state| state.trap.is_some());
         assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
     }
 

@@ -8,9 +8,9 @@ use farpool::{
     TransportChoice, WriteRange,
 };
 use farpool_host::Host;
+use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Link for MeddledLink {
     fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         if self.meddler.holds(self.asked.pop_front().as_ref()) {
             let (holds, changed) = &self.meddler.holds_bulk;
-            changed.wait_while(&mut holds.lock(), |holds| *holds);
+            drop(changed.wait_while(holds.lock(), |holds| *holds));
         }
         if self.meddler.sends_late.load(Ordering::Relaxed) {
             self.link.post_read(ops, deadline)?;

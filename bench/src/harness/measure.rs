@@ -11,7 +11,7 @@ use super::cpu::{Ran, process_ns, thread_ns};
 use super::statistics::{Figures, quantiles};
 use crate::exit::Failure;
 use farpool::{ReadRange, WriteRange};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use farpool_command::programs;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

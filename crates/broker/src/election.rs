@@ -9,9 +9,9 @@ use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
 use farpool_host::{Bell, Host};
 use farpool_lease::BrokerSettings;
+use farpool_lock::Mutex;
 use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// How often one that stands by looks whether nobody leads.

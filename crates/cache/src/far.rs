@@ -9,7 +9,7 @@ use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
 use farpool_files::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
-use parking_lot::{Condvar, Mutex};
+use farpool_lock::{Condvar, Mutex};
 use quick_cache::sync::Cache;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -278,7 +278,7 @@ impl Far {
         let (count, changed) = &*self.waiting;
         let mut waiting = count.lock();
         while *waiting > 0 {
-            changed.wait(&mut waiting);
+            waiting = changed.wait(waiting);
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::blocks::{Blocks, Identity};
 use crate::{BlockCache, Times, Version};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 

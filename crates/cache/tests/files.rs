@@ -2,7 +2,7 @@
 
 use farpool::{EmbeddedOptions, Pool};
 use farpool_cache::{BlockCache, CacheOptions, CachedFile, Identity, Source, Times};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use proptest::prelude::*;
 use std::fs::File;
 use std::io;

@@ -88,7 +88,7 @@ impl Caller {
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
         let only_at_nodes = function.why_only_at_nodes();
-        let may_fetch = only_at_nodes.is_none() && self.here.has_program(&self.session.options());
+        let may_fetch = only_at_nodes.is_none() && self.here.has_program(self.session.options());
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match only_at_nodes {
             Some(why) => (Place::Ship, why),
@@ -170,7 +170,7 @@ impl Caller {
         match (place, function.why_only_at_nodes()) {
             (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
             (Place::Fetch | Place::Split, None) => {
-                self.here.check_program(&self.session.options()).map(|_| ())
+                self.here.check_program(self.session.options()).map(|_| ())
             }
             (Place::Fetch | Place::Split, Some(why)) => {
                 let place = if place == Place::Fetch { "fetch" } else { "split" };

@@ -1,8 +1,8 @@
 //! What a session has seen of links, queries and functions: by it is chosen where the next one runs.
 
 use farpool_files::beneath::{NodeLinks, Session};
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_planner::{Learned, Reach};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// What was seen in a session, and the CPUs of this process.

@@ -14,9 +14,9 @@ use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flight
 use crate::session::Session;
 use crate::stats::add;
 use farpool_host::Bell;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, MonoNs, mutant};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! The idea: what runs functions, or what was learnt of links, belongs to a session and is not for a session to know. So it
 //! is found by its type.
 
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -15,9 +15,9 @@ use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
 use crate::session::Session;
 use crate::stats::add;
+use farpool_lock::Mutex;
 use farpool_transport::{ReadOp, WriteOp};
 use farpool_wire::{MonoNs, Name};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 

@@ -3,12 +3,12 @@
 use crate::error::{Error, ErrorKind as Kind};
 use crate::options::{PoolOptions, TransportChoice};
 use farpool_host::Bell;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::shm::{MappedRegion, ShmSpace};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Transport};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
-use parking_lot::{Mutex, MutexGuard};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

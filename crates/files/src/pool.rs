@@ -10,13 +10,13 @@ use crate::published::{Rebuilder, sealed_map};
 use crate::session::{Session, answer_of};
 use crate::stats::Stats;
 use farpool_host::Task;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

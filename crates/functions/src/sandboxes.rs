@@ -14,11 +14,11 @@ use crate::options::{SandboxOptions, members, tenant_folder, tenants};
 use crate::setup::{LaneSetup, LaneWindow, Start};
 use crate::status::{Doing, LANES_MAX, REVOKED_NS, Status};
 use farpool_host::{clock, waiting};
+use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{HandedOver, Lane, Successor};
 use farpool_wire::control::{Called, FunctionFault, Outcome};
 use farpool_wire::frame::Header;
 use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
-use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -567,7 +567,7 @@ impl Shared {
                 processes.end_unused(now);
                 pause_ms = QUEUE_LOOK_MS;
             }
-            self.changed.wait_for(&mut processes, Duration::from_millis(pause_ms));
+            processes = self.changed.wait_timeout(processes, Duration::from_millis(pause_ms));
         };
         processes.queue.retain(|other| *other != turn);
         drop(processes);

@@ -5,8 +5,8 @@
 //! whole pool runs in one thread from one seed.
 
 use crate::clock;
+use farpool_lock::{Condvar, Mutex, MutexGuard};
 use farpool_wire::MonoNs;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -201,7 +201,7 @@ impl Host for Machine {
 
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
         let left = Duration::from_nanos(until.0.saturating_sub(self.now().0));
-        bell.0.1.wait_while_for(&mut bell.rung(), |rung| *rung == heard, left);
+        drop(bell.0.1.wait_timeout_while(bell.rung(), left, |rung| *rung == heard));
     }
 
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {

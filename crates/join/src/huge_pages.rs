@@ -7,7 +7,7 @@
 use crate::JoinError;
 use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose};
 use crate::memory::Memory;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ptr::NonNull;
 
 /// Memory of this process, in pages of 2 MiB where the system has them.

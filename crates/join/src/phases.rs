@@ -15,7 +15,7 @@ use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::table::{BATCH_ROWS, Entry, Found, Lookup, Table, View, buckets_for, build_groups, build_plain};
 use crate::{JoinError, Line, Source, Tuple, threads};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

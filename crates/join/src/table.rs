@@ -18,7 +18,7 @@ use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
 use crate::{JoinError, threads};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -10,6 +10,7 @@ use farpool_functions::resident::{Reach, ResidentLane, ResidentNow, ResidentWind
 use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
 use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
 use farpool_host::clock;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_node::dispatch::{Intent, admit};
 use farpool_node::{Inside, Memory};
 use farpool_region::{RegionError, SharedAccess};
@@ -18,7 +19,6 @@ use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, Runnin
 use farpool_wire::data::Span;
 use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
 use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};

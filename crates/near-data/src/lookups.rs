@@ -8,6 +8,7 @@
 
 use crate::NearData;
 use arrow_buffer::{Buffer, MutableBuffer};
+use farpool_lock::Mutex;
 use farpool_node::{Key, Memory, fresh_handle};
 use farpool_operators::Lookup;
 use farpool_operators::run::LookupTable;
@@ -15,7 +16,6 @@ use farpool_transport::Peer;
 use farpool_wire::control::*;
 use farpool_wire::limits::LOOKUP_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs, Refusal, Reply, WireError};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

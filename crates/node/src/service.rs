@@ -10,6 +10,7 @@ use farpool_host::{Bell, Host, Turn};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
+use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
 use farpool_transport::{Identity, Passage, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
@@ -17,7 +18,6 @@ use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{
     Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant,
 };
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -3,6 +3,7 @@
 
 use farpool_host::{Host, Machine};
 use farpool_lease::ticket::{node_id, secret_digest, sign};
+use farpool_lock::Mutex;
 use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
@@ -12,7 +13,6 @@ use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
-use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

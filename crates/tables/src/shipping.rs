@@ -17,6 +17,7 @@ use arrow_buffer::Buffer;
 use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Bell;
+use farpool_lock::Mutex;
 use farpool_operators::packed;
 use farpool_sealing::ChunkSeals;
 use farpool_transport::landing::Landing;
@@ -25,7 +26,6 @@ use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireError};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -11,7 +11,7 @@ use crate::plan::interleave::Interleave;
 use crate::plan::traffic::{Lanes, Rates};
 use crate::region::{CHUNK_BYTES, Nodes, RegionError, TieredRegion};
 use crate::topology::Topology;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;

@@ -10,7 +10,7 @@ use crate::pace::{Pace, latest};
 use crate::room::Room;
 use crate::stage::{Lines, Morsel, Stage, StageReport, Task};
 use farpool_join::Morsels;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use farpool_join::{
     Equal, Hasher, How, JoinError, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sides, Sink,
     Source, Table, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

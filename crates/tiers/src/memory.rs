@@ -13,7 +13,7 @@ use crate::plan::traffic::Side;
 use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
 use crate::room::Room;
 use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;

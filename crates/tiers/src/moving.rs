@@ -9,7 +9,7 @@ use crate::region::{CHUNK_BYTES, RegionError};
 use crate::stage::{Morsel, Work};
 use crate::strategy::MORSEL_BYTES;
 use farpool_join::{Memory, Source, Tuple};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::OnceLock;
 

@@ -3,7 +3,7 @@
 //! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of all
 //! partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
 
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 
 /// Bytes that are taken and not yet written, by side.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them, as long
 //! as there is a [`Keeper`]. What has not been asked for again for a while goes back to the system.
 
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 
 /// Buffers below this are the allocator's business.

@@ -15,9 +15,9 @@ use datafusion::object_store::{
     RenameOptions, Result,
 };
 use farpool_cache::{BlockCache, Version};
+use farpool_lock::Mutex;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;

@@ -11,7 +11,7 @@ use datafusion::datasource::{TableProvider, TableType};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use farpool::{ErrorKind, FarTable, Pool};
-use parking_lot::RwLock;
+use farpool_lock::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

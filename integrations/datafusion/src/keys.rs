@@ -23,8 +23,8 @@ use datafusion::physical_plan::{
     PlanProperties, ReplaceChildrenOptions, replace_children_if_necessary,
 };
 use farpool::operators::{KeySet, Type};
+use farpool_lock::Mutex;
 use futures::StreamExt;
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 

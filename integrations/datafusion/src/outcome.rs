@@ -1,7 +1,7 @@
 //! What the steps of a scan have done, all together.
 
 use farpool::table::Report;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ use datafusion::execution::{SpillFile, SpillWriter, TempFileFactory};
 use farpool::{
     AsyncQueue, Completion, CreateOptions, ErrorKind, FarFile, FileClass, Operation, Pool, Protection,
 };
+use farpool_lock::{Condvar, Mutex};
 use futures::Stream;
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
@@ -241,7 +241,7 @@ impl Shared {
             }
             if !self.files.settle_oldest() {
                 // Another thread has taken them, and will say so.
-                self.settled.wait_while(&mut self.state.lock(), |state| state.under_way > 0);
+                drop(self.settled.wait_while(self.state.lock(), |state| state.under_way > 0));
             }
         }
     }

@@ -13,9 +13,9 @@ use datafusion_distributed::{
     ChannelResolver, CoordinatorToWorkerMsg, ExecuteTaskRequest, GetWorkerInfoRequest, GetWorkerInfoResponse,
     SetPlanRequest, WorkerChannel, WorkerToCoordinatorMsg,
 };
+use farpool_lock::Mutex;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use crate::message::Identity;
 use datafusion::common::{DataFusionError, Result, plan_err};
 use farpool::{FarTable, Pool};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use crate::channels::{Beyond, Channels};
 use crate::message::VERSION;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion_distributed::{GetWorkerInfoRequest, WorkerChannel, WorkerResolver};
-use parking_lot::{Mutex, RwLock};
+use farpool_lock::{Mutex, RwLock};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
 use crate::tree::{Ino, Kind, Name, ROOT};
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
+use farpool_lock::Mutex;
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
-use parking_lot::Mutex;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat, StatVfs, Timespec,
     Timestamps, XattrFlags,

@@ -1,6 +1,6 @@
 //! What goes wrong, told without drowning whoever listens.
 
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::time::{Duration, Instant};
 
 /// At most one line in this time.

@@ -1,7 +1,7 @@
 //! What folders held when they were opened.
 
+use farpool_lock::Mutex;
 use fuser::{Errno, FileHandle, FileType, INodeNo, ReplyDirectory};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -190,7 +190,7 @@ mod tests {
 
     /// Puts what is written into a list of bytes that outlives it.
     #[derive(Clone, Default)]
-    struct Kept(Arc<parking_lot::Mutex<Vec<u8>>>);
+    struct Kept(Arc<farpool_lock::Mutex<Vec<u8>>>);
 
     impl Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

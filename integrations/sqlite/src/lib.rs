@@ -22,7 +22,7 @@ mod vfs;
 
 use beneath::{Api, Beneath};
 use farpool_files::Pool;
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use settings::Settings;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;

@@ -6,7 +6,7 @@ use crate::buffered::Buffered;
 use crate::settings::Settings;
 use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
 use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use std::cell::RefCell;
 use std::collections::HashMap;

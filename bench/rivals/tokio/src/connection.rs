@@ -3,10 +3,9 @@
 
 use crate::protocol::{HELLO_BYTES, Kind, REPLY_BYTES, Reply, Request};
 use crate::server::write_all;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, IoSlice};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -48,6 +47,10 @@ fn gone() -> io::Error {
     io::Error::new(ErrorKind::ConnectionAborted, "the server is gone, or said what nobody understands")
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Connection {
     /// Connects, and has a file of `bytes` made.
     pub(crate) async fn open(address: &str, bytes: u64) -> io::Result<Connection> {
@@ -86,7 +89,7 @@ impl Connection {
         let number = self.next;
         self.next += 1;
         let (sender, receiver) = oneshot::channel();
-        self.expected.lock().insert(number, (into, sender));
+        locked(&self.expected).insert(number, (into, sender));
         let header = Request { number, offset, length, kind };
         self.outgoing.send(Outgoing { header, from }).await.map_err(|_| gone())?;
         Ok(Answer(receiver))
@@ -115,14 +118,14 @@ async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing
 async fn read(input: OwnedReadHalf, expected: Expected) {
     let mut input = BufReader::with_capacity(INPUT_BYTES, input);
     while take_reply(&mut input, &expected).await.is_ok() {}
-    expected.lock().clear();
+    locked(&expected).clear();
 }
 
 async fn take_reply(input: &mut BufReader<OwnedReadHalf>, expected: &Expected) -> io::Result<()> {
     let mut header = [0; REPLY_BYTES];
     input.read_exact(&mut header).await?;
     let reply = Reply::decode(&header);
-    let found = expected.lock().remove(&reply.number);
+    let found = locked(expected).remove(&reply.number);
     let (mut into, waiter) = found.filter(|(into, _)| into.len() as u64 == reply.length).ok_or_else(gone)?;
     input.read_exact(&mut into).await?;
     // Whoever has given up waiting does not want it.

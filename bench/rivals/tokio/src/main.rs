@@ -11,9 +11,10 @@
 //! ```
 //!
 //! What is said over the standard input and output, and what lies in FILE, stands in
-//! `bench/src/io/rivals/program.rs`. The end of the standard input is the end of either.
+//! `crates/cli/src/bench/program.rs`. The end of the standard input is the end of either.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::disallowed_types, reason = "a rival has the locks that it would have")]
 
 mod bursts;
 mod connection;

@@ -10,7 +10,7 @@
 //!
 //! Invariant: what redb has committed last is the commit that the front page names, or, after a crash, the next one.
 
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};

@@ -3,9 +3,9 @@
 
 use crate::space::Space;
 use farpool_functions::abi::{CALL_AT, hex, signed_text};
+use farpool_lock::Mutex;
 use farpool_wire::control::{FunctionFault, FunctionSignature};
 use farpool_wire::{Code, Refusal};
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, memfd_create, openat, unlinkat};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};

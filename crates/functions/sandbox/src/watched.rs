@@ -9,8 +9,8 @@ use crate::fences::Fences;
 use crate::space::Layout;
 use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
 use farpool_host::clock;
+use farpool_lock::{Condvar, Mutex};
 use farpool_wire::control::Outcome;
-use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fmt;
@@ -129,9 +129,9 @@ impl Lanes {
         let mut open = self.open.lock();
         loop {
             while open.is_empty() {
-                self.opened.wait(&mut open);
+                open = self.opened.wait(open);
             }
-            self.opened.wait_for(&mut open, LOOK);
+            open = self.opened.wait_timeout(open, LOOK);
             for lane in open.iter() {
                 if !lane.fences.are_up() && !lane.layout.is_void() {
                     lane.layout.forget();

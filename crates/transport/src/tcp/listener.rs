@@ -5,7 +5,7 @@ use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
 use crate::{connection, tls};
 use farpool_host::{clock, slice};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;

@@ -9,7 +9,7 @@ use datafusion::functions_aggregate::min_max::{MaxAccumulator, MinAccumulator};
 use datafusion::logical_expr::{Accumulator, Operator};
 use datafusion::physical_expr::expressions::{BinaryExpr, DynamicFilterPhysicalExpr, Literal};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
-use parking_lot::Mutex;
+use farpool_lock::Mutex;
 use std::sync::Arc;
 
 /// What is known of all partitions, and the filter that is to say it.

@@ -39,9 +39,9 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions, SpillManager, Statistics,
     StatisticsArgs, StatisticsContext,
 };
+use farpool_lock::Mutex;
 use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -22,8 +22,8 @@ use datafusion::physical_plan::metrics::Count;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use farpool_lock::Mutex;
 use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
