@@ -23,7 +23,7 @@ use farpool_wire::control::{LaneOpened, OpenLane};
 use farpool_wire::{Code, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// See the module.
+/// A node's extension, over the host that it runs on and the memory that it serves.
 pub(crate) struct NearData<M> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) memory: Arc<M>,

