@@ -11,7 +11,7 @@
 //! ```
 //!
 //! What is said over the standard input and output, and what lies in FILE, stands in
-//! `crates/cli/src/bench/program.rs`. The end of the standard input is the end of either.
+//! `bench/src/io/rivals/program.rs`. The end of the standard input is the end of either.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_types, reason = "a rival has the locks that it would have")]
