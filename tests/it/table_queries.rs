@@ -1,5 +1,6 @@
 //! Queries over far tables: what they leave, computed here once more by hand.
 
+use crate::processes::{Process, until};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float64Type, Int64Type};
 use arrow_array::{
@@ -8,10 +9,11 @@ use arrow_array::{
 };
 use farpool::operators::{Agg, By, Query, col, lit};
 use farpool::table::{Mode, PutOptions, TableLayout};
-use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, TableKey, TransportChoice};
+use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, PoolOptions, TableKey, TransportChoice};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 const ROWS: i64 = 150_000;
 
@@ -420,4 +422,24 @@ fn modes_are_read_by_their_names() {
     let error = "near".parse::<Mode>().expect_err("no mode");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("\"near\"") && error.to_string().contains("\"auto\""), "{error}");
+}
+
+#[test]
+fn query_that_is_to_be_shipped_is_shipped_to_a_node_that_did_not_answer_a_moment_ago() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
+    let node = Process::start(&["node", "--name", "one", "--memory", "64MiB", "--broker", &broker.ready]);
+    // Renewals, which would find that the node answers again, come every ten seconds.
+    let options =
+        PoolOptions { transport: TransportChoice::Tcp, request_timeout_ms: 2_000, ..PoolOptions::default() };
+    let pool = Pool::connect_with(&broker.ready, options).expect("a session");
+    until(&pool, Duration::from_secs(300), "a node", |status| status.nodes.len() == 1);
+    let batch = sales();
+    pool.put_table("sales", batch.schema(), [batch]).expect("put");
+    let table = pool.table("sales").expect("a table");
+    let plan = table.query().expect("known types").filter(col("item").lt(500)).plan().expect("a plan");
+    node.signal(rustix::process::Signal::STOP);
+    table.run(&plan, Mode::Fetch).map(|_| ()).expect_err("the node does not answer");
+    node.signal(rustix::process::Signal::CONT);
+    let report = table.run(&plan, Mode::Ship).expect("a result").report;
+    assert_eq!((report.shipped, report.fetched), (table.row_groups().len(), 0), "{report}");
 }

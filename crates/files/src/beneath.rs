@@ -84,11 +84,11 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
 }
 
 /// Returns the region that all of a range can be read from now, and where it begins there. `None` if there is no such
-/// region, or its node does not answer.
+/// region. A node that did not answer lately is taken where there is no other: reading asks it as well.
 pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
     let start = range.start;
     let rank = |region: &Arc<LeasedRegion>| {
-        (region.check_usable().is_ok() && !region.node.is_suspect()).then_some(0)
+        region.check_usable().is_ok().then(|| u32::from(region.node.is_suspect()))
     };
     let plan = file.inner.state().map.plan_read(range, rank);
     let ReadPlan::Fetch { pieces, bare } = plan else { return None };
