@@ -6,8 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for what takes a second or two on an idle machine, and may take long on a busy one.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Time for what takes a second or two on an idle machine. On one where twenty threads want two CPUs, starting a process has
+/// taken minutes.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two looks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -62,6 +63,22 @@ pub fn first_line(stream: impl Read + Send + 'static, what: &str) -> String {
         Some(line) => line.unwrap_or_else(|error| panic!("a line of {what}: {error}")),
         None => panic!("{what} said no line within {PATIENCE:?}"),
     }
+}
+
+/// Waits for a line of a stream that has this in it. Panics with the other lines if the stream ends without.
+pub fn wait_for_line(stream: impl Read + Send + 'static, part: &'static str, what: &str) {
+    let read = move || {
+        let mut others = Vec::new();
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if line.contains(part) {
+                return;
+            }
+            others.push(line);
+        }
+        panic!("no line has {part:?} in it: {others:#?}");
+    };
+    let found = within(PATIENCE, read);
+    found.unwrap_or_else(|| panic!("{what} said nothing with {part:?} in it within {PATIENCE:?}"));
 }
 
 /// Waits until a program has ended by itself. It is killed if it does not.

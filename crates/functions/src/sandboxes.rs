@@ -198,11 +198,6 @@ impl Sandboxes {
         Ok(Sandboxes { shared, watcher: Some(watcher) })
     }
 
-    /// Starts a process, and ends it again. Returns what namespaces it had.
-    pub fn confinement(&self) -> io::Result<Confinement> {
-        Process::spawn(&self.shared.options)?.confine()
-    }
-
     /// The most bytes of a function's heap.
     pub fn heap_bytes(&self) -> u64 {
         self.shared.options.heap_bytes
@@ -234,6 +229,14 @@ impl Sandboxes {
                 .collect()
         };
         assigned.iter().flat_map(calls).collect()
+    }
+}
+
+impl SandboxOptions {
+    /// Starts a process, and ends it again. Returns what namespaces it had. Takes as long as the system takes to start one:
+    /// [`START_PATIENCE`] at the most.
+    pub fn confinement(&self) -> io::Result<Confinement> {
+        Process::spawn(self)?.confine()
     }
 }
 

@@ -47,19 +47,21 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Those of the options; starts what runs shipped ones.
+    /// Those of the options; starts what runs shipped ones. What these run without is said as soon as it is known: nobody
+    /// else has to wait until a sandbox process has started.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
-        let sandboxes = options.sandboxes.map(Sandboxes::start).transpose().map_err(|error| {
+        let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
             let why = format!("cannot start the program that runs functions: {error}");
             io::Error::new(error.kind(), why)
         })?;
-        if let Some(sandboxes) = &sandboxes {
-            match sandboxes.confinement() {
+        if let Some(options) = options.sandboxes {
+            let say = move || match options.confinement() {
                 Ok(confinement) if confinement.is_whole() => {}
                 Ok(confinement) => eprintln!("farpool: {confinement}"),
                 // Whoever calls a function is told.
                 Err(error) => eprintln!("farpool: shipped functions cannot be run: {error}"),
-            }
+            };
+            std::thread::Builder::new().name("farpool-confine".into()).spawn(say)?;
         }
         Ok(Functions { resident: options.resident, lanes: Mutex::default(), sandboxes })
     }
