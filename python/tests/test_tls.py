@@ -10,7 +10,7 @@ from conftest import PATIENCE_SECONDS
 import farpool
 from farpool.demo.cluster import read_line
 
-READY_SECONDS = 60
+READY_SECONDS = 300
 
 
 @pytest.fixture(scope="module")

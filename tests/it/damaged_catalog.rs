@@ -2,7 +2,7 @@
 //! what `farpool broker` says and does with a damaged store.
 
 use crate::processes::{Process, binary, until};
-use crate::programs::output;
+use crate::programs::{PATIENCE, output};
 use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
@@ -14,8 +14,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A store that outlives its broker, and that a test may damage.
 #[derive(Clone, Default)]

@@ -2,7 +2,7 @@
 //! writes without a pause. Nobody may notice: every operation succeeds, with the right bytes.
 
 use crate::processes::{Process, binary, until};
-use crate::programs::output;
+use crate::programs::{PATIENCE, output};
 use crate::random::Random;
 use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
 use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 /// What each client's file holds at most.
 const FILE_BYTES: u64 = 4 * MIB;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn node(number: u32, url: &str) -> Process {
     let (name, label) = (format!("n{number}"), format!("rack-{number}"));

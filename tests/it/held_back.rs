@@ -1,6 +1,7 @@
 //! Operations that are held back on their way, as by a node that stalls for a while, and carried out later:
 //! they never meet bytes of another file, and never undo what came after them.
 
+use crate::programs::PATIENCE;
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::{DiskFile, Host};
@@ -15,8 +16,6 @@ use std::time::{Duration, Instant};
 
 const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Everything that is waited for here takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What can be held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `farpool mount` with a real kernel: takes root and /dev/fuse.
 
 use crate::processes::{Process, binary, until};
-use crate::programs::{self, ended, first_line, output};
+use crate::programs::{PATIENCE, ended, first_line, output};
 use farpool::{Pool, PoolOptions};
 use farpool_tests::random::Random;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A pool of one node, and a folder that is mounted over.
 struct Stage {
@@ -290,7 +289,7 @@ fn mount_that_another_mount_namespace_has_as_well_ends_when_it_is_told_to() {
     assert_eq!(first_line(other.stdout.take().expect("piped"), "the other namespace"), "there");
     let mount = stage.mount.take().expect("it runs");
     mount.signal(Signal::TERM);
-    assert!(mount.ends_within(programs::PATIENCE).success());
+    assert!(mount.ends_within(PATIENCE).success());
     assert_eq!(mounted_at(&stage.at), [""; 0]);
     drop(other.stdin.take());
     ended(&mut other, "the other namespace", PATIENCE);

@@ -1,11 +1,10 @@
 //! What is refused because of a node says its name, its host, since when, and what to do; never its id.
 
 use crate::processes::{Process, until};
+use crate::programs::PATIENCE;
 use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn node(url: &str) -> Process {
     let args =

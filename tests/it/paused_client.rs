@@ -1,6 +1,7 @@
 //! The library in a process that gets no time at the worst moments: stops placed by hand, where the suite of
 //! stopped processes comes by only now and then.
 
+use crate::programs::PATIENCE;
 use crate::raw_client::*;
 use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 
 const TTL_MS: u32 = 300;
 const GRACE_MS: u32 = 100;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a thread can be caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

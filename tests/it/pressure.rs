@@ -1,6 +1,7 @@
 //! Memory that a host needs itself: what goes, in which order, and what clients notice.
 
 use crate::processes::until;
+use crate::programs::PATIENCE;
 use crate::random::Random;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
@@ -19,7 +20,6 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const REGIONS: u64 = 32;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A host of 64 GiB of which half are to stay available: what the next looks find; the last is found from then on.
 struct Told(Mutex<VecDeque<u64>>);

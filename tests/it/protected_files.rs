@@ -2,6 +2,7 @@
 
 use crate::on_time::Watch;
 use crate::processes::{Process, until};
+use crate::programs::PATIENCE;
 use crate::random::Random;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
@@ -13,7 +14,6 @@ use farpool_wire::control::{NodeStatus, StatusReport};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
 /// How often an operation may be late by as much as this machine is late at most.
 const WAKE_UPS: u32 = 50;
 

@@ -1,14 +1,13 @@
 //! What others named, and what they wrote into columns, is obeyed by no terminal: every place that shows it.
 
 use crate::processes::{Process, binary, until};
-use crate::programs::output;
+use crate::programs::{PATIENCE, output};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farpool::{Pool, PoolOptions, shown};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Names may hold this: it turns the text behind it around.
 const NAME: &str = "invoice\u{202e}fdp";
 const HOST: &str = "host\u{2066}b\u{200b}";

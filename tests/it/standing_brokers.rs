@@ -6,6 +6,7 @@ mod contract;
 use crate::certificates::{Ca, Issued, Wish};
 use crate::etcd::{Cluster, Way, free_address};
 use crate::processes::{Process, until};
+use crate::programs::PATIENCE;
 use contract::{conformance, load};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection};
 use farpool_broker::election::{Electorate, Lead, Won};
@@ -20,8 +21,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Nobody leads for no longer than this.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn etcd(cluster: &Cluster) -> Etcd {
     let address = EtcdAddress::parse(&cluster.url()).expect("of etcd").expect("an address");

@@ -2,6 +2,7 @@
 
 use crate::canary::Canary;
 use crate::processes::{Process, until};
+use crate::programs::PATIENCE;
 use crate::random::Random;
 use crate::raw_client::*;
 use farpool::{Pool, PoolOptions, TransportChoice};
@@ -11,9 +12,6 @@ use farpool_wire::Code;
 use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Whatever this pool or its node is waited for comes within this.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A broker and one node with regions of 1 MiB.
 pub struct RealPool {

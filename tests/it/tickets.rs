@@ -2,6 +2,7 @@
 //! reason, costs nothing, and leaves the node good for the next honest one.
 
 use crate::processes::Process;
+use crate::programs::PATIENCE;
 use crate::raw_client::*;
 use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
@@ -13,7 +14,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const REGIONS: u64 = 8;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A pool, as one client reaches it.
 struct Client {

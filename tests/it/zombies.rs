@@ -6,7 +6,7 @@
 //! an earlier run again, as far as processes can be steered.
 
 use crate::on_time::on_time;
-use crate::programs::ended;
+use crate::programs::{PATIENCE, ended};
 use crate::random::Random;
 use crate::tenant::{RealPool, Tenant};
 use farpool_transport::Transport;
@@ -28,8 +28,6 @@ const LIBRARY_TRIES: u64 = 400;
 const OPS_BEFORE_STOP: u64 = 100;
 /// As short as a lease may be.
 const TTL: Duration = Duration::from_millis(300);
-/// Anything a client says comes within this.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What happened, and how often.
 type Tally = BTreeMap<String, u64>;

@@ -27,7 +27,7 @@ Answer = tuple[float, object]
 Contender = Callable[[], Answer]
 ENGINES = ("DuckDB", "Polars", "DataFusion", "pyarrow")
 MODES = ("ship", "split", "fetch")
-READY_SECONDS = 60
+READY_SECONDS = 300
 # What bench/papers/farview/rcpu/src/query.rs opens rows with.
 RCPU_KEY = b"farview figure11"
 

@@ -34,7 +34,7 @@ TABLE = "groupings"
 ROW_BYTES = 64
 # What sessions lease ahead, and regions that are not full.
 SPARE_BYTES = 1 << 30
-READY_SECONDS = 60
+READY_SECONDS = 300
 
 
 def mixed(values: np.ndarray) -> np.ndarray:

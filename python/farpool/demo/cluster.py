@@ -13,7 +13,7 @@ from pathlib import Path
 import farpool
 from farpool._farpool import _size_text
 
-READY_SECONDS = 60
+READY_SECONDS = 300
 STOP_SECONDS = 60
 # A clean client gives back at once; the rest is what a lost one may take (TTL, grace) on a machine that is busy.
 GIVEN_BACK_SECONDS = 120
