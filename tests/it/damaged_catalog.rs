@@ -2,7 +2,7 @@
 //! what `farpool broker` says and does with a damaged store.
 
 use crate::processes::{Process, binary, until};
-use crate::programs::{PATIENCE, output};
+use crate::programs::{PATIENCE, output, reserved_address};
 use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
@@ -13,7 +13,6 @@ use farpool_wire::Name;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A store that outlives its broker, and that a test may damage.
 #[derive(Clone, Default)]
@@ -104,7 +103,8 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("broker.store");
     let shown = path.display().to_string();
-    let args = ["broker", "--listen", "127.0.0.1:0", "--store", &shown];
+    let listen = reserved_address().to_string();
+    let args = ["broker", "--listen", &listen, "--store", &shown];
     let first = Process::start(&args);
     let url = first.ready.clone();
     let donor = node(&url);
@@ -135,8 +135,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     }
     assert!(std::fs::read(&path).expect("read") == bytes, "it is left as it is");
 
-    let listen = url.strip_prefix("farpool://").expect("a url");
-    let _again = Process::start(&["broker", "--listen", listen, "--store", &shown, "--rebuild-store"]);
+    let _again = Process::start(&["broker", "--listen", &listen, "--store", &shown, "--rebuild-store"]);
     until(&pool, PATIENCE, "the node is back", |status| status.nodes.iter().any(|node| node.alive));
     for number in 0..20 {
         let name = format!("name {number}");
@@ -160,10 +159,10 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("broker.store");
     let shown = path.display().to_string();
-    let args = ["broker", "--listen", "127.0.0.1:0", "--store", &shown];
+    let listen = reserved_address().to_string();
+    let args = ["broker", "--listen", &listen, "--store", &shown];
     let mut broker = Process::start(&args);
     let url = broker.ready.clone();
-    let listen = url.strip_prefix("farpool://").expect("a url").to_owned();
     let _donor = node(&url);
     let pool = connect(&url, TransportChoice::Tcp);
     until(&pool, PATIENCE, "the node joins", |status| status.nodes.len() == 1);

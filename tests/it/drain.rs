@@ -63,8 +63,8 @@ impl Load {
 fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
     let protection = Some(protection);
     // A lease whose answer comes too late for the session that asked is the session's until it ends: the drain would wait
-    // for that (spec/lease.md).
-    let request_timeout_ms = 2 * PATIENCE.as_millis() as u64;
+    // for that (spec/lease.md). What is longer is not permitted.
+    let request_timeout_ms = PATIENCE.as_millis() as u64;
     let options = PoolOptions { transport, protection, request_timeout_ms, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
 }

@@ -1,6 +1,7 @@
 //! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
 
 use crate::certificates::{Ca, Issued, Wish};
+use crate::programs::{PATIENCE, reserved_address};
 use farpool_lock::Mutex;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -14,12 +15,6 @@ use std::time::{Duration, Instant};
 fn program() -> String {
     std::env::var("FARPOOL_ETCD")
         .expect("FARPOOL_ETCD names an etcd program: run `make test`, or install etcd-server")
-}
-
-/// An address that nobody listens on at present.
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound")
 }
 
 struct Member {
@@ -42,8 +37,8 @@ impl Cluster {
     pub fn start(count: usize) -> Cluster {
         let member = |index| Member {
             name: format!("e{index}"),
-            clients: free_address(),
-            peers: free_address(),
+            clients: reserved_address(),
+            peers: reserved_address(),
             process: None,
         };
         let folder = tempfile::tempdir().expect("a folder");
@@ -55,10 +50,10 @@ impl Cluster {
 
     /// One member that speaks TLS, with whom this authority has signed.
     pub fn start_tls(ca: &Ca) -> Cluster {
-        let (clients, peers) = (free_address(), free_address());
+        let (clients, peers) = (reserved_address(), reserved_address());
         let member = Member { name: "e0".to_owned(), clients, peers, process: None };
         let folder = tempfile::tempdir().expect("a folder");
-        let Issued { cert, key } = ca.issue(&Wish { names: &["127.0.0.1"], days: (-1, 1) });
+        let Issued { cert, key } = ca.issue(&Wish { names: &[&clients.ip().to_string()], days: (-1, 1) });
         for (file, text) in [("ca.pem", &ca.pem), ("cert.pem", &cert), ("key.pem", &key)] {
             std::fs::write(folder.path().join(file), text).expect("written");
         }
@@ -105,7 +100,7 @@ impl Cluster {
         let begun = Instant::now();
         for member in self.members.iter().filter(|member| member.process.is_some()) {
             while !writes(member.clients) {
-                assert!(begun.elapsed() < Duration::from_secs(60), "{} takes no writes", member.name);
+                assert!(begun.elapsed() < PATIENCE, "{} takes no writes", member.name);
                 std::thread::park_timeout(Duration::from_millis(50));
             }
         }
@@ -153,7 +148,7 @@ impl Cluster {
                 self.kill(index);
                 return index;
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "no member leads");
+            assert!(begun.elapsed() < PATIENCE, "no member leads");
             std::thread::park_timeout(Duration::from_millis(50));
         }
     }

@@ -1,6 +1,7 @@
 //! Nodes that were told what they may spend, and clients that want more.
 
 use crate::on_time::on_time;
+use crate::programs::PATIENCE;
 use crate::raw_client::*;
 use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
@@ -25,7 +26,7 @@ fn limited_node(limits: Limits) -> OneNode {
     options.region_bytes = MIB;
     options.limits = limits;
     let node = Node::start(options).expect("a node");
-    assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
+    assert!(node.wait_joined(PATIENCE), "the node joins");
     OneNode { node, broker, reach }
 }
 

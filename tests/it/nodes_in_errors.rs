@@ -1,10 +1,10 @@
 //! What is refused because of a node says its name, its host, since when, and what to do; never its id.
 
 use crate::processes::{Process, until};
-use crate::programs::PATIENCE;
+use crate::programs::{PATIENCE, reserved_address};
 use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn node(url: &str) -> Process {
     let args =
@@ -56,14 +56,14 @@ fn file_lost_with_a_node_that_started_again_names_node_host_time_and_cure() {
 fn file_whose_node_the_broker_has_not_heard_of_says_since_when_and_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("broker.redb").display().to_string();
-    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", &store]);
+    let listen = reserved_address().to_string();
+    let broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
     let first = node(&broker.ready);
     let url = broker.ready.clone();
     let pool = publish(&url);
     first.kill();
     broker.kill();
-    let listen = url.strip_prefix("farpool://").expect("a url");
-    let _broker = Process::start(&["broker", "--listen", listen, "--store", &store]);
+    let _broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
     let error = connect(&url).open("sales").map(|_| ()).expect_err("its node is not there");
     assert_says(&error, &["not been heard of since the broker started", "start that node", "put the table"]);
     // A session that has used the node knows what it is called.

@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
 /// Leases that last so long are not lost by being late, and turns that take so long are not missed.
-const LONGEST: Duration = Duration::from_secs(15);
+const LONGEST: Duration = Duration::from_secs(240);
 /// A thread that sleeps for this wakes up so much later as this machine is late.
 const NAP: Duration = Duration::from_millis(2);
 

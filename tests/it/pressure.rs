@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -66,7 +65,7 @@ impl Hosts {
             options.pressure.evacuate_ms = 20_000;
             options.pressure.firm_percent = firm_percent;
             let node = Node::start(options).expect("a node");
-            assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
+            assert!(node.wait_joined(PATIENCE), "the node joins");
             hosts.nodes.push(node);
             hosts.told.push(told);
         }

@@ -1,6 +1,7 @@
 //! Real processes, ended as a crash ends them.
 
-use crate::programs;
+use crate::on_time::Watch;
+use crate::programs::{self, PATIENCE, reserved_address};
 use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Protection, StatusReport, TransportChoice,
 };
@@ -108,7 +109,7 @@ fn node_killed_is_named_in_the_error_and_the_rest_of_the_pool_serves_on() {
             match file.read_at(0, &mut into) {
                 // Mapped memory outlives its node until the session notices.
                 Ok(_) => {
-                    assert!(killed.elapsed() < Duration::from_secs(120), "{transport:?}: the loss is noticed")
+                    assert!(killed.elapsed() < PATIENCE, "{transport:?}: the loss is noticed")
                 }
                 Err(error) => break error,
             }
@@ -151,7 +152,7 @@ fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
     let error = file.read_at(0, &mut found).expect_err("its bytes are gone");
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     pool.delete("old").expect("deleted");
-    let give_up = Instant::now() + Duration::from_secs(120);
+    let give_up = Instant::now() + PATIENCE;
     // Its new life joins the pool in its own time.
     loop {
         let new = pool.create("new", FileClass::Scratch, CreateOptions::default()).expect("created");
@@ -168,10 +169,10 @@ fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
 fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("broker.redb").display().to_string();
-    let broker = broker(&store, "127.0.0.1:0");
+    let address = reserved_address().to_string();
+    let broker = broker(&store, &address);
     let _node = node("one", &broker.ready);
     let url = broker.ready.clone();
-    let address = url.strip_prefix("farpool://").expect("a url").to_owned();
     let pool = connect(&url, TransportChoice::Tcp);
     let published = pool.create("kept", FileClass::Pinned, CreateOptions::default()).expect("created");
     published.write_at(0, b"survives the broker").expect("a write");
@@ -203,13 +204,15 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
 
 #[test]
 fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the_other() {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const BROKER_PATIENCE: Duration = Duration::from_secs(1);
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("broker.redb").display().to_string();
-    let broker = broker(&store, "127.0.0.1:0");
+    let address = reserved_address().to_string();
+    let broker = broker(&store, &address);
     let _node = node("one", &broker.ready);
     let url = broker.ready.clone();
-    let options = PoolOptions { broker_patience_ms: PATIENCE.as_millis() as u64, ..PoolOptions::default() };
+    let options =
+        PoolOptions { broker_patience_ms: BROKER_PATIENCE.as_millis() as u64, ..PoolOptions::default() };
     let pool = Pool::connect_with(&url, options).expect("a session");
     let name = |number: u32| format!("file {number}");
     let files: Vec<_> = (0..60)
@@ -218,16 +221,17 @@ fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the
         })
         .collect();
     broker.kill();
-    let begun = Instant::now();
+    let (begun, watch) = (Instant::now(), Watch::start());
     for file in &files {
         let error = file.write_at(0, b"far").expect_err("there is nobody to ask");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     }
-    let took = begun.elapsed();
-    assert!(took >= PATIENCE && took < 30 * PATIENCE, "sixty writes took {took:?}");
-    let _again = self::broker(&store, url.strip_prefix("farpool://").expect("a url"));
+    let (took, late) = (begun.elapsed(), watch.worst());
+    let longest = 30 * BROKER_PATIENCE + late;
+    assert!(took >= BROKER_PATIENCE && took < longest, "sixty writes took {took:?}, longer than {longest:?}");
+    let _again = self::broker(&store, &address);
     // As soon as its node has joined it.
-    let until = Instant::now() + Duration::from_secs(120);
+    let until = Instant::now() + PATIENCE;
     while let Err(error) = files[0].write_at(0, b"far") {
         assert!(Instant::now() < until, "{error}");
     }
@@ -263,11 +267,11 @@ fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
             .spawn()
             .expect("the client starts");
         let leased = |status: &StatusReport| status.nodes.iter().map(|node| node.counts.leased).sum::<u32>();
-        until(&observer, Duration::from_secs(120), "the client holds regions", |status| leased(status) >= 4);
+        until(&observer, PATIENCE, "the client holds regions", |status| leased(status) >= 4);
         client.kill().expect("killed");
         client.wait().expect("gone");
         // How soon, the simulator checks.
-        until(&observer, Duration::from_secs(120), "its regions are free", |status| {
+        until(&observer, PATIENCE, "its regions are free", |status| {
             status.nodes.iter().all(|node| node.counts.free == 32)
         });
     }

@@ -1,6 +1,7 @@
 //! A pool of this process, and the sessions made of single messages to use it with.
 
 use crate::certificates::Ca;
+use crate::programs::PATIENCE;
 use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_node::{Node, NodeOptions};
@@ -11,7 +12,6 @@ use farpool_transport::{Identity, Link, Reach, Transport, tcp};
 use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What the one node of these pools is called.
 pub const NODE: &str = "raw";
@@ -45,7 +45,7 @@ pub fn one_node_within(regions: u64, settings: LeaseSettings, [broker, node, rea
     options.region_bytes = MIB;
     options.reach = node;
     let node = Node::start(options).expect("a node");
-    assert!(node.wait_joined(Duration::from_secs(120)), "the node joins");
+    assert!(node.wait_joined(PATIENCE), "the node joins");
     OneNode { node, broker, reach }
 }
 

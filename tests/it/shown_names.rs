@@ -6,7 +6,6 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farpool::{Pool, PoolOptions, shown};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Names may hold this: it turns the text behind it around.
 const NAME: &str = "invoice\u{202e}fdp";

@@ -1,6 +1,7 @@
 //! Queries over far tables: what they leave, computed here once more by hand.
 
 use crate::processes::{Process, until};
+use crate::programs::PATIENCE;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float64Type, Int64Type};
 use arrow_array::{
@@ -13,7 +14,6 @@ use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, PoolOptions, TableKey,
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 const ROWS: i64 = 150_000;
 
@@ -432,7 +432,7 @@ fn query_that_is_to_be_shipped_is_shipped_to_a_node_that_did_not_answer_a_moment
     let options =
         PoolOptions { transport: TransportChoice::Tcp, request_timeout_ms: 2_000, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
-    until(&pool, Duration::from_secs(300), "a node", |status| status.nodes.len() == 1);
+    until(&pool, PATIENCE, "a node", |status| status.nodes.len() == 1);
     let batch = sales();
     pool.put_table("sales", batch.schema(), [batch]).expect("put");
     let table = pool.table("sales").expect("a table");

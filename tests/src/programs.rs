@@ -1,7 +1,9 @@
 //! Programs that tests run: every wait for one has a deadline, and names the program when it is over.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +53,14 @@ pub fn output_of(child: Child, what: &str) -> Output {
             panic!("{what} did not end within {PATIENCE:?}")
         }
     }
+}
+
+/// An address for one that may stop and come back: nobody else has it meanwhile. Every process of tests has a host of its
+/// own on the loopback device, by its number, and counts ports up that the system gives to nobody.
+pub fn reserved_address() -> SocketAddr {
+    static PORT: AtomicU16 = AtomicU16::new(10_000);
+    let [_, first, second, third] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 + first, second, third], PORT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Waits for the first line of a stream, without its end; what there is of it if the stream ends.

@@ -15,7 +15,7 @@ use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResol
 use farpool::table::PutOptions;
 use farpool_datafusion::{Options, Session};
 use farpool_distributed::{Beyond, WorkerAddress, Workers};
-use farpool_tests::programs::output;
+use farpool_tests::programs::{output, reserved_address};
 use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 /// Rows of the second table: some row groups.
 const ITEMS: i64 = 300_000;
 
+const NODES: [&str; 2] = ["one", "two"];
+
 /// Two nodes, a worker near each, a session that has both and one that has none.
 struct Bench {
     cluster: Cluster,
@@ -35,15 +37,16 @@ struct Bench {
     near: Session,
 }
 
-fn worker(cluster: &Cluster, node: &str) -> Process {
-    let args = ["worker", "--listen", "127.0.0.1:0", "--pool", cluster.pool.url(), "--near", node];
+fn worker(cluster: &Cluster, node: &str, listen: &str) -> Process {
+    let args = ["worker", "--listen", listen, "--pool", cluster.pool.url(), "--near", node];
     Process::start(FARPOOL_SQL, &args)
 }
 
 impl Bench {
     fn start(memory: &str) -> Bench {
         let cluster = Cluster::start(memory);
-        let processes = vec![worker(&cluster, "one"), worker(&cluster, "two")];
+        let processes: Vec<Process> =
+            NODES.iter().map(|node| worker(&cluster, node, &reserved_address().to_string())).collect();
         let known: Vec<WorkerAddress> =
             processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
         let workers = Workers::new(known, Beyond::Refused).expect("workers");
@@ -236,11 +239,8 @@ async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_lo
         // The other one does it alone.
         assert_eq!(soon(bench.workers.refresh()).await.len(), 1);
         assert!(soon(rows(&bench.far, sql)).await.expect("rows") == wanted, "round {round}: alone");
-        let (node, port) =
-            (["one", "two"][victim], bench.url(victim).rsplit_once(':').expect("a port").1.to_owned());
-        let listen = format!("127.0.0.1:{port}");
-        let args = ["worker", "--listen", &listen, "--pool", bench.cluster.pool.url(), "--near", node];
-        bench.processes[victim] = Process::start(FARPOOL_SQL, &args);
+        let listen = bench.url(victim).rsplit('/').next().expect("an address");
+        bench.processes[victim] = worker(&bench.cluster, NODES[victim], listen);
     }
     assert!(lost > 0, "no query was caught at work");
 }

@@ -4,12 +4,12 @@ use crate::pool::*;
 use farpool::ErrorKind;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place, SandboxOptions};
+use farpool_tests::programs::PATIENCE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const SHIP: CallOptions =
-    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(60) };
+const SHIP: CallOptions = CallOptions { place: Place::Ship, fresh: false, deadline: PATIENCE };
 
 fn walk() -> Function {
     Function::wasm(module(WALK), "walk").unwrap()
@@ -114,7 +114,7 @@ fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_buil
         assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable), "{error}");
         error.kind()
     };
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + PATIENCE;
     while lost(caller.call(&walk(), &args, SHIP).unwrap_err()) != ErrorKind::Lost {
         assert!(Instant::now() < give_up, "the node is known to be gone");
         std::thread::yield_now();
@@ -156,7 +156,7 @@ fn compiled_code_is_kept_in_a_folder_that_only_the_node_gets_into() {
     assert_eq!(fs::metadata(&tenants).unwrap().permissions().mode() & 0o777, 0o700);
     let of_tenant = fs::read_dir(&tenants).unwrap().next().unwrap().unwrap().path();
     // It is written beside the first calls, under another name at first.
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + PATIENCE;
     let is_kept = |entry: fs::DirEntry| entry.path().extension().is_none();
     while !fs::read_dir(&of_tenant).unwrap().any(|entry| entry.is_ok_and(is_kept)) {
         assert!(Instant::now() < give_up, "no compiled code was kept in {}", of_tenant.display());

@@ -8,6 +8,7 @@ use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{Caller, CallerOptions, Function, SandboxOptions};
 use farpool::{Error, ErrorKind, Pool, Retry};
+use farpool_tests::programs::PATIENCE;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Barrier;
@@ -109,7 +110,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
             });
         }
         let _over = Ends(&over);
-        let give_up = Instant::now() + Duration::from_secs(60);
+        let give_up = Instant::now() + PATIENCE;
         loop {
             // A client that is served goes, and makes room for the others.
             match Client::of(running.connect(Tcp)).call(&function, 60_000) {
@@ -124,7 +125,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
     assert!(message.contains("--function-processes"), "{message}");
     // Nothing runs any more, and there is room once the node has seen that.
     let client = Client::of(pool);
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + PATIENCE;
     while let Err(error) = client.call(&function, 60_000) {
         assert!(Instant::now() < give_up && error.retry() == Retry::Later, "{error}");
     }
@@ -147,7 +148,7 @@ fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() 
     for _ in 0..2 {
         let error = client.call(&first_word(), 60_000).unwrap_err();
         assert!(error.to_string().contains("could not start a sandbox process"), "{error}");
-        let give_up = Instant::now() + Duration::from_secs(60);
+        let give_up = Instant::now() + PATIENCE;
         while starting() == 0 {
             assert!(Instant::now() < give_up, "a process is started for the caller");
             thread::sleep(Duration::from_millis(10));

@@ -5,11 +5,11 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place};
+use farpool_tests::programs::PATIENCE;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const SHIP: CallOptions =
-    CallOptions { place: Place::Ship, fresh: false, deadline: std::time::Duration::from_secs(60) };
+const SHIP: CallOptions = CallOptions { place: Place::Ship, fresh: false, deadline: PATIENCE };
 
 /// A module of the folder that `FARPOOL_FUNCTIONS` names.
 fn example(name: &str, entry: &str) -> Function {

@@ -4,6 +4,7 @@ use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Caller, CallerOptions, Function, Outcome, Place};
 use farpool::{Error, ErrorKind};
+use farpool_tests::programs::PATIENCE;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -346,7 +347,7 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     // All of it can be leased again.
     let status = || pool.status().unwrap().nodes[0].counts.clone();
-    let give_up = std::time::Instant::now() + Duration::from_secs(60);
+    let give_up = std::time::Instant::now() + PATIENCE;
     while status().named > 0 || status().cleaning > 0 {
         assert!(std::time::Instant::now() < give_up, "{:?}", status());
         std::thread::yield_now();
@@ -379,7 +380,7 @@ fn during_an_endless_call(calls: &Caller, pool: &farpool::Pool, ms: u64, then: i
     let endless = Function::wasm(module(&body("(loop $on (br $on)) (i64.const 0)")), "f").unwrap();
     std::thread::scope(|threads| {
         let call = threads.spawn(|| calls.call(&endless, &[], options(ms)).unwrap_err());
-        let give_up = std::time::Instant::now() + Duration::from_secs(60);
+        let give_up = std::time::Instant::now() + PATIENCE;
         let is_running = || pool.running_calls("n0").unwrap().calls.iter().any(|call| *call.function == *"f");
         while !is_running() {
             assert!(std::time::Instant::now() < give_up, "it begins");
@@ -398,11 +399,11 @@ fn function_whose_file_is_moved_is_ended_and_called_again_where_the_file_is() {
         let other = running.start_another("n1");
         let begun = std::time::Instant::now();
         while pool.evacuate("n0", |_, _| {}).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "there is room at the other node");
+            assert!(begun.elapsed() < PATIENCE, "there is room at the other node");
         }
         let count = |node| pool.running_calls(node).unwrap().count;
         while count("n0") > 0 || count("n1") == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it goes where the file is");
+            assert!(begun.elapsed() < PATIENCE, "it goes where the file is");
         }
         // Which ends it.
         drop(other);
@@ -424,7 +425,7 @@ fn caller_that_leaves_ends_its_function_and_the_node_goes_on() {
     let pool = running.connect(Tcp);
     let endless = Function::wasm(module(&body("(loop $on (br $on)) (i64.const 0)")), "f").unwrap();
     let calls = caller(&pool);
-    let give_up = std::time::Instant::now() + Duration::from_secs(60);
+    let give_up = std::time::Instant::now() + PATIENCE;
     let connect = || -> Result<_, Error> {
         let options = farpool::PoolOptions { request_timeout_ms: 50, ..Default::default() };
         let hasty = farpool::Pool::connect_with(pool.url(), options)?;

@@ -9,10 +9,11 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions, abi};
 use farpool::{Error, ErrorKind};
+use farpool_tests::programs::PATIENCE;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What goes wrong in machine code. Each entry is one way; `sum` does no harm.
 const SOURCE: &str = r#"
@@ -170,7 +171,7 @@ fn file_dropped_under_a_running_native_function_ends_it_by_name() {
     let endless = signer.sign(&built(), "loop");
     let error = std::thread::scope(|threads| {
         let call = threads.spawn(|| caller.call(&endless, &[], options(60_000)).unwrap_err());
-        let give_up = Instant::now() + Duration::from_secs(60);
+        let give_up = Instant::now() + PATIENCE;
         let calls = || pool.running_calls("n0").unwrap().calls.to_vec();
         while !calls().iter().any(|call| *call.function == *"loop") {
             assert!(Instant::now() < give_up, "it begins: {:?}", calls());

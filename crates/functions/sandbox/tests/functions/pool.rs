@@ -5,9 +5,9 @@ use farpool::{CreateOptions, FileClass, Pool, PoolOptions, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
+use farpool_tests::programs::PATIENCE;
 use farpool_wire::Name;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 /// Nodes end before their broker.
 pub struct Running {
@@ -69,7 +69,7 @@ fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Nod
     let functions = FunctionOptions { sandboxes: Some(sandbox), ..FunctionOptions::default() };
     options.extension = farpool_near_data::extension(functions);
     let node = Node::start(options).unwrap();
-    assert!(node.wait_joined(Duration::from_secs(60)));
+    assert!(node.wait_joined(PATIENCE));
     node
 }
 
