@@ -5,7 +5,7 @@ use crate::calling::{Caller, Place};
 use crate::observed::reach;
 use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
-use farpool_planner::{Call, CallEstimate, EachEstimate, fingerprint};
+use farpool_planner::{Call, CallEstimate, EachEstimate, RanAt, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -199,7 +199,8 @@ impl Caller {
         output: u64,
     ) {
         let mut learned = self.observed.learned();
-        learned.note_call(key(function), node.is_none(), whole_ns, output);
+        let ran_at = if node.is_some() { RanAt::Node } else { RanAt::Here };
+        learned.note_call(key(function), ran_at, whole_ns, output);
         if let Some(node) = node
             && output <= SMALL_BYTES
         {

@@ -30,6 +30,15 @@ pub struct Call {
     pub seen: SeenCalls,
 }
 
+/// Where a call ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RanAt {
+    /// At a node.
+    Node,
+    /// On this machine.
+    Here,
+}
+
 /// What was seen of a function's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SeenCalls {
@@ -42,9 +51,12 @@ pub struct SeenCalls {
 }
 
 impl SeenCalls {
-    /// A call: where it ran, for how many nanoseconds over the whole window, and the bytes it left.
-    pub(crate) fn note(&mut self, is_here: bool, ran_ns: f64, output_bytes: f64) {
-        let of = if is_here { &mut self.here } else { &mut self.at_nodes };
+    /// Learns from a call: where it ran, for how many nanoseconds over the whole window, and the bytes it left.
+    pub(crate) fn note(&mut self, ran_at: RanAt, ran_ns: f64, output_bytes: f64) {
+        let of = match ran_at {
+            RanAt::Node => &mut self.at_nodes,
+            RanAt::Here => &mut self.here,
+        };
         of.note(ran_ns.max(1.0));
         // An empty output is an output.
         self.output.note(output_bytes.max(1.0));
@@ -52,8 +64,11 @@ impl SeenCalls {
     }
 
     /// How long it runs, there or here; it is the same function, so one tells of the other.
-    fn ran_ns(&self, is_here: bool) -> f64 {
-        let (one, other) = if is_here { (self.here, self.at_nodes) } else { (self.at_nodes, self.here) };
+    fn ran_ns(&self, ran_at: RanAt) -> f64 {
+        let (one, other) = match ran_at {
+            RanAt::Node => (self.at_nodes, self.here),
+            RanAt::Here => (self.here, self.at_nodes),
+        };
         one.get().or(other.get()).unwrap_or(0.0)
     }
 
@@ -109,10 +124,10 @@ impl Call {
     pub fn estimate(&self) -> CallEstimate {
         let Call { window_bytes, is_fetched, expected_calls, link, brought_ns, seen } = *self;
         let crowd = 1.0 / (1.0 - link.load.clamp(0.0, 0.9));
-        let ship_ns = self.overhead_ns() + seen.ran_ns(false) * crowd;
+        let ship_ns = self.overhead_ns() + seen.ran_ns(RanAt::Node) * crowd;
         let byte_ns = brought_ns.unwrap_or(link.column_ns + LAND_NS);
         let fetch_once = if is_fetched { 0.0 } else { link.round_trip_ns + window_bytes * byte_ns };
-        let fetch_ns = HERE_NS + fetch_once / expected_calls.max(1.0) + seen.ran_ns(true);
+        let fetch_ns = HERE_NS + fetch_once / expected_calls.max(1.0) + seen.ran_ns(RanAt::Here);
         CallEstimate { ship_ns, fetch_ns, is_sure: seen.calls > 0 }
     }
 
@@ -173,17 +188,17 @@ mod tests {
     #[test]
     fn function_that_leaves_more_than_its_window_is_fetched() {
         let mut large = call(1e6);
-        large.seen.note(false, 1e5, 1e7);
+        large.seen.note(RanAt::Node, 1e5, 1e7);
         assert!(large.estimate().is_fetch());
         let mut small = call(1e6);
-        small.seen.note(false, 1e5, 1e3);
+        small.seen.note(RanAt::Node, 1e5, 1e3);
         assert!(!small.estimate().is_fetch());
     }
 
     #[test]
     fn small_window_that_is_called_often_or_is_here_is_fetched() {
         let mut often = call(1e6);
-        often.seen.note(false, 1e3, 8.0);
+        often.seen.note(RanAt::Node, 1e3, 8.0);
         assert!(!often.estimate().is_fetch());
         assert!(Call { expected_calls: 1e3, ..often }.estimate().is_fetch());
         assert!(Call { is_fetched: true, ..often }.estimate().is_fetch());
@@ -192,7 +207,7 @@ mod tests {
     #[test]
     fn busy_node_is_left_to_others() {
         let mut heavy = call(1e6);
-        heavy.seen.note(false, 1e7, 8.0);
+        heavy.seen.note(RanAt::Node, 1e7, 8.0);
         assert!(!heavy.estimate().is_fetch());
         assert!(Call { link: Link { load: 0.8, ..heavy.link }, ..heavy }.estimate().is_fetch());
     }
@@ -201,7 +216,7 @@ mod tests {
     fn row_groups_are_shared_so_that_nodes_and_this_machine_end_together() {
         // It runs for 100 ms over a window that takes 15 ms to fetch.
         let mut heavy = call(1e7);
-        heavy.seen.note(false, 1e8, 8.0);
+        heavy.seen.note(RanAt::Node, 1e8, 8.0);
         let one = heavy.estimate_each(1.0);
         assert!((0.4..0.5).contains(&one.here), "{one:?}");
         assert!(one.split_ns < 0.6 * one.ship_ns && one.split_ns < 0.6 * one.fetch_ns, "{one:?}");
@@ -210,7 +225,7 @@ mod tests {
         assert!((0.15..0.25).contains(&four.here) && four.split_ns < four.ship_ns, "{four:?}");
         // What is less than its fetching stays where it is.
         let mut light = call(1e8);
-        light.seen.note(false, 1e7, 8.0);
+        light.seen.note(RanAt::Node, 1e7, 8.0);
         let light = light.estimate_each(1.0);
         assert!(light.here < 0.15 && light.split_ns > light.ship_ns, "{light:?}");
     }

@@ -5,7 +5,7 @@
 //! that is only known of the very same.
 
 use crate::average::Average;
-use crate::calls::SeenCalls;
+use crate::calls::{RanAt, SeenCalls};
 use crate::estimate::{Cost, Estimate, Link, Machine, Step, Way, estimate};
 use crate::leaves::Leaves;
 use crate::prior;
@@ -41,8 +41,32 @@ pub fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     parts.into_iter().fold(OFFSET, part)
 }
 
-/// So many bytes, and the time that they took.
-pub type Took = (u64, u64);
+/// Bytes, and the time that something took for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// Bytes.
+    pub bytes: u64,
+    /// Nanoseconds for all of them.
+    pub ns: u64,
+}
+
+impl Took {
+    /// Returns the nanoseconds for each byte; 0 of no bytes, which says nothing.
+    fn byte_ns(self) -> f64 {
+        if self.bytes == 0 { 0.0 } else { self.ns as f64 / self.bytes as f64 }
+    }
+}
+
+/// What left a program, and what it was run over.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Left {
+    /// Bytes that it read.
+    pub read_bytes: f64,
+    /// Rows that it read.
+    pub rows: f64,
+    /// Bytes that left it.
+    pub left_bytes: f64,
+}
 
 /// What a step, or a part of it, took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,8 +79,8 @@ pub struct Actual {
     pub client: Took,
     /// Bytes of results, and nanoseconds that taking them took.
     pub unpacked: Took,
-    /// Of so many bytes and rows that one scan read, bytes that left.
-    pub left: Option<(f64, f64, f64)>,
+    /// What left one scan; `None` where that tells nothing.
+    pub left: Option<Left>,
 }
 
 /// What a program is expected to cost.
@@ -175,29 +199,29 @@ impl Learned {
     }
 
     /// Columns that came over the link to a node, while it did nothing else.
-    pub fn note_columns(&mut self, node: u64, reach: Reach, (bytes, ns): Took) {
+    pub fn note_columns(&mut self, node: u64, reach: Reach, took: Took) {
         let before = self.link(node, reach).column_ns;
         let columns = &mut self.seen_link(node).columns;
         // One that came late is not to be all that is known.
         if columns.seen() == 0 {
             *columns = Average::believed(before);
         }
-        columns.note(ns as f64 / bytes as f64);
+        columns.note(took.byte_ns());
     }
 
     /// Results that kept the link to a node busy.
-    pub fn note_results(&mut self, node: u64, reach: Reach, (bytes, ns): Took) {
+    pub fn note_results(&mut self, node: u64, reach: Reach, took: Took) {
         let before = self.link(node, reach).result_ns;
         let results = &mut self.seen_link(node).results;
         if results.seen() == 0 {
             *results = Average::believed(before);
         }
-        results.note(ns as f64 / bytes as f64);
+        results.note(took.byte_ns());
     }
 
     /// Bytes that were read to see how long they take.
-    pub fn note_probe(&mut self, node: u64, (bytes, ns): Took) {
-        self.seen_link(node).probed.note(ns as f64 / bytes as f64);
+    pub fn note_probe(&mut self, node: u64, took: Took) {
+        self.seen_link(node).probed.note(took.byte_ns());
     }
 
     /// A question that took a node no time.
@@ -230,14 +254,14 @@ impl Learned {
         self.calls.get(&function).copied().unwrap_or_default()
     }
 
-    /// A function was called: where, how many nanoseconds it ran or would have run over its whole window, and the bytes it
-    /// left.
-    pub fn note_call(&mut self, function: u64, is_here: bool, ran_ns: u64, output_bytes: u64) {
+    /// Learns from a call of a function: where it ran, how many nanoseconds it took or would have taken over its whole
+    /// window, and the bytes it left.
+    pub fn note_call(&mut self, function: u64, ran_at: RanAt, ran_ns: u64, output_bytes: u64) {
         self.uses += 1;
         let uses = self.uses;
         let seen = slot(&mut self.calls, function, PIPELINES_MAX, |seen| seen.used);
         seen.used = uses;
-        seen.note(is_here, ran_ns as f64, output_bytes as f64);
+        seen.note(ran_at, ran_ns as f64, output_bytes as f64);
     }
 
     /// What a program is expected to cost, if nothing is known but what `prior` says.
@@ -274,16 +298,15 @@ impl Learned {
 
     /// Learns from what a step took. `prior` is what was believed of its program before anything was known.
     pub fn note(&mut self, key: Key, prior: &Cost, step: &Step, machine: Machine, actual: &Actual) {
-        let each_ns = |(bytes, ns): Took| if bytes == 0 { 0.0 } else { ns as f64 / bytes as f64 };
         for of in [key.exact, key.shape] {
             let seen = self.seen(of);
-            seen.node.note(each_ns(actual.node));
-            seen.client.note(each_ns(actual.client));
-            seen.unpack.note(each_ns(actual.unpacked));
+            seen.node.note(actual.node.byte_ns());
+            seen.client.note(actual.client.byte_ns());
+            seen.unpack.note(actual.unpacked.byte_ns());
             // A side that ran nothing may have been slow only when it was looked at, and then it would not be asked again.
-            match (actual.node.0, actual.client.0) {
-                (0, 1..) => seen.node.doubt(each_ns(actual.client)),
-                (1.., 0) => seen.client.doubt(each_ns(actual.node)),
+            match (actual.node.bytes, actual.client.bytes) {
+                (0, 1..) => seen.node.doubt(actual.client.byte_ns()),
+                (1.., 0) => seen.client.doubt(actual.node.byte_ns()),
                 _ => {}
             }
         }
@@ -312,23 +335,24 @@ impl Learned {
         }
     }
 
-    /// What left, of so many bytes and rows that one scan read: bytes, too.
-    pub fn note_left(&mut self, key: Key, prior: &Cost, (bytes, rows, left): (f64, f64, f64)) {
-        if bytes <= 0.0 {
+    /// Learns how much one scan left of what it read.
+    pub fn note_left(&mut self, key: Key, prior: &Cost, left: Left) {
+        let Left { read_bytes, rows, left_bytes } = left;
+        if read_bytes <= 0.0 {
             return;
         }
         let seen = self.seen(key.exact);
         // Nothing at all is as good as very little, and very little can be averaged.
-        seen.ratio.note((left / bytes).max(1e-9));
+        seen.ratio.note((left_bytes / read_bytes).max(1e-9));
         if seen.left.is_none_or(|(before, _)| rows >= before * ROWS_MIN) {
-            seen.left = Some((rows, prior.leaves.seen(bytes, rows, left)));
+            seen.left = Some((rows, prior.leaves.seen(read_bytes, rows, left_bytes)));
         }
     }
 
-    /// How long merging so many bytes of partial results took.
-    pub fn note_merge(&mut self, key: Key, (bytes, ns): Took) {
+    /// Learns how long merging so many bytes of partial results took.
+    pub fn note_merge(&mut self, key: Key, took: Took) {
         for of in [key.exact, key.shape] {
-            self.seen(of).merge.note(ns as f64 / bytes as f64);
+            self.seen(of).merge.note(took.byte_ns());
         }
     }
 }
@@ -353,10 +377,15 @@ mod tests {
         Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
+    /// A million bytes took so long.
+    fn took(ns: u64) -> Took {
+        Took { bytes: 1_000_000, ns }
+    }
+
     /// A node took so long for each byte, and so much left.
     fn shipped(ns: f64, ratio: f64) -> Actual {
-        let node = (1_000_000, (1e6 * ns) as u64);
-        Actual { node, left: Some((1e6, 1e4, 1e6 * ratio)), ..Actual::default() }
+        let left = Left { read_bytes: 1e6, rows: 1e4, left_bytes: 1e6 * ratio };
+        Actual { node: took((1e6 * ns) as u64), left: Some(left), ..Actual::default() }
     }
 
     #[test]
@@ -450,12 +479,12 @@ mod tests {
             learned.note(KEY, &prior(), &step, MACHINE, &actual);
             learned.known(KEY, &prior()).cost.node_ns
         };
-        let here = |ns| Actual { client: (1_000_000, ns), ..Actual::default() };
-        let slow = node_ns(Actual { node: (1_000_000, 8_000_000), ..here(1_000_000) });
+        let here = |ns| Actual { client: took(ns), ..Actual::default() };
+        let slow = node_ns(Actual { node: took(8_000_000), ..here(1_000_000) });
         let doubted = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
         assert!(slow > 7.9 && doubted < 2.0, "{slow} {doubted}");
         // What was seen again and again is believed.
-        let again = (0..5).map(|_| node_ns(Actual { node: (1_000_000, 8_000_000), ..Actual::default() }));
+        let again = (0..5).map(|_| node_ns(Actual { node: took(8_000_000), ..Actual::default() }));
         let seen = again.last().expect("runs");
         assert!(seen > 5.0, "{seen}");
         let believed = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
@@ -467,15 +496,15 @@ mod tests {
         let mut learned = Learned::default();
         let before = learned.link(7, Reach::Network);
         assert!(!before.is_measured);
-        learned.note_probe(7, (500_000, 4_000_000));
+        learned.note_probe(7, took(8_000_000));
         assert!((learned.link(7, Reach::Network).column_ns - 8.0).abs() < 1e-9);
         assert_eq!(learned.link(8, Reach::Network), before);
         for _ in 0..20 {
-            learned.note_results(7, Reach::Network, (1_000_000, 9_000_000));
+            learned.note_results(7, Reach::Network, took(9_000_000));
         }
         assert!((8.9..9.1).contains(&learned.link(7, Reach::Network).column_ns), "one wire carries both");
         for _ in 0..20 {
-            learned.note_columns(7, Reach::Network, (1_000_000, 10_000_000));
+            learned.note_columns(7, Reach::Network, took(10_000_000));
         }
         let Link { column_ns, result_ns, is_measured, .. } = learned.link(7, Reach::Network);
         assert!((9.9..10.1).contains(&column_ns) && (8.9..9.1).contains(&result_ns) && is_measured);

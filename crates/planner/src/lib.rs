@@ -19,7 +19,7 @@ mod learned;
 mod leaves;
 pub mod prior;
 
-pub use calls::{Call, CallEstimate, EachEstimate, SeenCalls, break_even_accesses};
+pub use calls::{Call, CallEstimate, EachEstimate, RanAt, SeenCalls, break_even_accesses};
 pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
-pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, PIPELINES_MAX, Reach, Took, fingerprint};
+pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, Reach, Took, fingerprint};
 pub use leaves::Leaves;

@@ -13,6 +13,7 @@ use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, ReadRange};
 use farpool_host::Bell;
 use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
+use farpool_planner::Took;
 use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_transport::landing::Landing;
 use std::collections::VecDeque;
@@ -326,10 +327,10 @@ impl TableReader {
         &self.schema
     }
 
-    /// Bytes that came so far, and nanoseconds that they were on their way.
-    pub(crate) fn moved(&self) -> (u64, u64) {
+    /// Returns the bytes that came so far, and how long they were on their way.
+    pub(crate) fn moved(&self) -> Took {
         let (bytes, ns) = &self.shared.moved;
-        (bytes.load(Ordering::Relaxed), ns.load(Ordering::Relaxed))
+        Took { bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
     }
 }
 

@@ -14,7 +14,8 @@ use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
-    Actual, Cost, Key, Known, Leaves, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint, prior,
+    Actual, Cost, Key, Known, Leaves, Left, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint,
+    prior,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -353,7 +354,7 @@ impl<'t> Placing<'t> {
         let mut learned = self.observed.learned();
         learned.note_round_trip(node, round_trip);
         let bytes = PROBE_BYTES.min(group.end() - group.offset);
-        learned.note_probe(node, (bytes, ns.saturating_sub(round_trip).max(ns / 4)));
+        learned.note_probe(node, Took { bytes, ns: ns.saturating_sub(round_trip).max(ns / 4) });
     }
 
     /// Learns from a part that was run over these row groups. `is_whole`: long enough for its time to tell something.
@@ -363,8 +364,8 @@ impl<'t> Placing<'t> {
         {
             let mut learned = self.observed.learned();
             let all: f64 = step.shares.iter().map(|share| share.bytes).sum();
-            let (fetched, fetched_ns) = ran.fetched;
-            if fetched > 0 && all > 0.0 {
+            let fetched = ran.fetched;
+            if fetched.bytes > 0 && all > 0.0 {
                 // Several nodes answer at the same time.
                 let mut seen: Vec<(u64, Reach)> = Vec::new();
                 for index in groups {
@@ -375,8 +376,8 @@ impl<'t> Placing<'t> {
                     }
                 }
                 for ((node, reach), share) in seen.into_iter().zip(&step.shares) {
-                    let bytes = (fetched as f64 * share.bytes / all) as u64;
-                    learned.note_columns(node, reach, (bytes, fetched_ns));
+                    let bytes = (fetched.bytes as f64 * share.bytes / all) as u64;
+                    learned.note_columns(node, reach, Took { bytes, ns: fetched.ns });
                 }
             }
             for (node, seen, [result_bytes, _, busy_ns]) in &ran.scans {
@@ -387,7 +388,7 @@ impl<'t> Placing<'t> {
                 let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
                 if mode == Mode::Ship && *result_bytes > RESULTS_MIN && is_link {
                     let reach = reach(session, node);
-                    learned.note_results(node_id, reach, (*result_bytes, elapsed_ns));
+                    learned.note_results(node_id, reach, Took { bytes: *result_bytes, ns: elapsed_ns });
                 }
                 // What slows a node down that runs on our CPUs slows us down as well: that is no reason to spare it.
                 let is_apart = !session.is_here(node);
@@ -403,19 +404,23 @@ impl<'t> Placing<'t> {
         // Links have changed.
         let step = self.step(groups);
         let scans = ran.scans.len().max(1) as f64;
-        let (read, result) = (ran.node.0, ran.result_bytes as f64);
-        let left = (read > 0).then(|| (read as f64 / scans, self.rows_of(read) / scans, result / scans));
-        let taking = |(_, seen, [bytes, ..]): &(Arc<NodeLinks>, ScanSeen, [u64; 3])| {
-            (*bytes, seen.elapsed_ns.saturating_sub(seen.blocked_ns))
-        };
-        let unpacked =
-            ran.scans.iter().map(taking).fold((0, 0), |(bytes, ns), one| (bytes + one.0, ns + one.1));
+        let read = ran.node.bytes;
+        let left = (read > 0).then(|| Left {
+            read_bytes: read as f64 / scans,
+            rows: self.rows_of(read) / scans,
+            left_bytes: ran.result_bytes as f64 / scans,
+        });
+        let mut unpacked = Took::default();
+        for (_, seen, [bytes, ..]) in &ran.scans {
+            unpacked.bytes += bytes;
+            unpacked.ns += seen.elapsed_ns.saturating_sub(seen.blocked_ns);
+        }
         let whole = way_of(mode).filter(|_| is_whole && !self.is_limited);
         let actual = Actual {
             whole: whole.map(|way| (way, ran.elapsed_ns as f64)),
             node: ran.node,
             client: ran.client,
-            unpacked: if unpacked.0 > RESULTS_MIN { unpacked } else { (0, 0) },
+            unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Took::default() },
             // Of a limit, what left says when it was enough.
             left: left.filter(|_| !self.is_limited),
         };
@@ -432,11 +437,12 @@ impl<'t> Placing<'t> {
         let bytes = report.result_bytes + left as u64;
         let mut learned = self.observed.learned();
         if bytes > 0 {
-            learned.note_merge(self.key, (bytes, ns));
+            learned.note_merge(self.key, Took { bytes, ns });
         }
         if report.shipped == 0 && !self.is_limited {
             let read = report.fetched_bytes;
-            learned.note_left(self.key, &self.prior, (read as f64, self.rows_of(read), left));
+            let (read_bytes, rows) = (read as f64, self.rows_of(read));
+            learned.note_left(self.key, &self.prior, Left { read_bytes, rows, left_bytes: left });
         }
     }
 }

@@ -16,6 +16,7 @@ use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query};
+use farpool_planner::Took;
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -313,9 +314,10 @@ impl<'t> Work<'t> {
         ran.elapsed_ns = host.now().0.saturating_sub(begun.0);
         let after = &self.report;
         let node_bytes = after.node_bytes.saturating_sub(before.node_bytes);
-        ran.node = (node_bytes, ns(after.node_time.saturating_sub(before.node_time)));
+        let node_time = after.node_time.saturating_sub(before.node_time);
+        ran.node = Took { bytes: node_bytes, ns: ns(node_time) };
         let fetched = after.fetched_bytes - before.fetched_bytes;
-        ran.client = (fetched, ns(after.client_time - before.client_time));
+        ran.client = Took { bytes: fetched, ns: ns(after.client_time - before.client_time) };
         ran.result_bytes = after.result_bytes - before.result_bytes;
         // What was refused says nothing of the mode.
         if !groups.is_empty() && after.refusals.len() == before.refusals.len() && !self.columns.is_empty() {
@@ -398,10 +400,11 @@ impl<'t> Work<'t> {
         buffers.map(|buffer| u64::from(buffer.bytes)).sum()
     }
 
-    /// Fetches row groups and runs the program over them. Bytes that came, and nanoseconds that they were on their way.
-    fn fetch(&mut self, groups: Vec<usize>) -> Result<(u64, u64), Error> {
+    /// Fetches row groups and runs the program over them. Returns the bytes that came, and how long they were on their
+    /// way.
+    fn fetch(&mut self, groups: Vec<usize>) -> Result<Took, Error> {
         if groups.is_empty() {
-            return Ok((0, 0));
+            return Ok(Took::default());
         }
         let mut batches = self.table.read(Some(&self.columns), Some(&groups))?;
         self.take(groups, batches.by_ref())?;
