@@ -1,12 +1,13 @@
 //! Where a query is run, when that is left to us: what is asked of the planner, and what it is told afterwards.
 //!
-//! The idea: the planner knows bytes and rates, not programs. Here a plan over some row groups becomes shares of bytes by
-//! node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the session
+//! The idea: the planner knows bytes and rates, not programs. Here a plan over some row groups becomes shares of bytes
+//! by node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the session
 //! has learnt, for whoever runs the same or the like next.
 
 use crate::FarTable;
 use crate::footer::RowGroup;
 use crate::joining::Joining;
+use crate::query::Scope;
 use crate::report::{Mode, Report};
 use crate::shipping::located;
 use farpool_calls::{Observed, reach};
@@ -127,6 +128,24 @@ pub(crate) fn way_of(mode: Mode) -> Option<Way> {
     }
 }
 
+/// Which way a query goes, by what is known before any of it has run.
+pub(crate) struct Choice {
+    /// The way; never [`Mode::Auto`].
+    pub(crate) mode: Mode,
+    pub(crate) estimates: Estimates,
+    /// Row groups to ship before all others, because too little is known; in ascending order.
+    pub(crate) trial: Vec<usize>,
+}
+
+/// A part of a query that is run in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A few row groups, to see what the query takes: too few for their own time to tell what all of them would take.
+    Trial,
+    /// All others.
+    Rest,
+}
+
 /// What a scan was seen to take, besides what the report says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanSeen {
@@ -140,21 +159,31 @@ pub(crate) struct ScanSeen {
     pub(crate) waited_ns: u64,
 }
 
+/// A scan that has ended well.
+#[derive(Clone)]
+pub(crate) struct ScanRan {
+    pub(crate) node: Arc<NodeLinks>,
+    pub(crate) seen: ScanSeen,
+    /// Bytes of its results, as they came.
+    pub(crate) result_bytes: u64,
+    /// How long the node worked for it, as the node says.
+    pub(crate) busy_ns: u64,
+}
+
 /// What a part of a query took.
 #[derive(Clone, Default)]
 pub(crate) struct Ran {
-    /// All of it.
+    /// From its first request to its last answer.
     pub(crate) elapsed_ns: u64,
-    /// Bytes that nodes ran the program over, and nanoseconds.
+    /// Bytes that nodes ran the program over, and how long they worked.
     pub(crate) node: Took,
-    /// The same here.
+    /// Bytes that the program was run over here, and for how long.
     pub(crate) client: Took,
     /// Bytes of results.
     pub(crate) result_bytes: u64,
     /// Columns that were fetched while nothing else went on, and how long they were on their way.
     pub(crate) fetched: Took,
-    /// The nodes of scans, what was seen of each, and the bytes of its results and of what it read and took.
-    pub(crate) scans: Vec<(Arc<NodeLinks>, ScanSeen, [u64; 3])>,
+    pub(crate) scans: Vec<ScanRan>,
 }
 
 /// Bytes that tell how fast a link is, and how often they are read.
@@ -195,14 +224,8 @@ pub(crate) struct Placing<'t> {
 }
 
 impl<'t> Placing<'t> {
-    /// Of the program over its columns only, and the row groups that it may be run over.
-    pub(crate) fn new(
-        table: &'t FarTable,
-        near: &Program,
-        columns: &[usize],
-        groups: &[usize],
-        joining: &Joining,
-    ) -> Placing<'t> {
+    pub(crate) fn new(table: &'t FarTable, scope: &Scope, joining: &Joining) -> Placing<'t> {
+        let Scope { program: near, columns, groups } = scope;
         let session = table.session();
         let groups: Vec<&RowGroup> =
             groups.iter().filter_map(|group| table.row_groups().get(*group)).collect();
@@ -220,7 +243,7 @@ impl<'t> Placing<'t> {
         let places: Vec<u8> = columns.iter().flat_map(|column| (*column as u32).to_le_bytes()).collect();
         let exact = fingerprint([file.as_bytes(), &table.bytes().to_le_bytes(), &places, &program]);
         let key = Key { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
-        let leaves = leaves(&groups, near, columns, (row_bytes, bytes / rows.max(1.0)));
+        let leaves = leaves(&groups, near, columns, row_bytes, bytes / rows.max(1.0));
         let node_ns = run_ns(near) + if is_encrypted { prior::OPENING_NS } else { 0.0 };
         let merge_ns = match leaves {
             Leaves::Groups { .. } => prior::MERGE_GROUPS_NS,
@@ -298,8 +321,19 @@ impl<'t> Placing<'t> {
         estimates
     }
 
-    /// The row groups to run first, because too little is known: spread over the table, as its rows may be in some order.
-    pub(crate) fn tried(&self, groups: &[usize]) -> Vec<usize> {
+    /// Chooses for these row groups. Of links that nothing is known of, a few bytes are read first, if it is left to us.
+    pub(crate) fn choose(&self, asked: Mode, groups: &[usize]) -> Choice {
+        if asked != Mode::Auto {
+            return Choice { mode: asked, estimates: self.estimates(groups), trial: Vec::new() };
+        }
+        self.probe_links(groups);
+        let trial = self.trial(groups);
+        let estimates = self.estimates(groups);
+        Choice { mode: estimates.choice, estimates, trial }
+    }
+
+    /// Returns the row groups to run first, if too little is known: spread over the table, as its rows may be in order.
+    fn trial(&self, groups: &[usize]) -> Vec<usize> {
         let is_known = self.known().is_sure || !self.may_ship || self.sent_bytes > SENT_MAX;
         if is_known || groups.len() < TRIED_MIN {
             return Vec::new();
@@ -310,7 +344,7 @@ impl<'t> Placing<'t> {
     }
 
     /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
-    pub(crate) fn probe_links(&self, groups: &[usize]) {
+    fn probe_links(&self, groups: &[usize]) {
         let step = self.step(groups);
         let is_unknown = |share: &Share| {
             !share.link.is_memory && !share.link.is_measured && share.bytes >= PROBED_BYTES_MIN
@@ -357,8 +391,8 @@ impl<'t> Placing<'t> {
         learned.note_probe(node, Took { bytes, ns: ns.saturating_sub(round_trip).max(ns / 4) });
     }
 
-    /// Learns from a part that was run over these row groups. `is_whole`: long enough for its time to tell something.
-    pub(crate) fn learn(&self, mode: Mode, groups: &[usize], ran: &Ran, is_whole: bool) {
+    /// Learns from a part that was run over these row groups.
+    pub(crate) fn learn(&self, stage: Stage, mode: Mode, groups: &[usize], ran: &Ran) {
         let session = self.table.session();
         let step = self.step(groups);
         {
@@ -380,7 +414,7 @@ impl<'t> Placing<'t> {
                     learned.note_columns(node, reach, Took { bytes, ns: fetched.ns });
                 }
             }
-            for (node, seen, [result_bytes, _, busy_ns]) in &ran.scans {
+            for ScanRan { node, seen, result_bytes, busy_ns } in &ran.scans {
                 let ScanSeen { open_ns, elapsed_ns, blocked_ns, waited_ns } = *seen;
                 let node_id = node.info.node.0;
                 learned.note_round_trip(node_id, open_ns);
@@ -411,11 +445,11 @@ impl<'t> Placing<'t> {
             left_bytes: ran.result_bytes as f64 / scans,
         });
         let mut unpacked = Took::default();
-        for (_, seen, [bytes, ..]) in &ran.scans {
-            unpacked.bytes += bytes;
+        for ScanRan { seen, result_bytes, .. } in &ran.scans {
+            unpacked.bytes += result_bytes;
             unpacked.ns += seen.elapsed_ns.saturating_sub(seen.blocked_ns);
         }
-        let whole = way_of(mode).filter(|_| is_whole && !self.is_limited);
+        let whole = way_of(mode).filter(|_| stage == Stage::Rest && !self.is_limited);
         let actual = Actual {
             whole: whole.map(|way| (way, ran.elapsed_ns as f64)),
             node: ran.node,
@@ -495,7 +529,13 @@ fn run_ns(program: &Program) -> f64 {
 }
 
 /// What a program is believed to leave.
-fn leaves(of: &[&RowGroup], program: &Program, columns: &[usize], (row_bytes, input): (f64, f64)) -> Leaves {
+fn leaves(
+    of: &[&RowGroup],
+    program: &Program,
+    columns: &[usize],
+    row_bytes: f64,
+    input_row_bytes: f64,
+) -> Leaves {
     let passes = |operator: &&Operator| matches!(operator, Operator::Filter(_) | Operator::SemiJoin { .. });
     let passing = prior::PASSING.powi(program.operators().iter().filter(passes).count() as i32);
     match program.operators().last() {
@@ -509,7 +549,7 @@ fn leaves(of: &[&RowGroup], program: &Program, columns: &[usize], (row_bytes, in
         }
         Some(Operator::Top { rows, .. }) => Leaves::Fixed(f64::from(*rows) * row_bytes),
         Some(Operator::Limit(rows)) => Leaves::Fixed((*rows as f64 * row_bytes).min(1e12)),
-        _ => Leaves::Share(passing * row_bytes / input.max(1.0)),
+        _ => Leaves::Share(passing * row_bytes / input_row_bytes.max(1.0)),
     }
 }
 
@@ -533,8 +573,8 @@ impl FarTable {
     /// What running a plan over some of its row groups would take, by what the session has learnt. Nothing is asked of
     /// any node. Estimates of steps can be added up.
     pub fn estimate(&self, plan: &Plan, groups: &[usize]) -> Estimates {
-        let groups: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
-        let (near, columns) = plan.near.narrowed();
-        Placing::new(self, &near, &columns, &groups, &Joining::of(plan, Mode::Auto)).estimates(&groups)
+        let groups = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
+        let scope = Scope::new(plan, groups);
+        Placing::new(self, &scope, &Joining::of(plan, Mode::Auto)).estimates(&scope.groups)
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::joining::{self, JoinBy, Joining};
 use crate::pacing::{Claim, Fetching};
-use crate::placing::{Placing, Ran};
+use crate::placing::{Choice, Estimates, Placing, Ran, ScanRan, Stage};
 use crate::report::{Mode, Report};
 use crate::shipping::{Shipping, shares};
 use crate::{FarTable, TableReader};
@@ -15,7 +15,7 @@ use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
-use farpool_operators::{KeySet, Operator, Plan, Program, Query};
+use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
 use farpool_planner::Took;
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
@@ -24,12 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// As an error of this library.
+/// Makes an error of this library.
 fn refused(why: impl Display) -> Error {
     Error::new(ErrorKind::Invalid, why.to_string())
 }
 
-/// A batch that has rows, be it without columns.
+/// Makes a batch of these columns, which may be none: then `rows` is all that it says.
 fn batch_of(
     columns: Vec<arrow_array::ArrayRef>,
     schema: Arc<Schema>,
@@ -40,7 +40,7 @@ fn batch_of(
 }
 
 impl FarTable {
-    /// A query over all of its columns, to be narrowed.
+    /// Returns a query over all columns of the table, to be narrowed.
     ///
     /// Errors: [`ErrorKind::Invalid`] if it has columns of a type that queries do not know, or is encrypted and was
     /// opened without a key.
@@ -58,8 +58,8 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the order of their keys, NULL first; of other rows the order is
-    /// that of the table.
+    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the order
+    /// of their keys, NULL first; of other rows the order is that of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
     /// value does not fit its type; those of [`FarTable::read`].
@@ -68,71 +68,67 @@ impl FarTable {
         self.run_groups(plan, mode, &all)
     }
 
-    /// The same over some of its row groups, by their places in ascending order: for who takes a table step by step,
-    /// with what was learnt on the way. What a plan does with all rows it then does with those of the step.
+    /// Runs a query over some of the row groups, by their places in ascending order: for whoever takes a table step by
+    /// step, with what was learnt on the way. What a plan does with all rows it then does with those of the step.
     ///
     /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
     pub fn run_groups(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
-        let host = Arc::clone(self.session().host());
+        let host = self.session().host();
         let begun = host.now();
+        let columns = self.query()?;
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
-        if self.query()?.plan().map_err(refused)?.near.input() != plan.near.input() {
-            return Err(during(refused("the query was planned over other columns")));
+        self.check(plan, columns, groups).map_err(during)?;
+        let mut answer = self.answer(plan, mode, groups).map_err(during)?;
+        answer.report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
+        Ok(answer)
+    }
+
+    /// Refuses a plan that was made over other columns than these, and row groups that the table does not have.
+    fn check(&self, plan: &Plan, columns: Query, groups: &[usize]) -> Result<(), Error> {
+        if columns.plan().map_err(refused)?.near.input() != plan.near.input() {
+            return Err(refused("the query was planned over other columns"));
         }
         let count = self.row_groups().len();
-        if let Some(group) = groups.iter().find(|group| **group >= count) {
-            return Err(during(refused(format_args!("there is no row group {group}; there are {count}"))));
+        match groups.iter().find(|group| **group >= count) {
+            Some(group) => Err(refused(format_args!("there is no row group {group}; there are {count}"))),
+            None => Ok(()),
         }
-        let (near, columns) = plan.near.narrowed();
-        let asked = groups.len();
-        let groups = self.groups_for(plan, groups);
-        let mut joining = Joining::of(plan, mode);
-        let placing = Placing::new(self, &near, &columns, &groups, &joining);
-        if mode == Mode::Auto {
-            placing.probe_links(&groups);
-        }
-        let tried = if mode == Mode::Auto { placing.tried(&groups) } else { Vec::new() };
-        let mut estimates = placing.estimates(&groups);
-        let mut chosen = if mode == Mode::Auto { estimates.choice } else { mode };
-        if chosen == Mode::Fetch && tried.is_empty() {
-            joining = Joining::of(plan, Mode::Fetch);
-        }
-        let finish = joining.plan.finish.clone();
-        let mut work = Work::new(self, near, columns, groups, (plan, joining), mode).map_err(during)?;
-        work.report.skipped = asked - work.groups.len();
-        work.report.tried = tried.len();
-        let mut rest = work.groups.clone();
-        if !tried.is_empty() {
-            work.run_part(&placing, Mode::Ship, tried.clone(), false).map_err(during)?;
-            rest.retain(|group| tried.binary_search(group).is_err());
-            let before = chosen;
-            estimates = placing.estimates(&work.groups);
-            // What a node refuses once it will refuse again.
-            let is_refused = !work.report.refusals.is_empty();
-            chosen = if is_refused { Mode::Fetch } else { estimates.choice };
-            work.report.is_corrected = chosen != before;
-        }
-        if tried.is_empty() || !work.is_complete() {
-            work.run_part(&placing, chosen, rest, true).map_err(during)?;
-        }
-        (work.report.chosen, work.report.estimates) = (chosen, Some(estimates));
-        let merging = host.now();
-        let (merged, mut report, left_rows) = work.finish().map_err(during)?;
-        let finish = self.finish(finish, &plan.key_sets, merged).map_err(during)?;
-        let merge_ns = host.now().0.saturating_sub(merging.0);
-        placing.learn_merge(&report, left_rows, merge_ns);
-        let field = |(name, of): &(String, farpool_operators::Type)| Field::new(name, data_type(*of), true);
+    }
+
+    /// Answers a query in five phases: what there is to read, which way that goes, a trial if too little is known for
+    /// that, the rest, and one merge of what all of them have left.
+    fn answer(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
+        let scope = Scope::new(plan, self.groups_for(plan, groups));
+        let skipped = groups.len() - scope.groups.len();
+
+        let joining = Joining::of(plan, mode);
+        let placing = Placing::new(self, &scope, &joining);
+        let choice = placing.choose(mode, &scope.groups);
+
+        // If no node takes part, keys are looked up here and no filter of them is needed.
+        let is_local = choice.mode == Mode::Fetch && choice.trial.is_empty();
+        let joining = if is_local { Joining::of(plan, Mode::Fetch) } else { joining };
+        let mut work = Work::new(self, scope, joining, &plan.key_sets, mode)?;
+        let tried = work.run_trial(&placing, choice)?;
+        work.run_rest(&placing, &tried)?;
+
+        let merged = work.merge(&plan.key_sets)?;
+        placing.learn_merge(&merged.report, merged.left_rows, merged.ns);
+
+        let Tried { mode: chosen, estimates, groups: tried, is_corrected, .. } = tried;
+        let estimates = Some(estimates);
+        let report = Report { chosen, estimates, tried, is_corrected, skipped, ..merged.report };
+        let field = |(name, of): &(String, Type)| Field::new(name, data_type(*of), true);
         let schema = Arc::new(Schema::new(plan.columns.iter().map(field).collect::<Vec<_>>()));
         let named = |batch: RecordBatch| {
             let rows = batch.num_rows();
             batch_of(batch.columns().to_vec(), Arc::clone(&schema), rows)
         };
-        let batches = finish.into_iter().map(named).collect::<Result<_, _>>()?;
-        report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
-        Ok(Answer { schema: Arc::clone(&schema), batches, report })
+        let batches = merged.batches.into_iter().map(named).collect::<Result<_, _>>()?;
+        Ok(Answer { schema, batches, report })
     }
 
-    /// Runs what is left to do over merged results.
+    /// Runs the program that is left to do over merged rows: what only the whole can do.
     fn finish(
         &self,
         program: Program,
@@ -153,6 +149,46 @@ impl FarTable {
     }
 }
 
+/// What a query reads of a table.
+pub(crate) struct Scope {
+    /// The program beside the data, over these columns alone.
+    pub(crate) program: Arc<Program>,
+    pub(crate) columns: Vec<usize>,
+    /// Row groups, in ascending order; those that cannot have rows of use are not among them.
+    pub(crate) groups: Vec<usize>,
+}
+
+impl Scope {
+    pub(crate) fn new(plan: &Plan, groups: Vec<usize>) -> Scope {
+        let (program, columns) = plan.near.narrowed();
+        Scope { program: Arc::new(program), columns, groups }
+    }
+}
+
+/// What the trial has shown, and which way the rest goes.
+struct Tried {
+    /// The way; never [`Mode::Auto`].
+    mode: Mode,
+    /// What the choice was made by.
+    estimates: Estimates,
+    /// How many row groups were tried; 0 without a trial.
+    groups: usize,
+    /// Whether the trial has changed the choice.
+    is_corrected: bool,
+    /// The row groups that were not tried.
+    rest: Vec<usize>,
+}
+
+/// What all parts have left, merged.
+struct Merged {
+    batches: Vec<RecordBatch>,
+    report: Report,
+    /// Rows that left the program here, before they were merged.
+    left_rows: u64,
+    /// How long merging took.
+    ns: u64,
+}
+
 /// The result of a query.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -164,16 +200,16 @@ pub struct Answer {
     pub report: Report,
 }
 
-/// A program that runs here.
+/// A program that runs on this machine, over columns that were fetched.
 struct Local {
     host: Arc<dyn Host>,
     prepared: Arc<Prepared>,
     bounds: Bounds,
     key_sets: Vec<Arc<KeySet>>,
-    /// Once there are rows for it: keys to look up in take a while to be made.
+    /// `None` until there are rows for it: the tables that it looks keys up in take a while to make.
     run: Option<Run>,
     merge: Merge,
-    /// What has left it, and of which row group of the table that is.
+    /// What has left the program, and of which row group of the table each batch is.
     left: Vec<(usize, RecordBatch)>,
 }
 
@@ -213,7 +249,7 @@ impl Local {
         let Local { prepared, bounds, key_sets, run, merge, mut left, .. } = self;
         let run = match run {
             Some(run) => run,
-            // Of no rows there are results as well; none of them is looked for.
+            // Aggregates of zero rows are a row, too; no key is looked up for it.
             None => {
                 let lookups =
                     key_sets.iter().map(|_| joining::none()).collect::<Result<_, _>>().map_err(refused)?;
@@ -225,27 +261,24 @@ impl Local {
     }
 }
 
-/// Row groups that were claimed, on their way.
+/// A fetch of row groups that were claimed from a node.
 struct Ahead {
     groups: Vec<usize>,
     batches: TableReader,
     begun: MonoNs,
-    /// How many such fetches were under way when it began.
+    /// How many such fetches were under way when this one began, itself included.
     together: u64,
 }
 
 /// A query under way.
 struct Work<'t> {
     table: &'t FarTable,
-    program: Arc<Program>,
+    scope: Scope,
     joining: Joining,
-    /// The columns that it reads.
-    columns: Vec<usize>,
-    /// The row groups that it reads.
-    groups: Vec<usize>,
     local: Local,
+    /// Of each row group of the table, which row its first one is.
     positions: Vec<u64>,
-    /// What shares that are over have left.
+    /// What complete shares have left, and of which row group each batch is.
     shipped: Vec<(usize, RecordBatch)>,
     /// Whether shares have left all rows that are wanted.
     is_enough: bool,
@@ -263,31 +296,17 @@ const LOOK_MS: u64 = 5;
 impl<'t> Work<'t> {
     fn new(
         table: &'t FarTable,
-        near: Program,
-        columns: Vec<usize>,
-        groups: Vec<usize>,
-        (plan, joining): (&Plan, Joining),
+        scope: Scope,
+        joining: Joining,
+        key_sets: &[Arc<KeySet>],
         mode: Mode,
     ) -> Result<Work<'t>, Error> {
-        let program = Arc::new(near);
-        let local = Local::new(table, Arc::clone(&program), plan.key_sets.clone())?;
+        let local = Local::new(table, Arc::clone(&scope.program), key_sets.to_vec())?;
         let mut report = Report::new(mode, table.row_groups().len());
         report.semi_joins = joining.joins.clone();
         let positions = table.positions();
         let (shipped, is_enough, ran) = (Vec::new(), false, Ran::default());
-        Ok(Work {
-            table,
-            program,
-            joining,
-            columns,
-            groups,
-            local,
-            positions,
-            shipped,
-            is_enough,
-            ran,
-            report,
-        })
+        Ok(Work { table, scope, joining, local, positions, shipped, is_enough, ran, report })
     }
 
     /// Whether further rows change nothing.
@@ -295,14 +314,37 @@ impl<'t> Work<'t> {
         self.is_enough || self.local.is_done()
     }
 
-    /// Runs some of the row groups, which are each run once, and learns from it. `is_whole`: whether they are enough for
-    /// their time to tell something.
+    /// Ships the row groups of the trial, if there is one, and chooses again by what they have shown.
+    fn run_trial(&mut self, placing: &Placing<'_>, choice: Choice) -> Result<Tried, Error> {
+        let Choice { mode, estimates, trial } = choice;
+        let mut rest = self.scope.groups.clone();
+        if trial.is_empty() {
+            return Ok(Tried { mode, estimates, groups: 0, is_corrected: false, rest });
+        }
+        rest.retain(|group| trial.binary_search(group).is_err());
+        let groups = trial.len();
+        self.run_part(placing, Stage::Trial, Mode::Ship, trial)?;
+        let estimates = placing.estimates(&self.scope.groups);
+        // What a node refuses once it will refuse again.
+        let chosen = if self.report.refusals.is_empty() { estimates.choice } else { Mode::Fetch };
+        Ok(Tried { mode: chosen, estimates, groups, is_corrected: chosen != mode, rest })
+    }
+
+    /// Runs the row groups that were not tried, unless further rows change nothing.
+    fn run_rest(&mut self, placing: &Placing<'_>, tried: &Tried) -> Result<(), Error> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        self.run_part(placing, Stage::Rest, tried.mode, tried.rest.clone())
+    }
+
+    /// Runs some of the row groups, which no other part runs, and learns from it.
     fn run_part(
         &mut self,
         placing: &Placing<'_>,
+        stage: Stage,
         mode: Mode,
         groups: Vec<usize>,
-        is_whole: bool,
     ) -> Result<(), Error> {
         let host = Arc::clone(self.table.session().host());
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -320,40 +362,41 @@ impl<'t> Work<'t> {
         ran.client = Took { bytes: fetched, ns: ns(after.client_time - before.client_time) };
         ran.result_bytes = after.result_bytes - before.result_bytes;
         // What was refused says nothing of the mode.
-        if !groups.is_empty() && after.refusals.len() == before.refusals.len() && !self.columns.is_empty() {
-            placing.learn(mode, &groups, &ran, is_whole);
+        let is_refused = after.refusals.len() != before.refusals.len();
+        if !groups.is_empty() && !is_refused && !self.scope.columns.is_empty() {
+            placing.learn(stage, mode, &groups, &ran);
         }
         Ok(())
     }
 
     fn run(&mut self, mode: Mode, groups: Vec<usize>) -> Result<(), Error> {
-        if self.columns.is_empty() {
-            // What counts rows needs none of their bytes, from nobody.
+        if self.scope.columns.is_empty() {
+            // A program that only counts rows reads no bytes of them.
             return self.count_rows(groups);
         }
         if mode == Mode::Fetch || groups.is_empty() || !self.joining.is_shipped() {
             self.ran.fetched = self.fetch(groups)?;
             return Ok(());
         }
-        // It reads the same columns as the program here.
+        // As shipped, the program may have filters for keys; it reads the same columns as the one here.
         let (Ok(program), Ok(uploads)) =
             (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
         else {
             self.report.semi_joins.iter_mut().for_each(|join| join.by = JoinBy::Here);
             return self.fetch(groups).map(|_| ());
         };
-        let (shares, rest) = shares(self.table, groups.into_iter(), &self.columns);
-        let rows_wanted = match self.program.operators().last() {
+        let (shares, rest) = shares(self.table, groups.into_iter(), &self.scope.columns);
+        let rows_wanted = match self.scope.program.operators().last() {
             Some(Operator::Limit(rows)) => Some(*rows),
             _ => None,
         };
-        let keys = self.table.scan_keys(&self.columns);
+        let keys = self.table.scan_keys(&self.scope.columns);
         let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
         let shipping = Arc::new(shipping);
         let session = Arc::clone(self.table.session());
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
-        // Nobody is idle meanwhile: the last node's answers are taken by this thread if it has nothing else to do.
+        // If this thread has nothing to fetch, it takes one node's answers itself.
         let is_free = mode == Mode::Ship && rest.is_empty();
         for node in nodes.iter().skip(usize::from(is_free)) {
             let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
@@ -361,7 +404,7 @@ impl<'t> Work<'t> {
             match self.table.session().host().spawn("farpool-ship", run) {
                 Ok(task) => tasks.push(task),
                 Err(error) => {
-                    // Those that have begun are not left to work for nobody.
+                    // Nodes that have begun would work for nobody.
                     shipping.stop();
                     tasks.into_iter().for_each(farpool_host::Task::join);
                     return Err(refused(error));
@@ -384,6 +427,7 @@ impl<'t> Work<'t> {
         self.commit(&shipping, &claimed)
     }
 
+    /// Runs a program that reads no column: all it needs is how many rows there are.
     fn count_rows(&mut self, groups: Vec<usize>) -> Result<(), Error> {
         let schema = Arc::new(Schema::empty());
         for group in groups {
@@ -394,9 +438,9 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// Bytes of the columns of a row group that are read.
+    /// Returns the bytes of a row group's columns that are read.
     fn column_bytes(&self, group: usize) -> u64 {
-        let buffers = self.table.row_groups()[group].buffers(&self.columns);
+        let buffers = self.table.row_groups()[group].buffers(&self.scope.columns);
         buffers.map(|buffer| u64::from(buffer.bytes)).sum()
     }
 
@@ -406,7 +450,7 @@ impl<'t> Work<'t> {
         if groups.is_empty() {
             return Ok(Took::default());
         }
-        let mut batches = self.table.read(Some(&self.columns), Some(&groups))?;
+        let mut batches = self.table.read(Some(&self.scope.columns), Some(&groups))?;
         self.take(groups, batches.by_ref())?;
         Ok(batches.moved())
     }
@@ -432,18 +476,18 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// Claims row groups from the back of scans under way, as long as that pays, and sees to them.
+    /// Claims row groups from the back of scans under way, as long as that pays, and fetches them.
     fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
         let session = Arc::clone(self.table.session());
         let mut taken = vec![0u32; shipping.shares.len()];
         let mut open: VecDeque<usize> = (0..shipping.shares.len()).collect();
         let mut ahead: VecDeque<Ahead> = VecDeque::new();
         let mut fetch_ns = None;
-        let bytes: u64 = self.groups.iter().map(|group| self.column_bytes(*group)).sum();
-        let group_bytes = bytes / self.groups.len().max(1) as u64;
+        let bytes: u64 = self.scope.groups.iter().map(|group| self.column_bytes(*group)).sum();
+        let group_bytes = bytes / self.scope.groups.len().max(1) as u64;
         loop {
             let heard = shipping.changed.heard();
-            // Each share in its turn, as their nodes and links are different ones.
+            // Shares take turns, because their nodes and links are different ones.
             let mut looked_at = 0;
             if shipping.is_stopped() || self.local.is_done() {
                 return Ok(());
@@ -481,14 +525,14 @@ impl<'t> Work<'t> {
                     claimed.extend(groups.iter().copied());
                     shipping.is_fetching.store(true, Ordering::Relaxed);
                     let begun = session.host().now();
-                    let batches = self.table.read(Some(&self.columns), Some(&groups))?;
+                    let batches = self.table.read(Some(&self.scope.columns), Some(&groups))?;
                     let together = ahead.len() as u64 + 1;
                     ahead.push_back(Ahead { groups, batches, begun, together });
                 }
             }
             match ahead.pop_front() {
                 Some(Ahead { groups, batches, begun, together }) => {
-                    // Those that were under way at the same time took as long together.
+                    // Fetches under way at the same time have shared the time that they took.
                     let count = groups.len() as u64 * together;
                     self.take(groups, batches)?;
                     fetch_ns = Some(session.host().now().0.saturating_sub(begun.0) / count.max(1));
@@ -502,7 +546,7 @@ impl<'t> Work<'t> {
         }
     }
 
-    /// Takes what shares have left, each as a whole; what they did not do is fetched, unless there is enough.
+    /// Takes what complete shares have left. What the others did not do is fetched now, unless there is enough.
     fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
@@ -512,9 +556,13 @@ impl<'t> Work<'t> {
             match outcome {
                 Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
                     self.report.shipped += shipped.groups;
-                    let bytes = [shipped.chunk_bytes, shipped.read_bytes, shipped.busy_ns];
-                    self.ran.scans.push((Arc::clone(&share.node), shipped.seen, bytes));
-                    // What a node says of itself may be anything.
+                    self.ran.scans.push(ScanRan {
+                        node: Arc::clone(&share.node),
+                        seen: shipped.seen,
+                        result_bytes: shipped.chunk_bytes,
+                        busy_ns: shipped.busy_ns,
+                    });
+                    // A node may say anything of itself: these sums must not overflow.
                     let report = &mut self.report;
                     report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
                     report.result_bytes += shipped.chunk_bytes;
@@ -525,7 +573,7 @@ impl<'t> Work<'t> {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
                     undone.extend(unclaimed());
                 }
-                // A claim whose answer was lost: nobody has seen to those groups.
+                // The answer to a claim was lost: neither side has run those groups.
                 _ => undone.extend(unclaimed()),
             }
         }
@@ -535,16 +583,21 @@ impl<'t> Work<'t> {
         if is_enough { Ok(()) } else { self.fetch(undone).map(|_| ()) }
     }
 
-    /// Merges all of it, once. With it, how many rows left the program here.
-    fn finish(self) -> Result<(Vec<RecordBatch>, Report, u64), Error> {
+    /// Merges what all parts have left, once, and runs what is left to do over that.
+    fn merge(self, key_sets: &[Arc<KeySet>]) -> Result<Merged, Error> {
+        let host = self.table.session().host();
+        let begun = host.now();
         let (mut merge, mut partials) = self.local.finish()?;
         let left_rows = partials.iter().map(|(_, partial)| partial.num_rows() as u64).sum();
         partials.extend(self.shipped);
-        // Rows in the order of the table; of partial results it does not matter.
+        // Rows keep the order of the table; partial results have none.
         partials.sort_by_key(|(group, _)| *group);
         for (_, partial) in partials {
             merge.push(&partial).map_err(refused)?;
         }
-        Ok((merge.finish().map_err(refused)?, self.report, left_rows))
+        let whole = merge.finish().map_err(refused)?;
+        let batches = self.table.finish(self.joining.plan.finish, key_sets, whole)?;
+        let ns = host.now().0.saturating_sub(begun.0);
+        Ok(Merged { batches, report: self.report, left_rows, ns })
     }
 }
