@@ -43,8 +43,10 @@ fn check(done: Completion, asked: &[(usize, usize)], bytes: &[u8]) {
 /// Keeps `depth` reads under way until `count` have come back; `meanwhile` is told how many have.
 fn read_many(
     queue: &mut Queue,
-    (file, bytes): (&FarFile, &[u8]),
-    (count, depth): (usize, usize),
+    file: &FarFile,
+    bytes: &[u8],
+    count: usize,
+    depth: usize,
     random: &mut Random,
     mut meanwhile: impl FnMut(usize),
 ) {
@@ -78,7 +80,7 @@ fn reads_of_a_queue_come_back_with_what_was_written_at_any_depth() {
             let (file, bytes) = filled(&pool, &mut random);
             for depth in [1, 7, 64] {
                 let mut queue = pool.queue();
-                read_many(&mut queue, (&file, &bytes), (300, depth), &mut random, |_| {});
+                read_many(&mut queue, &file, &bytes, 300, depth, &mut random, |_| {});
             }
             pool.close();
         }
@@ -134,7 +136,7 @@ fn reads_under_way_when_a_node_is_lost_come_back_from_its_mirror() {
         let mut random = Random(2);
         let (file, bytes) = filled(&pool, &mut random);
         let mut queue = pool.queue();
-        read_many(&mut queue, (&file, &bytes), (600, 32), &mut random, |taken| {
+        read_many(&mut queue, &file, &bytes, 600, 32, &mut random, |taken| {
             if taken == 200 {
                 cluster.lose_node(0);
             }

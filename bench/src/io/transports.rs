@@ -108,8 +108,14 @@ struct Crowd {
     clients: u64,
 }
 
-/// Which row a figure belongs to: crowd, access, depth, contender.
-type Key = (usize, usize, usize, usize);
+/// Which row a figure belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    crowd: usize,
+    access: usize,
+    depth: usize,
+    contender: usize,
+}
 
 struct Run<'a> {
     args: &'a IoArgs,
@@ -280,7 +286,7 @@ impl<'a> Run<'a> {
             if by_key { (FIRST_WRITE_OF_KEYS, KEYS_AT_ONCE) } else { (FIRST_WRITE, 1) };
         let written = perform(&mut cast, work(first, first_depth, Until::Once, 0))?;
         if block == LARGE {
-            self.note((crowd, ACCESSES.len(), 1, contender), &written);
+            self.note(Key { crowd, access: ACCESSES.len(), depth: 1, contender }, &written);
         }
         let mut number = 0;
         for (index, access) in ACCESSES.into_iter().enumerate().filter(|(_, access)| access.block == block) {
@@ -291,8 +297,9 @@ impl<'a> Run<'a> {
                 number += 1;
                 let until = Until::Seconds(self.args.seconds);
                 let measured = perform(&mut cast, work(access, depth, until, number))?;
-                self.note((crowd, index, depth, contender), &measured);
-                self.compare(round, (crowd, index, depth, contender), measured.hash)?;
+                let key = Key { crowd, access: index, depth, contender };
+                self.note(key, &measured);
+                self.compare(round, key, measured.hash)?;
                 self.bar.inc(1);
                 self.stop.check()?;
             }
@@ -311,7 +318,8 @@ impl<'a> Run<'a> {
     }
 
     /// All do the same, or the comparison is worth nothing.
-    fn compare(&mut self, round: usize, (crowd, access, depth, contender): Key, hash: Hash) -> Outcome {
+    fn compare(&mut self, round: usize, key: Key, hash: Hash) -> Outcome {
+        let Key { crowd, access, depth, contender } = key;
         let first = *self.hashes.entry((round, crowd, access, depth)).or_insert(hash);
         if first != hash {
             return Err(Failure::Failed(format!(
@@ -349,15 +357,15 @@ impl<'a> Run<'a> {
 
     fn report(&self) -> Report {
         let kinds: Vec<Access> = ACCESSES.into_iter().chain([FIRST_WRITE]).collect();
-        let rows = self.found.iter().map(|((crowd, access, depth, contender), figures)| {
+        let rows = self.found.iter().map(|(key, figures)| {
             let figures = Figures::median(figures);
-            let ceiling = self.found.get(&(*crowd, *access, *depth, 0));
+            let ceiling = self.found.get(&Key { contender: 0, ..*key });
             Row {
-                access: kinds[*access],
-                nodes: self.crowds[*crowd].nodes,
-                clients: self.crowds[*crowd].clients,
-                depth: *depth,
-                name: self.contenders[*contender].name,
+                access: kinds[key.access],
+                nodes: self.crowds[key.crowd].nodes,
+                clients: self.crowds[key.crowd].clients,
+                depth: key.depth,
+                name: self.contenders[key.contender].name,
                 of_memcpy: ceiling
                     .map_or(0.0, |ceiling| figures.gb_per_s / Figures::median(ceiling).gb_per_s),
                 figures,

@@ -119,7 +119,20 @@ pub(crate) fn run(args: &OperatorArgs) -> Outcome {
     }
     let joins = Joins::measure(&tables, args.rounds, &mut stop, &bar)?;
     bar.finish_and_clear();
-    show(args, &kept, &selecting, &projecting, (&patterns, &joins, &ciphers))
+    show(args, &Found { kept, selecting, projecting, patterns, joins, ciphers })
+}
+
+/// What all rounds have found.
+struct Found {
+    /// Rows that are kept, by share.
+    kept: Vec<usize>,
+    /// By contender, share and round.
+    selecting: Vec<Vec<Vec<f64>>>,
+    /// By which lines are read, width and round.
+    projecting: Vec<Vec<Vec<f64>>>,
+    patterns: Patterns,
+    joins: Joins,
+    ciphers: Ciphers,
 }
 
 pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
@@ -294,13 +307,8 @@ fn project(tables: &Tables, width: usize, is_smart: bool) -> f64 {
     gb_per_s(bytes.len(), begun)
 }
 
-fn show(
-    args: &OperatorArgs,
-    kept: &[usize],
-    selecting: &[Vec<Vec<f64>>],
-    projecting: &[Vec<Vec<f64>>],
-    (patterns, joins, ciphers): (&Patterns, &Joins, &Ciphers),
-) -> Outcome {
+fn show(args: &OperatorArgs, found: &Found) -> Outcome {
+    let Found { kept, selecting, projecting, patterns, joins, ciphers } = found;
     let middle = |found: &[f64]| median(found.iter().copied());
     // Side by side within each round, as the machine's speed drifts.
     let ratio = |found: &[f64], beside: &[f64]| {

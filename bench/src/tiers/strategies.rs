@@ -147,15 +147,25 @@ fn by_phase(reports: &[StageReport]) -> ([f64; 3], Traffic) {
 }
 
 /// Rows of both sides, in whole morsels.
-fn rows_of(setting: &Setting, divisor: usize) -> (usize, usize) {
+fn rows_of(setting: &Setting, divisor: usize) -> RowCounts {
     let morsel = MORSEL_BYTES as usize;
     let probe = setting.probe_bytes as usize / morsel * morsel;
     let build = (probe / divisor / morsel).max(1) * morsel;
-    (build / ROW_BYTES, probe / ROW_BYTES)
+    RowCounts { build: build / ROW_BYTES, probe: probe / ROW_BYTES }
 }
 
-fn inputs_of((build, probe): (usize, usize)) -> Inputs {
-    Inputs { build: (build * ROW_BYTES) as f64, probe: (probe * ROW_BYTES) as f64 }
+/// How many rows the sides of a join have.
+#[derive(Clone, Copy)]
+struct RowCounts {
+    build: usize,
+    probe: usize,
+}
+
+impl RowCounts {
+    /// Returns the bytes of both sides.
+    fn inputs(self) -> Inputs {
+        Inputs { build: (self.build * ROW_BYTES) as f64, probe: (self.probe * ROW_BYTES) as f64 }
+    }
 }
 
 pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failure> {
@@ -163,9 +173,9 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
     let (rates, mixed) = (runner.rates, runner.mixed);
     // The paper's smallest build side.
     let rows = rows_of(setting, BUILDS[0].1);
-    let inputs = inputs_of(rows);
+    let inputs = rows.inputs();
     let found = {
-        let rows = runner.inputs(rows.0, rows.1)?;
+        let rows = runner.inputs(rows.build, rows.probe)?;
         let shares: Vec<f64> = (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS)).collect();
         let partition = |partitioning, x: f64| {
             let strategy = PartitionedStrategy::new(partitioning, Joining::Left, mixed);
@@ -179,7 +189,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
                 |report: &StageReport| report.name == "probe" || report.name == "move probe side";
             reports.into_iter().filter(is_of_probe).collect()
         };
-        let measured = (setting.rounds, &runner, &rows);
+        let measured = Measured { rounds: setting.rounds, runner: &runner, rows: &rows };
         let (partitioned, curve) = curve(measured, stop, &shares, moving, |reports| reports)?;
         let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= mixed + 1e-9 || *x == 1.0).collect();
         let (non_partitioned, _) = self::curve(measured, stop, &few, probing, of_probe)?;
@@ -230,16 +240,22 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
     Ok(Found { bars, ..found })
 }
 
-/// Rounds, who runs, and over which rows.
-type Measured<'a> = (usize, &'a Runner, &'a Rows<'a>);
+/// What strategies are measured over.
+#[derive(Clone, Copy)]
+struct Measured<'a> {
+    rounds: usize,
+    runner: &'a Runner,
+    rows: &'a Rows<'a>,
+}
 
 /// All strategies in turns, of which `of` says what counts.
 fn in_turns(
-    (rounds, runner, rows): Measured<'_>,
+    measured: Measured<'_>,
     stop: &mut Stop,
     strategies: &[Strategy],
     of: impl Fn(Vec<StageReport>) -> Vec<StageReport>,
 ) -> Result<Vec<Rounds>, Failure> {
+    let Measured { rounds, runner, rows } = measured;
     let mut all: Vec<Rounds> = strategies.iter().map(|_| Rounds::default()).collect();
     // Memory that was never touched is slower once.
     let first = usize::from(runner.is_real());
@@ -258,7 +274,7 @@ fn in_turns(
 
 /// Figure 2: an input is copied to mixes of all near shares.
 fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> {
-    let (_, runner, rows) = measured;
+    let Measured { runner, rows, .. } = measured;
     let shares: Vec<f64> = (1..=MOVE_STEPS).map(|step| f64::from(step) / f64::from(MOVE_STEPS)).collect();
     let copy =
         |x: &f64| Strategy::Partitioned(PartitionedStrategy::new(Partitioning::CopyMixed, Joining::Left, *x));
@@ -295,7 +311,7 @@ fn curve(
         let part = ((x - low) / (high - low)).clamp(0.0, 1.0);
         runs(&all[behind - 1]) * (1.0 - part) + runs(&all[behind]) * part
     };
-    let linear = Linear::of_times(runs(first), last.phases()[0], at, measured.1.mixed);
+    let linear = Linear::of_times(runs(first), last.phases()[0], at, measured.runner.mixed);
     Ok((linear, shares.iter().zip(&all).map(|(x, of)| (*x, of.gain_over(first))).collect()))
 }
 
@@ -327,12 +343,13 @@ fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>,
     for (build, divisor) in BUILDS {
         runner.trim();
         let rows = rows_of(setting, divisor);
-        let inputs = inputs_of(rows);
-        let rows = runner.inputs(rows.0, rows.1)?;
+        let inputs = rows.inputs();
+        let rows = runner.inputs(rows.build, rows.probe)?;
         for candidates in [partitioned(runner, build, inputs)?, non_partitioned(runner, build, inputs)?] {
             let strategies: Vec<Strategy> =
                 candidates.iter().map(|candidate| candidate.run.clone()).collect();
-            let all = in_turns((setting.rounds, runner, &rows), stop, &strategies, |reports| reports)?;
+            let measured = Measured { rounds: setting.rounds, runner, rows: &rows };
+            let all = in_turns(measured, stop, &strategies, |reports| reports)?;
             let planned_in_far = candidates.first().map_or(0.0, |first| first.planned_seconds);
             for (candidate, of) in candidates.iter().zip(&all) {
                 bars.push(Bar {

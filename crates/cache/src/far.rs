@@ -39,8 +39,21 @@ pub(crate) struct Far {
     growth: Mutex<Rest>,
     counters: Arc<Counters>,
     offers: SyncSender<(Key, Bytes)>,
-    /// Offers that have not been dealt with.
-    waiting: Arc<(Mutex<usize>, Condvar)>,
+    waiting: Arc<Waiting>,
+}
+
+/// Offers that have not been dealt with.
+#[derive(Default)]
+struct Waiting {
+    count: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl Waiting {
+    fn done(&self, blocks: usize) {
+        *self.count.lock() -= blocks;
+        self.fewer.notify_all();
+    }
 }
 
 /// Slots that nobody has.
@@ -135,10 +148,10 @@ impl Far {
         if self.index.contains_key(&key) {
             return;
         }
-        *self.waiting.0.lock() += 1;
+        *self.waiting.count.lock() += 1;
         if self.offers.try_send((key, block)).is_err() {
             count(&self.counters.far_refused);
-            done(&self.waiting, 1);
+            self.waiting.done(1);
         }
     }
 
@@ -275,10 +288,9 @@ impl Far {
     }
 
     pub(crate) fn settle(&self) {
-        let (count, changed) = &*self.waiting;
-        let mut waiting = count.lock();
+        let mut waiting = self.waiting.count.lock();
         while *waiting > 0 {
-            waiting = changed.wait(waiting);
+            waiting = self.waiting.fewer.wait(waiting);
         }
     }
 }
@@ -290,15 +302,10 @@ impl Drop for Far {
     }
 }
 
-fn done(waiting: &(Mutex<usize>, Condvar), blocks: usize) {
-    *waiting.0.lock() -= blocks;
-    waiting.1.notify_all();
-}
-
 /// Writes what is offered, until nobody offers anything any more.
 struct Writer {
     far: std::sync::Weak<Far>,
-    waiting: Arc<(Mutex<usize>, Condvar)>,
+    waiting: Arc<Waiting>,
 }
 
 impl Writer {
@@ -308,7 +315,7 @@ impl Writer {
             if let Some(far) = self.far.upgrade() {
                 far.write(&blocks);
             }
-            done(&self.waiting, blocks.len());
+            self.waiting.done(blocks.len());
         }
     }
 }

@@ -110,7 +110,9 @@ impl WriteBehind {
         host: &Arc<dyn Host>,
         counters: &Arc<Counters>,
         limit: u64,
-        (copy, offset, from): (&Arc<DiskCopy>, u64, &[u8]),
+        copy: &Arc<DiskCopy>,
+        offset: u64,
+        from: &[u8],
     ) {
         while self.queue().bytes.saturating_add(from.len() as u64) > limit && self.step(&**host, counters) {}
         copy.behind.fetch_add(1, Ordering::AcqRel);

@@ -121,8 +121,8 @@ impl FileInner {
         if let Some(disk) = &self.disk {
             for range in runs.iter().flat_map(|run| run.ranges) {
                 let limit = session.options.write_behind_bytes;
-                let job = (disk, range.offset, range.from);
-                session.behind.put(&session.host, &session.counters, limit, job);
+                let (host, counters) = (&session.host, &session.counters);
+                session.behind.put(host, counters, limit, disk, range.offset, range.from);
             }
         }
         let settle = |(run, pieces): (&WriteRun<'_>, &Vec<_>)| {

@@ -64,9 +64,12 @@ enum Algorithm {
 }
 
 fn run(
-    (settings, algorithm, kind): (&Settings, Algorithm, Kind),
+    settings: &Settings,
+    algorithm: Algorithm,
+    kind: Kind,
     chunks: &dyn Chunks,
-    (build, outer): (&[Tuple], &[Tuple]),
+    build: &[Tuple],
+    outer: &[Tuple],
 ) -> Result<Vec<(Option<i64>, i64)>, JoinError> {
     let hasher = settings.hasher(build.len())?;
     let cut = |side, tuples: &[Tuple]| {
@@ -196,7 +199,7 @@ fn join_of_tuples_gives_what_a_map_gives() {
                 build.truncate(build.len() / 2);
                 outer.truncate(outer.len() / 2);
             }
-            let found = run((&settings, algorithm, kind), &pages, (&build, &outer));
+            let found = run(&settings, algorithm, kind, &pages, &build, &outer);
             let wanted = naive(&build, &outer, kind);
             match found {
                 Ok(found) => {
@@ -221,7 +224,7 @@ fn heavy_partition_is_shared_out_and_each_row_comes_out_once() {
     for kernels in Kernels::all() {
         for kind in Kind::ALL {
             let settings = Settings { kernels, ..Settings::new(3, 9) };
-            let found = run((&settings, Algorithm::Partitioned, kind), &pages, (&build, &outer));
+            let found = run(&settings, Algorithm::Partitioned, kind, &pages, &build, &outer);
             assert!(
                 found.is_ok_and(|found| found == naive(&build, &outer, kind)),
                 "{kind:?} {}",
@@ -324,7 +327,7 @@ fn memory_that_ends_is_an_error_of_every_phase() {
         for left in 0.. {
             let scarce = Scarce { pages: HugePages::new(), left: AtomicUsize::new(left) };
             let settings = Settings::new(2, 1);
-            match run((&settings, algorithm, Kind::Semi), &scarce, (&build, &build)) {
+            match run(&settings, algorithm, Kind::Semi, &scarce, &build, &build) {
                 Ok(found) => {
                     assert_eq!(found.len(), build.len());
                     break;

@@ -8,7 +8,7 @@ use proptest::sample::select;
 
 /// A table of keys, each in its bucket if there is a lane; the words behind the keys are numbered. `is_first`: at the
 /// lane that its hash names, as far as that is free.
-fn table(hasher: &Hasher, (buckets, stride): (usize, usize), keys: &[i64]) -> Vec<u64> {
+fn table(hasher: &Hasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u64> {
     let mut words = vec![0; buckets * stride + 3];
     for start in (0..buckets * stride).step_by(stride) {
         (start + LANES..start + stride).for_each(|word| words[word] = word as u64);
@@ -78,7 +78,7 @@ proptest! {
             *key = secret[0] as i64;
         }
         let held = [&held[..], &keys[..keys.len() / 2]].concat();
-        let words = table(&hasher, (buckets, stride), &held);
+        let words = table(&hasher, buckets, stride, &held);
         let ahead = if has_ahead { &held[..] } else { &[] };
         let place = |key: i64| {
             let masked = hasher.masked(key as u64);

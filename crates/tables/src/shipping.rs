@@ -426,7 +426,7 @@ impl Shipping {
             shipped.seen.open_ns = opened.0.saturating_sub(asked.0);
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host().now(), pace));
-            let received = self.receive(session, link, (index, scan), opens.as_ref(), &mut shipped);
+            let received = self.receive(session, link, index, scan, opens.as_ref(), &mut shipped);
             shipped.seen.elapsed_ns = session.host().now().0.saturating_sub(opened.0);
             received
         });
@@ -438,7 +438,8 @@ impl Shipping {
         &self,
         session: &Session,
         link: &mut dyn Link,
-        (index, scan): (usize, Handle),
+        index: usize,
+        scan: Handle,
         opens: Option<&ChunkSeals>,
         shipped: &mut Shipped,
     ) -> Result<(), LinkError> {

@@ -57,7 +57,7 @@ impl Statistics {
         }))
     }
 
-    fn exact((min, max): (Value, Value)) -> Statistics {
+    fn exact(min: Value, max: Value) -> Statistics {
         Statistics { min, max, is_min_cut: false, is_max_cut: false, has_nan: false }
     }
 
@@ -76,18 +76,17 @@ impl Statistics {
             Value::Bytes(value[..bytes].to_vec())
         };
         let is_long = |value: &[u8]| value.len() > BOUND_BYTES_MAX;
-        let exact = Statistics::exact((cut(min), cut(max)));
+        let exact = Statistics::exact(cut(min), cut(max));
         Some(Statistics { is_min_cut: is_long(min), is_max_cut: is_long(max), ..exact })
     }
 
     /// Of a column of fixed width, in parts.
     pub(crate) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
-        let whole = |(min, max): (i128, i128)| Statistics::exact((Value::Integer(min), Value::Integer(max)));
+        let whole = |(min, max): (i128, i128)| Statistics::exact(Value::Integer(min), Value::Integer(max));
         match of {
             DataType::Boolean => {
                 let values = || parts.iter().flat_map(|part| part.as_boolean().iter().flatten());
-                let bounds = (values().min()?, values().max()?);
-                Some(Statistics::exact((Value::Boolean(bounds.0), Value::Boolean(bounds.1))))
+                Some(Statistics::exact(Value::Boolean(values().min()?), Value::Boolean(values().max()?)))
             }
             DataType::Int8 => bounds::<Int8Type>(parts).map(whole),
             DataType::Int16 => bounds::<Int16Type>(parts).map(whole),
@@ -160,5 +159,5 @@ where
         *max = if value > *max { value } else { *max };
     });
     let (min, max) = bounds?;
-    Some(Statistics { has_nan, ..Statistics::exact((Value::Float(bits(min)), Value::Float(bits(max)))) })
+    Some(Statistics { has_nan, ..Statistics::exact(Value::Float(bits(min)), Value::Float(bits(max))) })
 }

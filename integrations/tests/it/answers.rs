@@ -209,19 +209,20 @@ fn queries_over_hits_have_the_answers_of_duckdb_in_all_placements() {
 
 #[test]
 fn answers_are_compared_as_exactly_as_their_types_permit() {
-    let (float, text) = (Exactness::Float, Exactness::Text);
-    let decimal = |scale| Exactness::Decimal { scale };
-    assert!(is_alike(("1.5", float), ("1.5000000001", float)));
-    assert!(!is_alike(("1.5", float), ("1.50000001", float)));
-    assert!(!is_alike(("0", float), ("1e-300", float)));
-    assert!(is_alike(("25.505793", decimal(6)), ("25.5057936", float)));
-    assert!(!is_alike(("25.505792", decimal(6)), ("25.5057936", float)));
-    assert!(is_alike(("12.30", decimal(2)), ("12.3", decimal(1))));
-    assert!(is_alike(("12.00", decimal(2)), ("12", decimal(0))));
-    assert!(!is_alike(("120", decimal(0)), ("12", decimal(0))));
-    assert!(!is_alike(("12.31", decimal(2)), ("12.30", decimal(2))));
-    assert!(!is_alike(("NULL", float), ("0", float)));
-    assert!(!is_alike(("a", text), ("A", text)));
-    assert!(is_alike(("NaN", float), ("NaN", float)));
-    assert!(!is_alike(("NaN", float), ("1", float)));
+    let float = |text| Cell { text, exactness: Exactness::Float };
+    let text = |text| Cell { text, exactness: Exactness::Text };
+    let decimal = |text, scale| Cell { text, exactness: Exactness::Decimal { scale } };
+    assert!(is_alike(float("1.5"), float("1.5000000001")));
+    assert!(!is_alike(float("1.5"), float("1.50000001")));
+    assert!(!is_alike(float("0"), float("1e-300")));
+    assert!(is_alike(decimal("25.505793", 6), float("25.5057936")));
+    assert!(!is_alike(decimal("25.505792", 6), float("25.5057936")));
+    assert!(is_alike(decimal("12.30", 2), decimal("12.3", 1)));
+    assert!(is_alike(decimal("12.00", 2), decimal("12", 0)));
+    assert!(!is_alike(decimal("120", 0), decimal("12", 0)));
+    assert!(!is_alike(decimal("12.31", 2), decimal("12.30", 2)));
+    assert!(!is_alike(float("NULL"), float("0")));
+    assert!(!is_alike(text("a"), text("A")));
+    assert!(is_alike(float("NaN"), float("NaN")));
+    assert!(!is_alike(float("NaN"), float("1")));
 }

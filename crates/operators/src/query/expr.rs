@@ -262,8 +262,8 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
             Compiled { of: scalar.of, code: vec![Instruction::Literal(scalar)] }
         }
         Expr::Compare(comparison, left, right) => {
-            let sides = in_common(both(left, right, columns)?);
-            let (left, right) = sides.map_err(|why| format!("{expr}: {why}"))?;
+            let (left, right) = both(left, right, columns)?;
+            let (left, right) = in_common(left, right).map_err(|why| format!("{expr}: {why}"))?;
             left.and_then(right, Instruction::Compare(*comparison), Type::Boolean)
         }
         Expr::InList(value, list) => {
@@ -300,8 +300,8 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
             left.cast(Type::Float64).and_then(right.cast(Type::Float64), divide, Type::Float64)
         }
         Expr::Binary(binary, left, right) => {
-            let sides = both(left, right, columns)?;
-            arithmetic(*binary, sides).map_err(|why| format!("{expr}: {why}"))?
+            let (left, right) = both(left, right, columns)?;
+            arithmetic(*binary, left, right).map_err(|why| format!("{expr}: {why}"))?
         }
         Expr::Negate(value) => {
             let value = compile(value, columns, wanted)?;
@@ -328,18 +328,17 @@ fn both(left: &Expr, right: &Expr, columns: Columns<'_>) -> Result<(Compiled, Co
 }
 
 /// Two sides as one type.
-fn in_common((left, right): (Compiled, Compiled)) -> Result<(Compiled, Compiled), String> {
+fn in_common(left: Compiled, right: Compiled) -> Result<(Compiled, Compiled), String> {
     let of = common(left.of, right.of)
         .ok_or_else(|| format!("{} beside {}: no type holds both; cast one of them", left.of, right.of))?;
     Ok((left.cast(of), right.cast(of)))
 }
 
-fn arithmetic(binary: Binary, sides: (Compiled, Compiled)) -> Result<Compiled, String> {
-    let are_decimals =
-        [&sides.0, &sides.1].map(|side| side.of.arithmetic()) == [Some(Arithmetic::Decimal); 2];
+fn arithmetic(binary: Binary, left: Compiled, right: Compiled) -> Result<Compiled, String> {
+    let are_decimals = [&left, &right].map(|side| side.of.arithmetic()) == [Some(Arithmetic::Decimal); 2];
     // Of a product of decimals the scales add up: they need not be the same.
     let is_product = binary == Binary::Multiply && are_decimals;
-    let (mut left, mut right) = if is_product { sides } else { in_common(sides)? };
+    let (mut left, mut right) = if is_product { (left, right) } else { in_common(left, right)? };
     let mut of = left.of;
     if let (Type::Decimal { scale: one, .. }, Type::Decimal { scale: other, .. }) = (left.of, right.of) {
         match binary {

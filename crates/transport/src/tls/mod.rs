@@ -105,42 +105,43 @@ impl Tls {
             read_pem(path)
                 .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", shown(path))))
         };
+        let [ca, cert, key] = [&files.ca, &files.cert, &files.key];
         Tls::build(
-            (&pem(&files.ca)?, &shown(&files.ca)),
-            (&pem(&files.cert)?, &shown(&files.cert)),
-            (&pem(&files.key)?, &shown(&files.key)),
+            Pem { text: &pem(ca)?, label: &shown(ca) },
+            Pem { text: &pem(cert)?, label: &shown(cert) },
+            Pem { text: &pem(key)?, label: &shown(key) },
         )
     }
 
     /// The same from PEM text in memory.
     pub fn from_pem(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
         Tls::build(
-            (ca.as_bytes(), "the CA"),
-            (cert.as_bytes(), "the certificate"),
-            (key.as_bytes(), "the key"),
+            Pem { text: ca.as_bytes(), label: "the CA" },
+            Pem { text: cert.as_bytes(), label: "the certificate" },
+            Pem { text: key.as_bytes(), label: "the key" },
         )
     }
 
-    /// Each argument is PEM text, and where it comes from.
-    fn build(ca: (&[u8], &str), cert: (&[u8], &str), key: (&[u8], &str)) -> Result<Tls, TlsError> {
+    fn build(ca: Pem<'_>, cert: Pem<'_>, key: Pem<'_>) -> Result<Tls, TlsError> {
         let roots = roots_of(ca)?;
         let chain = certificates_of(cert)?;
-        let private = PrivateKeyDer::from_pem_slice(key.0).map_err(|_| no_pem(key.1, "a private key"))?;
-        let own_label = cert.1.to_owned();
+        let private =
+            PrivateKeyDer::from_pem_slice(key.text).map_err(|_| no_pem(key.label, "a private key"))?;
+        let own_label = cert.label.to_owned();
         let identity = Identity::of_certificate(&chain[0], &format!("the certificate in {own_label}"))?;
-        check_own(&chain, &roots, &identity, &own_label, ca.1)?;
+        check_own(&chain, &roots, &identity, &own_label, ca.label)?;
 
         let provider = Arc::new(provider());
         let roots = Arc::new(roots);
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
-            .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", ca.1)))?;
+            .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", ca.label)))?;
         let wrong_key = |error: rustls::Error| match error {
             rustls::Error::InconsistentKeys(_) => TlsError::new(
                 TlsErrorKind::File,
-                format!("the key in {} is not that of the certificate in {own_label}", key.1),
+                format!("the key in {} is not that of the certificate in {own_label}", key.label),
             ),
-            other => TlsError::new(TlsErrorKind::File, format!("{} cannot be used ({other})", key.1)),
+            other => TlsError::new(TlsErrorKind::File, format!("{} cannot be used ({other})", key.label)),
         };
         let version = |error: rustls::Error| TlsError::new(TlsErrorKind::Handshake, error.to_string());
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -164,7 +165,7 @@ impl Tls {
             client: Arc::new(client),
             server: Arc::new(server),
             identity,
-            ca_label: ca.1.to_owned(),
+            ca_label: ca.label.to_owned(),
             own_label,
         })))
     }
@@ -197,16 +198,23 @@ fn no_pem(label: &str, what: &str) -> TlsError {
     TlsError::new(TlsErrorKind::File, format!("{label} does not hold {what} in PEM form"))
 }
 
-/// The certificates of a PEM text, at least one.
-fn certificates_of((pem, label): (&[u8], &str)) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(label, "a certificate"))
+/// PEM text, and where it comes from.
+#[derive(Clone, Copy)]
+struct Pem<'a> {
+    text: &'a [u8],
+    label: &'a str,
 }
 
-fn roots_of(ca: (&[u8], &str)) -> Result<RootCertStore, TlsError> {
+/// The certificates of a PEM text, at least one.
+fn certificates_of(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "a certificate"))
+}
+
+fn roots_of(ca: Pem<'_>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_of(ca)? {
-        roots.add(certificate).map_err(|_| no_pem(ca.1, "a certificate of a CA"))?;
+        roots.add(certificate).map_err(|_| no_pem(ca.label, "a certificate of a CA"))?;
     }
     Ok(roots)
 }
@@ -299,7 +307,7 @@ pub struct CertificateFacts {
 impl CertificateFacts {
     /// The facts of the first certificate of a PEM text. `label` says where it comes from, for the error.
     pub fn of_pem(pem: &[u8], label: &str) -> Result<CertificateFacts, TlsError> {
-        let certificate = certificates_of((pem, label))?.remove(0);
+        let certificate = certificates_of(Pem { text: pem, label })?.remove(0);
         let (not_before, not_after) =
             validity(&certificate).ok_or_else(|| no_pem(label, "a readable certificate"))?;
         let digest = aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256
