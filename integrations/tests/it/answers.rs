@@ -58,7 +58,8 @@ impl Answer {
         for (row, (found, wanted_row)) in self.rows.iter().zip(&wanted.rows).enumerate() {
             for column in 0..self.columns.len() {
                 let (one, other) = (&found[column], &wanted_row[column]);
-                if !is_alike((one, self.columns[column]), (other, wanted.columns[column])) {
+                let cell = |text, exactness| Cell { text, exactness };
+                if !is_alike(cell(one, self.columns[column]), cell(other, wanted.columns[column])) {
                     return Some(format!("row {row}, column {column}: {one}, not {other}"));
                 }
             }
@@ -67,24 +68,30 @@ impl Answer {
     }
 }
 
-fn is_alike(one: (&str, Exactness), other: (&str, Exactness)) -> bool {
-    if one.0 == other.0 {
+/// A value as text, and how exactly it stands for the value.
+struct Cell<'a> {
+    text: &'a str,
+    exactness: Exactness,
+}
+
+fn is_alike(one: Cell<'_>, other: Cell<'_>) -> bool {
+    if one.text == other.text {
         return true;
     }
-    if one.0 == canonical::NULL || other.0 == canonical::NULL {
+    if one.text == canonical::NULL || other.text == canonical::NULL {
         return false;
     }
     let number = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
-    let (a, b) = (number(one.0), number(other.0));
+    let (a, b) = (number(one.text), number(other.text));
     let near = TOLERANCE * a.abs().max(b.abs());
-    match (one.1, other.1) {
+    match (one.exactness, other.exactness) {
         (Exactness::Float, Exactness::Float) => (a - b).abs() <= near,
         (Exactness::Float, Exactness::Decimal { scale })
         | (Exactness::Decimal { scale }, Exactness::Float) => {
             (a - b).abs() <= near.max(10f64.powi(-i32::from(scale)))
         }
         (Exactness::Decimal { .. }, Exactness::Decimal { .. }) => {
-            without_zeros(one.0) == without_zeros(other.0)
+            without_zeros(one.text) == without_zeros(other.text)
         }
         _ => false,
     }

@@ -30,10 +30,6 @@ impl Cutter {
         Cutter { keys, parts, hash }
     }
 
-    pub(crate) fn parts(&self) -> usize {
-        self.parts
-    }
-
     /// The key columns of rows.
     pub(crate) fn keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         self.keys.iter().map(|key| key.evaluate(batch)?.into_array(batch.num_rows())).collect()
@@ -64,6 +60,10 @@ impl Block {
         let held = held.new_empty();
         held.grow(2 * bytes_max);
         Block { cutter, batches: Vec::new(), bytes: 0, bytes_max, _held: held }
+    }
+
+    pub(crate) fn parts(&self) -> usize {
+        self.cutter.parts
     }
 
     /// Takes rows; says whether it is full.

@@ -232,7 +232,7 @@ async fn build_side(
             Some(parts) => parts.push(batch, held)?,
             None if held.try_grow(needed_of(&batch)).is_ok() => near.push(batch),
             None => {
-                let mut cut = BuildParts::new(cutter.clone(), joining.build_files.clone(), joining.block());
+                let mut cut = BuildParts::new(joining.block(cutter.clone()), joining.build_files.clone());
                 for batch in near.drain(..) {
                     held.shrink(needed_of(&batch));
                     cut.push(batch, held)?;

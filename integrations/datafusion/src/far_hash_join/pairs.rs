@@ -5,7 +5,7 @@
 //! becomes a build side from the other side if that is smaller, or is cut once more, by another hash. Where that does
 //! not help, as most rows have one key, it is taken in chunks, each against the whole other part.
 
-use super::cutting::Cutter;
+use super::cutting::{Block, Cutter};
 use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
 use super::words::Words;
 use datafusion::arrow::array::RecordBatch;
@@ -63,8 +63,12 @@ struct Pair {
     is_stuck: bool,
 }
 
-/// The rows of both sides of a pair.
-type Opened = (SendableRecordBatchStream, SendableRecordBatchStream);
+/// A pair, and the rows of its sides.
+struct Opened {
+    pair: Pair,
+    build: SendableRecordBatchStream,
+    probe: SendableRecordBatchStream,
+}
 
 impl Joining {
     fn keys(
@@ -79,9 +83,9 @@ impl Joining {
         Cutter::new(self.keys(|(build, _)| build), self.parts, level)
     }
 
-    /// Bytes that are cut at once, and what they are taken of.
-    pub(crate) fn block(&self) -> (usize, &MemoryReservation) {
-        (self.block_bytes, &self.held)
+    /// What is cut at once, by a cutter.
+    pub(crate) fn block(&self, cutter: Cutter) -> Block {
+        Block::new(cutter, self.block_bytes, &self.held)
     }
 
     fn probe_cutter(&self, level: u32) -> Cutter {
@@ -93,7 +97,8 @@ impl Joining {
         self: &Arc<Joining>,
         build: SendableRecordBatchStream,
         mut probe: SendableRecordBatchStream,
-        (is_swapped, held): (bool, Arc<MemoryReservation>),
+        is_swapped: bool,
+        held: Arc<MemoryReservation>,
     ) -> Result<Rows> {
         if self.words.is_none() || is_swapped {
             return Ok(holding(self.engine(build, probe, is_swapped)?, held));
@@ -170,7 +175,7 @@ impl Joining {
         probe: SendableRecordBatchStream,
         held: Arc<MemoryReservation>,
     ) -> Result<Rows> {
-        self.run(stream_of(&self.build_files, batches), probe, (false, held))
+        self.run(stream_of(&self.build_files, batches), probe, false, held)
     }
 
     /// Joins a build side that was cut with the other side.
@@ -181,8 +186,8 @@ impl Joining {
         held: MemoryReservation,
     ) -> Result<Rows> {
         let is_far = cut.parts.iter().map(Option::is_some).collect();
-        let cutter = self.probe_cutter(0);
-        let parts = ProbeParts::new(cutter, self.probe_files.clone(), self.block(), is_far);
+        let block = self.block(self.probe_cutter(0));
+        let parts = ProbeParts::new(block, self.probe_files.clone(), is_far);
         let probing = Arc::new(tokio::sync::Mutex::new(Probing { rows: Some(probe), parts: Some(parts) }));
         let handed_on = stream::try_unfold(Arc::clone(&probing), |probing| async move {
             let rows = probing.lock().await.next().await?;
@@ -221,20 +226,23 @@ impl Joining {
         stream::try_unfold(ahead, Ahead::rows).try_flatten().boxed()
     }
 
-    fn open(&self, pair: &Pair) -> Result<Opened> {
-        Ok((pair.build.read(&self.build_files)?, pair.probe.read(&self.probe_files)?))
+    fn open(&self, pair: Pair) -> Result<Opened> {
+        let build = pair.build.read(&self.build_files)?;
+        let probe = pair.probe.read(&self.probe_files)?;
+        Ok(Opened { pair, build, probe })
     }
 
-    async fn pair(self: Arc<Joining>, (pair, (build, probe)): (Pair, Opened)) -> Result<Rows> {
+    async fn pair(self: Arc<Joining>, opened: Opened) -> Result<Rows> {
+        let Opened { pair, build, probe } = opened;
         let held = self.held.new_empty();
         if held.try_grow(pair.build.needed()).is_ok() {
-            return self.run(build, probe, (false, Arc::new(held)));
+            return self.run(build, probe, false, Arc::new(held));
         }
         if self.join.join_type().supports_swap()
             && pair.probe.needed() < pair.build.needed()
             && held.try_grow(pair.probe.needed()).is_ok()
         {
-            return self.run(build, probe, (true, Arc::new(held)));
+            return self.run(build, probe, true, Arc::new(held));
         }
         drop((build, probe));
         match pair.level < LEVELS_MAX && !pair.is_stuck {
@@ -251,7 +259,7 @@ impl Joining {
             (build, &self.build_files, self.build_cutter(level)),
             (probe, &self.probe_files, self.probe_cutter(level)),
         ] {
-            let mut parts = ProbeParts::new(cutter, files.clone(), self.block(), all.clone());
+            let mut parts = ProbeParts::new(self.block(cutter), files.clone(), all.clone());
             let mut batches = part.read(files)?;
             while let Some(batch) = batches.next().await {
                 parts.push(batch?)?;
@@ -319,10 +327,10 @@ impl Joining {
         let joined = chunks.and_then(move |chunk| {
             let joined = match is_swapped {
                 false => pair.probe.read(&self.probe_files).and_then(|probe| {
-                    self.run(stream_of(&self.build_files, chunk), probe, (false, Arc::clone(&held)))
+                    self.run(stream_of(&self.build_files, chunk), probe, false, Arc::clone(&held))
                 }),
                 true => pair.build.read(&self.build_files).and_then(|build| {
-                    self.run(build, stream_of(&self.probe_files, chunk), (true, Arc::clone(&held)))
+                    self.run(build, stream_of(&self.probe_files, chunk), true, Arc::clone(&held))
                 }),
             };
             futures::future::ready(joined)
@@ -335,14 +343,12 @@ impl Joining {
 struct Ahead {
     joining: Arc<Joining>,
     pairs: std::vec::IntoIter<Pair>,
-    next: Option<(Pair, Opened)>,
+    next: Option<Opened>,
 }
 
 impl Ahead {
-    fn open(&mut self) -> Result<Option<(Pair, Opened)>> {
-        let Some(pair) = self.pairs.next() else { return Ok(None) };
-        let opened = self.joining.open(&pair)?;
-        Ok(Some((pair, opened)))
+    fn open(&mut self) -> Result<Option<Opened>> {
+        self.pairs.next().map(|pair| self.joining.open(pair)).transpose()
     }
 
     /// The rows of the next pair.

@@ -1,6 +1,6 @@
 //! The sides of a join in parts: of the build side, parts stay near while there is memory; the rest are in files.
 
-use super::cutting::{Block, Cutter, alone, bytes_of};
+use super::cutting::{Block, alone, bytes_of};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -111,9 +111,9 @@ impl BuildPart {
 }
 
 impl BuildParts {
-    pub(crate) fn new(cutter: Cutter, files: Files, block: (usize, &MemoryReservation)) -> BuildParts {
-        let parts = (0..cutter.parts()).map(|_| BuildPart::default()).collect();
-        BuildParts { block: Block::new(cutter, block.0, block.1), files, parts }
+    pub(crate) fn new(block: Block, files: Files) -> BuildParts {
+        let parts = (0..block.parts()).map(|_| BuildPart::default()).collect();
+        BuildParts { block, files, parts }
     }
 
     /// Takes rows. What stays near grows what is held.
@@ -182,14 +182,9 @@ pub(crate) struct ProbeParts {
 }
 
 impl ProbeParts {
-    pub(crate) fn new(
-        cutter: Cutter,
-        files: Files,
-        block: (usize, &MemoryReservation),
-        is_far: Vec<bool>,
-    ) -> ProbeParts {
+    pub(crate) fn new(block: Block, files: Files, is_far: Vec<bool>) -> ProbeParts {
         let parts = is_far.iter().map(|_| None).collect();
-        ProbeParts { block: Block::new(cutter, block.0, block.1), files, is_far, parts }
+        ProbeParts { block, files, is_far, parts }
     }
 
     /// Takes rows, and hands on some.
