@@ -305,20 +305,21 @@ impl<M: Memory> NearData<M> {
         let chunk = match stepped {
             Ok(Ok((read_bytes, leaving))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
+                // How long it waited is known to the connection.
+                let (done, busy_ns, waited_ns) = (work.done, 0, 0);
+                let batches = Payload::default();
+                let chunk = Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
                 let batches = match &scan.answers {
                     Some(seals) => {
                         let mut batches = leaving.into_vec();
-                        seals.seal(work.chunks, &Chunk::sealed_head(is_last, work.done), &mut batches);
+                        seals.seal(work.chunks, &chunk.sealed_head(), &mut batches);
                         work.chunks += 1;
                         Payload::new(batches)
                     }
                     None => Payload::of(leaving.into_pieces().into_iter().map(piece).collect()),
                 };
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
-                // How long it waited is known to the connection.
-                let (done, waited_ns) = (work.done, 0);
-                let chunk = |batches| Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
-                batches.map(chunk)
+                batches.map(|batches| Chunk { busy_ns, batches, ..chunk })
             }
             Ok(Err(End::Refused(refusal))) => return self.end_with(id, refusal),
             Ok(Err(End::Stopped(why))) => {

@@ -137,10 +137,10 @@ fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
     let plain = node.first_chunk(open(2, KEY, |_, _| {})).expect("a chunk").batches.into_vec();
     let chunk = sealed();
     assert_eq!(chunk.batches.len(), plain.len() + TAG_BYTES);
+    let head = chunk.sealed_head();
     let mut batches = chunk.batches.into_vec();
     assert_ne!(batches[..plain.len()], plain[..]);
     let seals = ChunkSeals::new(&SealKey::new([8; 16]));
-    let head = Chunk::sealed_head(chunk.is_last, chunk.done);
     assert_eq!(seals.open(1, &head, &mut batches.clone()), Err(farpool_sealing::NotSealed));
     assert_eq!(seals.open(0, &head, &mut batches), Ok(()));
     assert_eq!(batches, plain[..]);

@@ -517,7 +517,7 @@ fn unexpected(reply: &Reply) -> LinkError {
 /// A chunk, the `number`th of its scan, that was sealed if it has to be.
 fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk, LinkError> {
     let Some(opens) = opens else { return Ok(chunk) };
-    let head = Chunk::sealed_head(chunk.is_last, chunk.done);
+    let head = chunk.sealed_head();
     let mut batches = chunk.batches.into_vec();
     let not_sealed = |_| LinkError::Protocol(WireError::Value { what: "a sealed chunk", found: number });
     opens.open(number, &head, &mut batches).map_err(not_sealed)?;

@@ -9,7 +9,7 @@ use crate::socket::{Interest, Stream, read_full, write_full};
 use crate::tls::{self, TlsError};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops, fitting};
 use farpool_wire::control::{Chunk, Hello, Request};
-use farpool_wire::data::{Span, decode_refused_index, put_spans};
+use farpool_wire::data::{Operations, Span, decode_refused_index, put_spans};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
 use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, WireError};
@@ -218,7 +218,7 @@ impl<S: Stream> FrameLink<S> {
         self.scratch.clear();
         self.spans.clear();
         self.spans.extend(ops.iter().map(|op| op.span));
-        put_spans(&self.spans, ops.len() > 1, &mut self.scratch);
+        put_spans(&self.spans, Operations::of(opcode), &mut self.scratch);
         let header = self.request_header(opcode, id);
         let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
         write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
@@ -248,7 +248,6 @@ impl<S: Stream> FrameLink<S> {
     ) -> Result<(usize, Option<(usize, Refusal)>), LinkError> {
         let Posted { id, opcode, ops: count, .. } = self.oldest()?;
         let Some(ops) = ops.get_mut(..count) else { return Err(out_of_order()) };
-        let batch = opcode == Opcode::ReadBatch;
         let wanted: usize = ops.iter().map(|op| op.into.len()).sum();
         let mut head = [0; HEADER_BYTES];
         let mut got = 0;
@@ -264,7 +263,7 @@ impl<S: Stream> FrameLink<S> {
         if let Some(refusal) = header.refusal {
             let body = self.gather_back(ops, landed, header.body_bytes as usize, deadline)?;
             header.check_body(&body).map_err(LinkError::Protocol)?;
-            return Ok((count, Some((refused_index(batch, &body, count)?, refusal))));
+            return Ok((count, Some((refused_index(opcode, &body, count)?, refusal))));
         }
         if header.body_bytes as usize != wanted || landed > wanted {
             return Err(value(REPLY_LENGTH, header.body_bytes.into()));
@@ -310,14 +309,13 @@ impl<S: Stream> FrameLink<S> {
 
     /// The header and the table of a write frame, in `scratch`: all of `ops` fit it.
     fn begin_write_frame(&mut self, ops: &[WriteOp<'_>]) -> Posted {
-        let batch = ops.len() > 1;
-        let opcode = if batch { Opcode::WriteBatch } else { Opcode::Write };
+        let opcode = if ops.len() > 1 { Opcode::WriteBatch } else { Opcode::Write };
         let id = self.take_id();
         self.spans.clear();
         self.spans.extend(ops.iter().map(|op| op.span));
         self.scratch.clear();
         self.scratch.resize(HEADER_BYTES, 0);
-        put_spans(&self.spans, batch, &mut self.scratch);
+        put_spans(&self.spans, Operations::of(opcode), &mut self.scratch);
         let payload_bytes: usize = ops.iter().map(|op| op.from.len()).sum();
         let spans = &self.scratch[HEADER_BYTES..];
         let body_crc = self
@@ -375,7 +373,7 @@ impl<S: Stream> FrameLink<S> {
             let is_empty = body.is_empty();
             return if is_empty { Ok((count, None)) } else { Err(value(REPLY_LENGTH, body.len() as u64)) };
         };
-        Ok((count, Some((refused_index(opcode == Opcode::WriteBatch, &body, count)?, refusal))))
+        Ok((count, Some((refused_index(opcode, &body, count)?, refusal))))
     }
 
     /// Until the next answer is waited for, the link asks for no CPU.
@@ -450,13 +448,13 @@ impl FirstRefusal {
     }
 }
 
-/// Which of `ops` operations was refused, from the body of the reply; the first, if it does not say.
-fn refused_index(batch: bool, body: &[u8], ops: usize) -> Result<usize, LinkError> {
+/// Returns which of `ops` operations was refused, from the body of the reply; the first, if it does not say.
+fn refused_index(opcode: Opcode, body: &[u8], ops: usize) -> Result<usize, LinkError> {
     if body.is_empty() {
         return Ok(0);
     }
     let index = decode_refused_index(body).map_err(LinkError::Protocol)? as usize;
-    if !batch || index >= ops {
+    if Operations::of(opcode) == Operations::One || index >= ops {
         return Err(value("the refused operation", index as u64));
     }
     Ok(index)

@@ -273,7 +273,7 @@ impl Connection<'_> {
             Ok(sent) => sent.map(|()| true),
             Err((index, refusal)) => {
                 out.truncate(before);
-                refuse_at(header, header.opcode == Opcode::ReadBatch, index, refusal, out);
+                refuse_at(header, index, refusal, out);
                 Ok(true)
             }
         }
@@ -334,9 +334,7 @@ impl Connection<'_> {
         }
         match refused {
             None => out.reply(header, &[], None),
-            Some((index, refusal)) => {
-                refuse_at(header, header.opcode == Opcode::WriteBatch, index, refusal, out);
-            }
+            Some((index, refusal)) => refuse_at(header, index, refusal, out),
         }
         Ok(true)
     }

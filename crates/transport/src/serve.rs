@@ -7,7 +7,7 @@ use crate::passage::Passage;
 use crate::shm::Mapped;
 use crate::tls::Identity;
 use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
-use farpool_wire::data::{Span, decode_read, decode_write, decode_write_table};
+use farpool_wire::data::{Operations, Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
 use farpool_wire::{ClientId, Code, Opcode, Payload, Refusal, Reply, Request, WireError};
@@ -187,10 +187,8 @@ impl Conversation {
             return Next::HangUp;
         }
         match header.opcode {
-            Opcode::Read => self.answer_read(service, header, body, false, out),
-            Opcode::ReadBatch => self.answer_read(service, header, body, true, out),
-            Opcode::Write => self.answer_write(service, header, body, false, out),
-            Opcode::WriteBatch => self.answer_write(service, header, body, true, out),
+            Opcode::Read | Opcode::ReadBatch => self.answer_read(service, header, body, out),
+            Opcode::Write | Opcode::WriteBatch => self.answer_write(service, header, body, out),
             _ => self.answer_control(service, header, body, out),
         }
     }
@@ -207,7 +205,7 @@ impl Conversation {
         header: &Header,
         body: &[u8],
     ) -> Result<(&[Span], u64), WireError> {
-        let total = decode_read(body, header.opcode == Opcode::ReadBatch, &mut self.spans)?;
+        let total = decode_read(body, Operations::of(header.opcode), &mut self.spans)?;
         Ok((&self.spans, total))
     }
 
@@ -218,8 +216,8 @@ impl Conversation {
         header: &Header,
         begun: &[u8],
     ) -> Result<Option<(&[Span], usize)>, WireError> {
-        let batch = header.opcode == Opcode::WriteBatch;
-        let payload = decode_write_table(begun, batch, header.body_bytes as usize, &mut self.spans)?;
+        let operations = Operations::of(header.opcode);
+        let payload = decode_write_table(begun, operations, header.body_bytes as usize, &mut self.spans)?;
         Ok(payload.map(|payload| (&*self.spans, payload)))
     }
 
@@ -290,10 +288,9 @@ impl Conversation {
         service: &dyn Service,
         header: &Header,
         body: &[u8],
-        batch: bool,
         out: &mut Outgoing,
     ) -> Next {
-        let Ok(total) = decode_read(body, batch, &mut self.spans) else {
+        let Ok(total) = decode_read(body, Operations::of(header.opcode), &mut self.spans) else {
             refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
             return Next::HangUp;
         };
@@ -307,7 +304,7 @@ impl Conversation {
             let end = at + span.bytes as usize;
             if let Err(refusal) = service.read(span, out.bytes_mut(at..end)) {
                 out.truncate(start);
-                refuse_at(header, batch, index, refusal, out);
+                refuse_at(header, index, refusal, out);
                 return Next::Continue;
             }
             at = end;
@@ -322,10 +319,9 @@ impl Conversation {
         service: &dyn Service,
         header: &Header,
         body: &[u8],
-        batch: bool,
         out: &mut Outgoing,
     ) -> Next {
-        let Ok(payload) = decode_write(body, batch, &mut self.spans) else {
+        let Ok(payload) = decode_write(body, Operations::of(header.opcode), &mut self.spans) else {
             refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
             return Next::HangUp;
         };
@@ -335,7 +331,7 @@ impl Conversation {
             let (bytes, behind) = rest.split_at(span.bytes as usize);
             rest = behind;
             if let Err(refusal) = service.write(span, bytes) {
-                refuse_at(header, batch, index, refusal, out);
+                refuse_at(header, index, refusal, out);
                 return Next::Continue;
             }
         }
@@ -348,12 +344,11 @@ pub(crate) fn refuse(header: &Header, refusal: Refusal, out: &mut Outgoing) {
     out.reply(header, &[], Some(refusal));
 }
 
-pub(crate) fn refuse_at(header: &Header, batch: bool, index: usize, refusal: Refusal, out: &mut Outgoing) {
-    if batch {
-        let body = (index as u32).to_le_bytes();
-        out.reply(header, &body, Some(refusal));
-    } else {
-        refuse(header, refusal, out);
+/// Refuses a data request, of a batch with the index of the operation that was refused.
+pub(crate) fn refuse_at(header: &Header, index: usize, refusal: Refusal, out: &mut Outgoing) {
+    match Operations::of(header.opcode) {
+        Operations::One => refuse(header, refusal, out),
+        Operations::Batch => out.reply(header, &(index as u32).to_le_bytes(), Some(refusal)),
     }
 }
 

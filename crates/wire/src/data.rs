@@ -1,6 +1,7 @@
 //! Data messages: one range, or a table of ranges, and the bytes.
 
 use crate::codec::{Cursor, Field, WireError};
+use crate::frame::Opcode;
 use crate::ids::*;
 use crate::limits::*;
 
@@ -54,9 +55,28 @@ fn check_io_bytes(spans: &[Span]) -> Result<u64, WireError> {
     Ok(total)
 }
 
-/// Appends the body of a `Read` (one span) or `ReadBatch` (any number).
-pub fn put_spans(spans: &[Span], batch: bool, out: &mut Vec<u8>) {
-    if batch {
+/// How many operations the body of a data request holds, as its opcode says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operations {
+    /// One: the body begins with its span.
+    One,
+    /// Any number: the body begins with how many, and all of their spans.
+    Batch,
+}
+
+impl Operations {
+    /// Returns what a data request of this opcode holds.
+    pub fn of(opcode: Opcode) -> Operations {
+        match opcode {
+            Opcode::ReadBatch | Opcode::WriteBatch => Operations::Batch,
+            _ => Operations::One,
+        }
+    }
+}
+
+/// Appends the body of a `Read` or `ReadBatch`.
+pub fn put_spans(spans: &[Span], operations: Operations, out: &mut Vec<u8>) {
+    if operations == Operations::Batch {
         (spans.len() as u64).put(out);
     }
     for span in spans {
@@ -64,9 +84,16 @@ pub fn put_spans(spans: &[Span], batch: bool, out: &mut Vec<u8>) {
     }
 }
 
-fn take_spans(from: &mut Cursor<'_>, batch: bool, spans: &mut Vec<Span>) -> Result<u64, WireError> {
+fn take_spans(
+    from: &mut Cursor<'_>,
+    operations: Operations,
+    spans: &mut Vec<Span>,
+) -> Result<u64, WireError> {
     spans.clear();
-    let count = if batch { u64::take(from)? } else { 1 };
+    let count = match operations {
+        Operations::One => 1,
+        Operations::Batch => u64::take(from)?,
+    };
     if count == 0 || count > BATCH_OPS_MAX as u64 {
         return Err(WireError::TooMany {
             what: "operations of a batch",
@@ -81,17 +108,21 @@ fn take_spans(from: &mut Cursor<'_>, batch: bool, spans: &mut Vec<Span>) -> Resu
 }
 
 /// Reads the body of a `Read` or `ReadBatch` into `spans` (its old content goes). Returns the bytes asked for.
-pub fn decode_read(body: &[u8], batch: bool, spans: &mut Vec<Span>) -> Result<u64, WireError> {
+pub fn decode_read(body: &[u8], operations: Operations, spans: &mut Vec<Span>) -> Result<u64, WireError> {
     let mut from = Cursor::new(body);
-    let total = take_spans(&mut from, batch, spans)?;
+    let total = take_spans(&mut from, operations, spans)?;
     from.finish()?;
     Ok(total)
 }
 
 /// Reads the body of a `Write` or `WriteBatch`: the spans, and their payloads one behind the other.
-pub fn decode_write<'a>(body: &'a [u8], batch: bool, spans: &mut Vec<Span>) -> Result<&'a [u8], WireError> {
+pub fn decode_write<'a>(
+    body: &'a [u8],
+    operations: Operations,
+    spans: &mut Vec<Span>,
+) -> Result<&'a [u8], WireError> {
     let mut from = Cursor::new(body);
-    let total = take_spans(&mut from, batch, spans)?;
+    let total = take_spans(&mut from, operations, spans)?;
     let payload = from.rest();
     if payload.len() as u64 != total {
         return Err(WireError::Value { what: "the payload length of a write", found: payload.len() as u64 });
@@ -103,19 +134,20 @@ pub fn decode_write<'a>(body: &'a [u8], batch: bool, spans: &mut Vec<Span>) -> R
 /// goes). Returns where the payload begins; nothing while the table is not all here.
 pub fn decode_write_table(
     begun: &[u8],
-    batch: bool,
+    operations: Operations,
     body_bytes: usize,
     spans: &mut Vec<Span>,
 ) -> Result<Option<usize>, WireError> {
     let count = match begun.first_chunk::<8>() {
-        _ if !batch => 1,
+        _ if operations == Operations::One => 1,
         Some(count) => u64::from_le_bytes(*count).min(BATCH_OPS_MAX as u64 + 1) as usize,
         None => return Ok(None),
     };
     // Bounded: the count was. One that is too high is refused by `take_spans`, which looks at it first.
-    let table = if batch { 8 } else { 0 } + if count > BATCH_OPS_MAX { 0 } else { count * SPAN_BYTES };
+    let count_bytes = if operations == Operations::Batch { 8 } else { 0 };
+    let table = count_bytes + if count > BATCH_OPS_MAX { 0 } else { count * SPAN_BYTES };
     let Some(table_bytes) = begun.get(..table) else { return Ok(None) };
-    let total = take_spans(&mut Cursor::new(table_bytes), batch, spans)?;
+    let total = take_spans(&mut Cursor::new(table_bytes), operations, spans)?;
     match body_bytes.checked_sub(table) {
         Some(payload) if payload as u64 == total => Ok(Some(table)),
         _ => Err(WireError::Value { what: "the payload length of a write", found: body_bytes as u64 }),

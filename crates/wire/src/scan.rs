@@ -275,10 +275,10 @@ wire_struct! {
 }
 
 impl Chunk {
-    /// What is authenticated with the batches of a sealed chunk: whether it is the last, and row groups done.
-    pub fn sealed_head(is_last: bool, done: u32) -> [u8; 5] {
-        let [a, b, c, d] = done.to_le_bytes();
-        [u8::from(is_last), a, b, c, d]
+    /// Returns what is authenticated with the batches of a sealed chunk: whether it is the last, and row groups done.
+    pub fn sealed_head(&self) -> [u8; 5] {
+        let [a, b, c, d] = self.done.to_le_bytes();
+        [u8::from(self.is_last), a, b, c, d]
     }
 
     /// Bytes in front of the batches.

@@ -3,7 +3,7 @@
 
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
-use farpool_wire::data::{Span, put_spans};
+use farpool_wire::data::{Operations, Span, put_spans};
 use farpool_wire::frame::append_frame;
 use farpool_wire::*;
 
@@ -88,7 +88,7 @@ fn welcome_reply_frame_bytes_are_frozen() {
 #[test]
 fn read_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
-    put_spans(&[span()], false, &mut body);
+    put_spans(&[span()], Operations::One, &mut body);
     assert_eq!(
         request_frame(Opcode::Read, 2, &body),
         concat!(
@@ -122,7 +122,7 @@ fn refused_read_batch_reply_frame_bytes_are_frozen() {
 #[test]
 fn write_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
-    put_spans(&[span()], false, &mut body);
+    put_spans(&[span()], Operations::One, &mut body);
     body.extend_from_slice(b"data");
     assert_eq!(
         request_frame(Opcode::Write, 4, &body),
@@ -141,7 +141,7 @@ fn write_request_frame_bytes_are_frozen() {
 #[test]
 fn write_batch_request_frame_bytes_are_frozen() {
     let mut body = Vec::new();
-    put_spans(&[span()], true, &mut body);
+    put_spans(&[span()], Operations::Batch, &mut body);
     body.extend_from_slice(b"data");
     assert_eq!(
         request_frame(Opcode::WriteBatch, 5, &body),

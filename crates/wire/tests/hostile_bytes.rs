@@ -4,7 +4,7 @@
 mod messages;
 
 use farpool_wire::codec::{Cursor, Field, List, Name, Text};
-use farpool_wire::data::{Span, decode_read, decode_refused_index, decode_write, put_spans};
+use farpool_wire::data::{Operations, Span, decode_read, decode_refused_index, decode_write, put_spans};
 use farpool_wire::frame::MAGIC;
 use farpool_wire::limits::*;
 use farpool_wire::*;
@@ -75,17 +75,17 @@ fn check_control(opcode: Opcode, body: &[u8]) -> Result<(), TestCaseError> {
 
 fn check_data(body: &[u8]) -> Result<(), TestCaseError> {
     let mut spans = Vec::with_capacity(BATCH_OPS_MAX);
-    for batch in [false, true] {
-        let (read, bytes) = allocated_bytes(|| decode_read(body, batch, &mut spans));
+    for operations in [Operations::One, Operations::Batch] {
+        let (read, bytes) = allocated_bytes(|| decode_read(body, operations, &mut spans));
         prop_assert_eq!(bytes, 0, "a table that fits needs no memory");
         if let Ok(total) = read {
             prop_assert!(total <= IO_BYTES_MAX as u64);
             prop_assert_eq!(spans.iter().map(|span| u64::from(span.bytes)).sum::<u64>(), total);
             let mut again = Vec::new();
-            put_spans(&spans, batch, &mut again);
+            put_spans(&spans, operations, &mut again);
             prop_assert_eq!(&again, body);
         }
-        if let Ok(payload) = decode_write(body, batch, &mut spans) {
+        if let Ok(payload) = decode_write(body, operations, &mut spans) {
             prop_assert_eq!(
                 payload.len() as u64,
                 spans.iter().map(|span| u64::from(span.bytes)).sum::<u64>()
@@ -362,8 +362,8 @@ fn data_frame_beyond_its_limits_is_refused() {
     };
     let read = |spans: &[Span]| {
         let mut body = Vec::new();
-        put_spans(spans, true, &mut body);
-        decode_read(&body, true, &mut Vec::new())
+        put_spans(spans, Operations::Batch, &mut body);
+        decode_read(&body, Operations::Batch, &mut Vec::new())
     };
     let max = IO_BYTES_MAX as u64;
     assert_eq!(read(&[span(IO_BYTES_MAX)]), Ok(max));
@@ -381,16 +381,16 @@ fn data_frame_beyond_its_limits_is_refused() {
     );
     let mut spans = Vec::new();
     assert_eq!(
-        decode_read(&u64::MAX.to_le_bytes(), true, &mut spans),
+        decode_read(&u64::MAX.to_le_bytes(), Operations::Batch, &mut spans),
         Err(WireError::TooMany { what, found: u64::MAX, max })
     );
     let mut write = Vec::new();
-    put_spans(&[span(3)], false, &mut write);
+    put_spans(&[span(3)], Operations::One, &mut write);
     write.extend_from_slice(b"12");
     let what = "the payload length of a write";
-    assert_eq!(decode_write(&write, false, &mut spans), Err(WireError::Value { what, found: 2 }));
+    assert_eq!(decode_write(&write, Operations::One, &mut spans), Err(WireError::Value { what, found: 2 }));
     write.extend_from_slice(b"34");
-    assert_eq!(decode_write(&write, false, &mut spans), Err(WireError::Value { what, found: 4 }));
+    assert_eq!(decode_write(&write, Operations::One, &mut spans), Err(WireError::Value { what, found: 4 }));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod messages;
 
-use farpool_wire::data::{SPAN_BYTES, Span, decode_read, decode_refused_index, decode_write, put_spans};
+use farpool_wire::data::{
+    Operations, SPAN_BYTES, Span, decode_read, decode_refused_index, decode_write, put_spans,
+};
 use farpool_wire::limits::*;
 use farpool_wire::*;
 use messages::{CONTROL, any_reply, any_request};
@@ -89,20 +91,20 @@ proptest! {
     fn data_body_encoded_then_decoded_is_itself(spans in spans(), index in any::<u32>()) {
         let total: usize = spans.iter().map(|span| span.bytes as usize).sum();
         let mut read = Vec::new();
-        put_spans(&spans, true, &mut read);
+        put_spans(&spans, Operations::Batch, &mut read);
         prop_assert_eq!(read.len(), 8 + spans.len() * SPAN_BYTES);
         let mut found = Vec::new();
-        prop_assert_eq!(decode_read(&read, true, &mut found), Ok(total as u64));
+        prop_assert_eq!(decode_read(&read, Operations::Batch, &mut found), Ok(total as u64));
         prop_assert_eq!(&found, &spans);
 
         let payload: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
         let write = [read, payload.clone()].concat();
-        prop_assert_eq!(decode_write(&write, true, &mut found), Ok(&payload[..]));
+        prop_assert_eq!(decode_write(&write, Operations::Batch, &mut found), Ok(&payload[..]));
         prop_assert_eq!(&found, &spans);
 
         let mut single = Vec::new();
-        put_spans(&spans[..1], false, &mut single);
-        prop_assert_eq!(decode_read(&single, false, &mut found), Ok(spans[0].bytes.into()));
+        put_spans(&spans[..1], Operations::One, &mut single);
+        prop_assert_eq!(decode_read(&single, Operations::One, &mut found), Ok(spans[0].bytes.into()));
         prop_assert_eq!(&found, &spans[..1]);
         prop_assert_eq!(decode_refused_index(&index.to_le_bytes()), Ok(index));
     }
