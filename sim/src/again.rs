@@ -10,7 +10,7 @@ use crate::faults::Chore;
 use crate::kernel::{World, world};
 use crate::observed::{ObservedBroker, ObservedNode};
 use crate::parties::Phase;
-use farpool_transport::{Peer, Service};
+use farpool_transport::{Intent, Peer, Service};
 use farpool_wire::data::Span;
 use farpool_wire::{Handle, Incarnation, NodeId, Request};
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ pub(crate) enum Again {
     OfBroker(Peer, Request),
     /// Of whichever life of the node is there then.
     OfNode(NodeId, Peer, Request),
-    /// An operation on a node's bytes. True if it writes.
-    OnBytes(Incarnation, Span, bool),
+    /// An operation on a node's bytes.
+    OnBytes(Incarnation, Span, Intent),
 }
 
 /// Those under way, each known to its chore by a number.
@@ -79,8 +79,8 @@ impl World {
     }
 
     /// An operation was let in by a node.
-    pub(crate) fn node_let_in(&mut self, incarnation: Incarnation, span: &Span, is_write: bool) {
-        self.comes_again(OPERATIONS_PER_MILLION, || Again::OnBytes(incarnation, *span, is_write));
+    pub(crate) fn node_let_in(&mut self, incarnation: Incarnation, span: &Span, intent: Intent) {
+        self.comes_again(OPERATIONS_PER_MILLION, || Again::OnBytes(incarnation, *span, intent));
     }
 
     fn observed_broker(&mut self) -> Option<ObservedBroker> {
@@ -124,14 +124,14 @@ pub(crate) fn ask(number: u64) {
                 let process = node.process;
                 world.spawn(process, Box::new(move || drop(node.answer(&peer, request))));
             }
-            Again::OnBytes(incarnation, span, is_write) => {
+            Again::OnBytes(incarnation, span, intent) => {
                 let Some(node) = world.observed_node(|node| node.incarnation == incarnation) else { return };
                 let span = world.without_right(incarnation, span);
                 world.tally.fault("operation without a right");
                 let process = node.process;
-                let operate = move || match is_write {
-                    true => drop(node.write(&span, &[0xBD; 16])),
-                    false => drop(node.read(&span, &mut [0; 16])),
+                let operate = move || match intent {
+                    Intent::Read => drop(node.read(&span, &mut [0; 16])),
+                    Intent::Write => drop(node.write(&span, &[0xBD; 16])),
                 };
                 world.spawn(process, Box::new(operate));
             }

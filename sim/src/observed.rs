@@ -3,7 +3,7 @@
 use crate::kernel::{ProcessId, world};
 use crate::memory::SimMemory;
 use farpool_node::NodeService;
-use farpool_transport::{Peer, Service, Shared};
+use farpool_transport::{Intent, Peer, Service, Shared};
 use farpool_wire::control::Attach;
 use farpool_wire::data::Span;
 use farpool_wire::{Incarnation, NodeId, Refusal, Reply, Request};
@@ -27,15 +27,15 @@ impl ObservedNode {
         ObservedNode { process, node, incarnation, service }
     }
 
-    fn moved(&self, span: &Span, is_write: bool, result: &Result<(), Refusal>) {
+    fn moved(&self, span: &Span, intent: Intent, result: &Result<(), Refusal>) {
         world(|world| {
             let clock = world.clock_of(self.process);
-            world.oracle.node_moved(self.incarnation, clock, span, is_write, result);
+            world.oracle.node_moved(self.incarnation, clock, span, intent, result);
             let code = result.as_ref().err().map_or(0, |refusal| refusal.code as u64);
-            let what = if is_write { "writes" } else { "reads" };
+            let what = if intent == Intent::Write { "writes" } else { "reads" };
             world.note(self.process, what, [span.region.0.into(), span.epoch.0, code]);
             if result.is_ok() {
-                world.node_let_in(self.incarnation, span, is_write);
+                world.node_let_in(self.incarnation, span, intent);
             }
         });
     }
@@ -63,13 +63,13 @@ impl Service for ObservedNode {
 
     fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
         let result = self.service.read(span, into);
-        self.moved(span, false, &result);
+        self.moved(span, Intent::Read, &result);
         result
     }
 
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
         let result = self.service.write(span, from);
-        self.moved(span, true, &result);
+        self.moved(span, Intent::Write, &result);
         result
     }
 

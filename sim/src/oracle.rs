@@ -9,6 +9,7 @@ use crate::names::Place;
 use crate::profile::Plan;
 use crate::store::Disk;
 use farpool_node::NodeService;
+use farpool_transport::Intent;
 use farpool_wire::control::{Inventory, Lease, RegionOwner, Traffic};
 use farpool_wire::data::Span;
 use farpool_wire::{
@@ -263,7 +264,7 @@ impl Oracle {
         incarnation: Incarnation,
         clock: MonoNs,
         span: &Span,
-        is_write: bool,
+        intent: Intent,
         result: &Result<(), Refusal>,
     ) {
         if result.is_err() {
@@ -289,7 +290,9 @@ impl Oracle {
         self.check(right.handle == span.handle.0, "I1", || {
             format!("an operation was let into region {region} with a handle nobody gave out for it")
         });
-        self.check(right.is_writable || !is_write, "I1", || format!("sealed region {region} was written"));
+        self.check(right.is_writable || intent == Intent::Read, "I1", || {
+            format!("sealed region {region} was written")
+        });
         if let Some(sign) = sign {
             let ends = sign.plus_ms(self.ttl_ms + self.late_ms());
             let is_late = clock > ends && clock > runs_since.plus_ms(self.late_ms());

@@ -7,12 +7,13 @@
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use farpool_node::dispatch::{Intent, admit};
+use farpool_node::dispatch::admit;
 use farpool_node::{Inside, Memory, copy_out};
 use farpool_operators::Type;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_operators::run::data_type;
 use farpool_sealing::{BufferPlace, SealKey, TAG_BYTES, TableSeals};
+use farpool_transport::Intent;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
 use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;

@@ -3,17 +3,9 @@
 //! Called with the region's gate entered, so that whatever the fence says holds until the copy is over.
 
 use farpool_region::Fence;
+use farpool_transport::Intent;
 use farpool_wire::data::Span;
 use farpool_wire::{Code, Refusal, mutant};
-
-/// What an operation wants to do with its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// Copy out. A write handle may, a read handle may.
-    Read,
-    /// Copy in. Only a write handle may.
-    Write,
-}
 
 /// Admits an operation, or says the first thing that is wrong with it.
 ///

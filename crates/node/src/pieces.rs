@@ -1,8 +1,9 @@
 //! Ranges of regions, piece by piece: no visit to a gate moves more than it may, and each is admitted anew.
 
-use crate::dispatch::{Intent, admit};
+use crate::dispatch::admit;
 use crate::memory::{Inside, Memory};
 use farpool_region::GATE_BYTES_MAX;
+use farpool_transport::Intent;
 use farpool_wire::Refusal;
 use farpool_wire::data::Span;
 

@@ -1,6 +1,6 @@
 //! A node's answers: data operations straight at the gates, control messages under the lease lock.
 
-use crate::dispatch::{Intent, admit};
+use crate::dispatch::admit;
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
@@ -12,7 +12,7 @@ use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
-use farpool_transport::{Identity, Passage, Peer, RefusedAt, Service, Shared, Successor};
+use farpool_transport::{Identity, Intent, Passage, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{
@@ -555,8 +555,7 @@ impl<M: Memory> Service for NodeService<M> {
         self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
     }
 
-    fn admits(&self, spans: &[Span], writes: bool) -> Result<(), RefusedAt> {
-        let intent = if writes { Intent::Write } else { Intent::Read };
+    fn admits(&self, spans: &[Span], intent: Intent) -> Result<(), RefusedAt> {
         let looked_at = |span: &Span| admit(span, intent, &self.arena.enter(span.region)?.fence());
         for (index, span) in spans.iter().enumerate() {
             looked_at(span).map_err(|refusal| self.refused(index, refusal))?;

@@ -1,7 +1,8 @@
 //! Admission, case by case: which of several wrongs is named, and that nothing else is let in.
 
-use farpool_node::dispatch::{Intent, admit};
+use farpool_node::dispatch::admit;
 use farpool_region::Fence;
+use farpool_transport::Intent;
 use farpool_wire::data::Span;
 use farpool_wire::{Code, Epoch, Handle, RegionIndex};
 

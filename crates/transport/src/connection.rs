@@ -9,7 +9,9 @@
 use crate::lane::{Successor, stay_between};
 use crate::outgoing::Outgoing;
 use crate::passage::Passing;
-use crate::serve::{Conversation, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject};
+use crate::serve::{
+    Conversation, Intent, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject,
+};
 use crate::socket::{Interest, Stream, write_full};
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::frame::{Header, MAGIC};
@@ -298,7 +300,7 @@ impl Connection<'_> {
         let here = input.body(header)[table..].len();
         stream.enter();
         stream.note_moved(here as u64);
-        let mut refused = service.admits(spans, true).err();
+        let mut refused = service.admits(spans, Intent::Write).err();
         if refused.is_none() {
             refused = write_front(*service, spans, &input.body(header)[table..]).err();
         }
@@ -373,7 +375,7 @@ fn stream_out(
 ) -> Result<io::Result<()>, RefusedAt> {
     // What one visit cannot reach is looked at before: a reply that has begun cannot be taken back.
     if spans.len() > 1 || total == 0 || total > OUTPUT_BYTES_FLUSH as u64 {
-        service.admits(spans, false)?;
+        service.admits(spans, Intent::Read)?;
     }
     let head_bytes = out.len() as u64;
     let mut sent = 0;

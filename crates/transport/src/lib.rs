@@ -37,7 +37,7 @@ pub use lane::{HandedOver, Lane, Successor, local_lane};
 pub use outgoing::Outgoing;
 pub use passage::Passage;
 pub use reach::{Reach, ReachError};
-pub use serve::{Mappable, Peer, RefusedAt, Service, Shared};
+pub use serve::{Intent, Mappable, Peer, RefusedAt, Service, Shared};
 pub use socket::wait_writable;
 pub use tls::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 

@@ -54,6 +54,15 @@ pub enum Mappable {
     Simulated(Mapped),
 }
 
+/// What an operation wants to do with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Copy out. A write handle may, a read handle may.
+    Read,
+    /// Copy in. Only a write handle may.
+    Write,
+}
+
 /// Which of several ranges was refused, and why.
 pub type RefusedAt = (usize, Refusal);
 
@@ -69,8 +78,8 @@ pub trait Service: Send + Sync + 'static {
     fn write(&self, _span: &Span, _from: &[u8]) -> Result<(), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::Write as u64))
     }
-    /// Whether all of these ranges may be read, or written; if not, which of them, and why.
-    fn admits(&self, _spans: &[Span], _writes: bool) -> Result<(), RefusedAt> {
+    /// Whether this may be done with all of these ranges; if not, which of them, and why.
+    fn admits(&self, _spans: &[Span], _intent: Intent) -> Result<(), RefusedAt> {
         Err((0, Refusal::new(Code::Unsupported, 0)))
     }
     /// Sends `head`, and behind it what the ranges hold after their first `skip` bytes, straight from memory to
