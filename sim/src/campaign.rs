@@ -75,7 +75,7 @@ pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
                     }
                     let seed = budget.first_seed.wrapping_add(index);
                     set(slot, Some((seed, Instant::now())));
-                    let outcome = run_world(seed, budget.profile, false);
+                    let outcome = run_world(seed, budget.profile);
                     set(slot, None);
                     if ended.send(outcome).is_err() {
                         break;

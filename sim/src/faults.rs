@@ -12,6 +12,7 @@ use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::Trouble;
 use crate::kernel::{MachineId, ProcessId, World, world};
+use crate::net::Ending;
 use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
 use crate::pressure;
 use crate::profile::{Profile, Theme};
@@ -108,7 +109,7 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::LocalDiskWorks(machine) => world(|world| world.machines[machine].disk_is_broken = false),
         Chore::MemoryIsBack(index) => world(|world| pressure::end(world, index)),
         Chore::EndOlder(process) => {
-            parties::end(process, true);
+            parties::end(process, Ending::HangsUp);
             // The newer one may have ended first.
             carry_out(Chore::StartBroker(BROKER_MACHINE));
         }
@@ -230,7 +231,7 @@ fn end_and_restart(process: ProcessId) {
         let life_ns = world.plan.life_ns();
         next.map(|next| (next, world.random.skewed(20 * MS, 2 * life_ns)))
     });
-    parties::end(process, true);
+    parties::end(process, Ending::HangsUp);
     if let Some((next, after)) = next {
         let after = if is_faulty() { after } else { after.min(100 * MS) };
         world(|world| world.chore_in(after, next));
@@ -243,7 +244,7 @@ fn restart_broker(process: ProcessId) {
         Some((life.machine, world.parties.brokers.len()))
     });
     let Some((machine, count)) = machine else { return };
-    parties::end(process, true);
+    parties::end(process, Ending::HangsUp);
     if count == 1 {
         parties::start_broker(machine);
     }
@@ -280,7 +281,7 @@ fn heal() {
         world.plan.interrupts_per_million = 0;
         (asleep, down, frozen, older)
     });
-    older.into_iter().for_each(|process| parties::end(process, true));
+    older.into_iter().for_each(|process| parties::end(process, Ending::HangsUp));
     asleep.into_iter().for_each(wake);
     down.into_iter().for_each(boot);
     frozen.into_iter().for_each(thaw);
@@ -566,7 +567,7 @@ fn machine_dies() {
         Some((machine, world.alive_on(machine)))
     });
     let Some((machine, processes)) = dying else { return };
-    processes.into_iter().for_each(|process| parties::end(process, false));
+    processes.into_iter().for_each(|process| parties::end(process, Ending::FallsSilent));
     world(|world| {
         world.machines[machine].is_up = false;
         world.machines[machine].is_asleep = false;

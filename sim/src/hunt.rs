@@ -70,10 +70,10 @@ fn hunt_one(mutant: Mutant, tries: u32, limit: Duration, profile: Profile) -> Hu
         for worlds in 1.. {
             let seed = first + worlds;
             choose(Some(mutant));
-            let outcome = run_world(seed, profile, false);
+            let outcome = run_world(seed, profile);
             choose(None);
             if let Some((violation, _)) = outcome.violation
-                && run_world(seed, profile, false).violation.is_none()
+                && run_world(seed, profile).violation.is_none()
             {
                 let invariant = violation.invariant.to_string();
                 hunted.catches.push(Catch { worlds, took: begun.elapsed(), seed, invariant });

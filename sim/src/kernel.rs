@@ -170,7 +170,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, plan: Plan, loud: bool) -> World {
+    pub(crate) fn new(seed: u64, plan: Plan, trace: Trace) -> World {
         let mut random = Random::new(seed);
         let ties = random.fork(1);
         World {
@@ -187,7 +187,7 @@ impl World {
             running: None,
             net: Net::default(),
             oracle: Oracle::new(&plan),
-            trace: Trace::new(loud),
+            trace,
             tally: Tally::default(),
             parties: crate::parties::Parties::default(),
             touched: Vec::new(),

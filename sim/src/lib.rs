@@ -40,5 +40,5 @@ mod workload;
 pub use campaign::{Budget, Progress, Report, run};
 pub use oracle::Violation;
 pub use profile::Profile;
-pub use run::{Outcome, run_world};
+pub use run::{Outcome, run_world, run_world_printed};
 pub use tally::Tally;

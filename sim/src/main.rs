@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use farpool_sim::{Budget, Outcome, Profile, Progress, Report, run, run_world};
+use farpool_sim::{Budget, Outcome, Profile, Progress, Report, run, run_world, run_world_printed};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::process::ExitCode;
@@ -110,7 +110,10 @@ fn hunt(args: &Args, tries: u32) -> ExitCode {
 }
 
 fn replay(args: &Args, seed: u64) -> ExitCode {
-    let outcome = run_world(seed, args.profile, args.trace);
+    let outcome = match args.trace {
+        true => run_world_printed(seed, args.profile),
+        false => run_world(seed, args.profile),
+    };
     let report = Report {
         worlds: 1,
         tally: outcome.tally.clone(),

@@ -169,6 +169,15 @@ impl Net {
     }
 }
 
+/// How a process ends, as its peers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its kernel lives on and hangs up.
+    HangsUp,
+    /// Its machine goes with it, and nobody hears of it.
+    FallsSilent,
+}
+
 impl World {
     fn is_reachable(&self, machine: MachineId) -> bool {
         let machine = &self.machines[machine];
@@ -474,8 +483,8 @@ impl World {
         }
     }
 
-    /// The ends of a process that is no more. Its kernel says so to the others, unless the machine went with it.
-    pub(crate) fn close_all(&mut self, process: ProcessId, says_so: bool) {
+    /// Closes the ends of a process that is no more.
+    pub(crate) fn close_all(&mut self, process: ProcessId, ending: Ending) {
         for listeners in self.net.listeners.values_mut() {
             listeners.retain(|listener| listener.process != process);
         }
@@ -489,11 +498,12 @@ impl World {
                 if end == SERVER {
                     conn.is_serving = false;
                 }
-                if says_so {
-                    self.hang_up(id, end);
-                } else {
-                    conn.ends[end].is_held = false;
-                    self.lose_direction(id, end);
+                match ending {
+                    Ending::HangsUp => self.hang_up(id, end),
+                    Ending::FallsSilent => {
+                        conn.ends[end].is_held = false;
+                        self.lose_direction(id, end);
+                    }
                 }
             }
         }

@@ -11,6 +11,7 @@ use crate::host::SimHost;
 use crate::kernel::{self, MachineId, MachineState, ProcessId, World, world};
 use crate::memory::SimMemory;
 use crate::names::NameBook;
+use crate::net::Ending;
 use crate::observed::{ObservedBroker, ObservedNode};
 use crate::store::Disk;
 use crate::{admin, workload};
@@ -18,7 +19,7 @@ use farpool_broker::BrokerService;
 use farpool_broker::election::Standby;
 use farpool_host::Bell;
 use farpool_lease::ticket;
-use farpool_node::{NodeService, keep_house, keep_time, report};
+use farpool_node::{NodeService, Prefault, keep_house, keep_time, report};
 use farpool_transport::{Brokers, Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -267,7 +268,7 @@ pub(crate) fn start_node(index: usize) {
         let loops = Arc::clone(&service);
         world.spawn(process, Box::new(move || keep_time(&loops, tick_ms)));
         let loops = Arc::clone(&service);
-        world.spawn(process, Box::new(move || keep_house(&loops, false, tick_ms)));
+        world.spawn(process, Box::new(move || keep_house(&loops, Prefault::OnUse, tick_ms)));
         let loops = Arc::clone(&service);
         let key = life.ticket_key;
         world.spawn(process, Box::new(move || report(&loops, &SimHost(process), &info, key, &brokers)));
@@ -300,14 +301,14 @@ pub(crate) fn start_admin() {
     });
 }
 
-/// Ends a process; `says_so`: its kernel lives on and tells its peers.
-pub(crate) fn end(process: ProcessId, says_so: bool) {
+/// Ends a process.
+pub(crate) fn end(process: ProcessId, ending: Ending) {
     let ended = world(|world| {
         if !world.is_alive(process) {
             return None;
         }
-        world.note(process, "ends", [u64::from(says_so), 0, 0]);
-        world.close_all(process, says_so);
+        world.note(process, "ends", [u64::from(ending == Ending::HangsUp), 0, 0]);
+        world.close_all(process, ending);
         let brokers =
             world.parties.brokers.extract_if(.., |life| life.process == process).collect::<Vec<_>>();
         let openings = world.parties.disk.openings();

@@ -6,10 +6,11 @@
 use crate::faults::{self, Chore};
 use crate::kernel::{self, World, put_world, take_world, world};
 use crate::oracle::Violation;
+use crate::panics;
 use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase, SPARE_MACHINE};
 use crate::profile::{Plan, Profile, Theme};
 use crate::tally::Tally;
-use crate::{panics, trace};
+use crate::trace::{self, Trace};
 use farpool_wire::TENANT_ADMIN;
 use farpool_wire::control::Traffic;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -30,14 +31,21 @@ pub struct Outcome {
     pub violation: Option<(Violation, Vec<String>)>,
 }
 
-/// Runs the world of a seed. `loud`: print everything that happens in it.
-pub fn run_world(seed: u64, profile: Profile, loud: bool) -> Outcome {
-    panics::quiet(true);
+/// Runs the world of a seed.
+pub fn run_world(seed: u64, profile: Profile) -> Outcome {
+    run_traced(seed, profile, Plan::draw(seed, profile), Trace::new())
+}
+
+/// Runs the world of a seed, and prints its plan and everything that happens in it.
+pub fn run_world_printed(seed: u64, profile: Profile) -> Outcome {
     let plan = Plan::draw(seed, profile);
-    if loud {
-        println!("{plan:#?}");
-    }
-    put_world(World::new(seed, plan, loud));
+    println!("{plan:#?}");
+    run_traced(seed, profile, plan, Trace::printed())
+}
+
+fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> Outcome {
+    panics::quiet(true);
+    put_world(World::new(seed, plan, trace));
     let (nodes, clients) = world(|world| {
         world.set_up();
         faults::plan(world);

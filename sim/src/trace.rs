@@ -21,13 +21,18 @@ pub(crate) struct Trace {
     hash: u64,
     count: u64,
     last: VecDeque<Happened>,
-    /// Print everything as it happens.
-    loud: bool,
+    is_printed: bool,
 }
 
 impl Trace {
-    pub(crate) fn new(loud: bool) -> Trace {
-        Trace { hash: 0xcbf2_9ce4_8422_2325, count: 0, last: VecDeque::with_capacity(LAST), loud }
+    pub(crate) fn new() -> Trace {
+        let last = VecDeque::with_capacity(LAST);
+        Trace { hash: 0xcbf2_9ce4_8422_2325, count: 0, last, is_printed: false }
+    }
+
+    /// Prints everything as it happens.
+    pub(crate) fn printed() -> Trace {
+        Trace { is_printed: true, ..Trace::new() }
     }
 
     /// FNV-1a over words: good enough to tell two runs apart, and cheap.
@@ -49,7 +54,7 @@ impl Trace {
         for byte in happened.text.iter().flat_map(|text| text.bytes()) {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        if self.loud {
+        if self.is_printed {
             println!("{}", words(&happened, &name()));
         }
         if self.last.len() == LAST {

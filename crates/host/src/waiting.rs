@@ -365,9 +365,14 @@ struct Open {
 }
 
 impl Waiter {
-    /// `is_within_host`: the other side is on this host as well.
-    pub const fn new(is_within_host: bool) -> Waiter {
-        Waiter { rule: None, open: None, needs: 1 + is_within_host as usize, need: None }
+    /// Waits for somebody on another host.
+    pub const fn across_hosts() -> Waiter {
+        Waiter { rule: None, open: None, needs: 1, need: None }
+    }
+
+    /// Waits for somebody on this host, who needs a CPU of it as well.
+    pub const fn within_host() -> Waiter {
+        Waiter { rule: None, open: None, needs: 2, need: None }
     }
 
     /// From now on does not spin.

@@ -30,7 +30,7 @@ pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
 pub use options::{Limits, NodeOptions, PressureOptions};
 pub use pieces::copy_out;
-pub use reporting::{TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
+pub use reporting::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use service::{Life, NodeService, fresh_handle};
 pub use start::{Node, StartError};
 pub use turnstile::{Key, Turnstile, TurnstilePassage};

@@ -42,13 +42,22 @@ pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
     }
 }
 
-/// Wipes what was released; when nothing waits for that, touches pages nobody has touched yet, and makes
-/// memory mappable ahead of the leases that will want it. Until the node stops.
-pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: bool, tick_ms: u64) {
-    let mut untouched: Vec<RegionIndex> = (0..node.arena.region_count()).rev().map(RegionIndex).collect();
-    if !prefault {
-        untouched.clear();
-    }
+/// When pages that nobody has touched yet come to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefault {
+    /// Ahead of their use, as soon as the node has nothing else to do.
+    Ahead,
+    /// As they are used.
+    OnUse,
+}
+
+/// Wipes what was released; when nothing waits for that, touches pages if that is wanted, and makes memory mappable
+/// ahead of the leases that will want it. Until the node stops.
+pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms: u64) {
+    let mut untouched: Vec<RegionIndex> = match prefault {
+        Prefault::Ahead => (0..node.arena.region_count()).rev().map(RegionIndex).collect(),
+        Prefault::OnUse => Vec::new(),
+    };
     loop {
         let heard = node.chores_changed.heard();
         let (next, sharing_wanted) = {

@@ -2,7 +2,7 @@
 
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
-use crate::reporting::{self, TICK_MS};
+use crate::reporting::{self, Prefault, TICK_MS};
 use crate::service::{Chores, Life, NodeService};
 use farpool_host::Task;
 use farpool_lease::ticket;
@@ -128,7 +128,7 @@ impl Node {
         let service = Arc::clone(&running.service);
         running.spawn("farpool-time", move || reporting::keep_time(&service, TICK_MS))?;
         let service = Arc::clone(&running.service);
-        let prefault = options.prefault;
+        let prefault = if options.prefault { Prefault::Ahead } else { Prefault::OnUse };
         running.spawn("farpool-house", move || reporting::keep_house(&service, prefault, TICK_MS))?;
         if let Some(source) = source {
             let (service, pressure) = (Arc::clone(&running.service), Pressure::new(reserve_bytes));

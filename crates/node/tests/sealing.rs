@@ -4,7 +4,7 @@
 use farpool_host::{Host, Machine};
 use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_lock::Mutex;
-use farpool_node::{Life, Memory, NodeService, TICK_MS, keep_house, report};
+use farpool_node::{Life, Memory, NodeService, Prefault, TICK_MS, keep_house, report};
 use farpool_region::{Arena, ArenaOptions, Entered, RegionError, SharedAccess};
 use farpool_transport::{
     Brokers, Dial, Dialer, Link, LinkError, Peer, ReadOp, Service, Shared, Transport, WriteOp,
@@ -232,7 +232,7 @@ impl Pool {
         let reporter = Arc::clone(&node);
         let brokers = Brokers::new("broker:7700").expect("an address");
         let threads = vec![
-            std::thread::spawn(move || keep_house(&house, false, TICK_MS)),
+            std::thread::spawn(move || keep_house(&house, Prefault::OnUse, TICK_MS)),
             std::thread::spawn(move || {
                 report(&reporter, &WithBroker { broker }, &info, ticket_key, &brokers)
             }),

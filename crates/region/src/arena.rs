@@ -100,9 +100,11 @@ impl Arena {
         if wanted_bytes > host_bytes {
             return Err(RegionError::HostMemory { wanted_bytes, host_bytes });
         }
-        let huge_pages = huge_pages && region_bytes >= HUGE_PAGE_BYTES as u64;
-        let anonymous = Mapping::reserve(wanted_bytes as usize, huge_pages)
-            .map_err(|errno| RegionError::system("reserve memory for all regions", wanted_bytes, errno))?;
+        let failed = |errno| RegionError::system("reserve memory for all regions", wanted_bytes, errno);
+        let anonymous = Mapping::reserve(wanted_bytes as usize).map_err(failed)?;
+        if huge_pages && region_bytes >= HUGE_PAGE_BYTES as u64 {
+            anonymous.ask_for_huge_pages().map_err(failed)?;
+        }
         let words = Words::new(region_count)?;
         let gates = (0..region_count as usize)
             .map(|index| {

@@ -70,14 +70,15 @@ impl Mapping {
         Ok(Mapping { base, bytes })
     }
 
-    /// The same for regions, of huge pages if wished.
-    pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Mapping, Errno> {
+    /// The same for regions.
+    pub(crate) fn reserve(bytes: usize) -> Result<Mapping, Errno> {
         let mapping = Mapping::aligned(bytes)?;
         mapping.keep_private()?;
-        if huge_pages {
-            mapping.whole().advise(Advice::LinuxHugepage)?;
-        }
         Ok(mapping)
+    }
+
+    pub(crate) fn ask_for_huge_pages(&self) -> Result<(), Errno> {
+        self.whole().advise(Advice::LinuxHugepage)
     }
 
     /// A file's first `bytes`, which must exist. Mapped page by page at once: in one call that takes two
@@ -221,7 +222,7 @@ impl PrivateMemory {
 
     /// Asks for huge pages.
     pub fn ask_for_huge_pages(&self) -> Result<(), Errno> {
-        self.0.whole().advise(Advice::LinuxHugepage)
+        self.0.ask_for_huge_pages()
     }
 
     /// Makes pages of a part present, as if each had been written to. Panics if the part leaves the memory.

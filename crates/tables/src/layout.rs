@@ -337,7 +337,6 @@ fn encode_bytes(
     out: &mut Out,
     buffers: &mut Vec<BufferAt>,
 ) -> (Encoding, Option<Statistics>) {
-    let is_text = *of == DataType::Utf8;
     let plain_bytes = (rows + 1) * 4 + value_bytes(parts);
     let mut put = |out: &mut Out, values: &mut dyn Iterator<Item = &[u8]>| {
         let mut end = 0u32;
@@ -359,11 +358,11 @@ fn encode_bytes(
             put(out, &mut distinct.iter().copied());
             let place = buffers.len() - 2;
             buffers.insert(place, keys);
-            (Encoding::Dictionary, Statistics::of_bytes(distinct.into_iter(), is_text))
+            (Encoding::Dictionary, Statistics::of_bytes(of, distinct.into_iter()))
         }
         None => {
             put(out, &mut values(parts).map(Option::unwrap_or_default));
-            (Encoding::Plain, Statistics::of_bytes(values(parts).flatten(), is_text))
+            (Encoding::Plain, Statistics::of_bytes(of, values(parts).flatten()))
         }
     }
 }

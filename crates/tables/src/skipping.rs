@@ -176,13 +176,6 @@ impl May {
         May { of, is_null: true, values: Some((None, None)) }
     }
 
-    /// A boolean that may be these.
-    fn truth(is_null: bool, is_false: bool, is_true: bool) -> May {
-        let end = |value: bool| Some(Key::Integer(value.into()));
-        let values = (is_false || is_true).then(|| (end(!is_false), end(is_true)));
-        May { of: Type::Boolean, is_null, values }
-    }
-
     /// Of a boolean: whether it may be this one.
     fn may_be(&self, truth: bool) -> bool {
         self.may_be_key(&Key::Integer(truth.into()))
@@ -199,6 +192,22 @@ impl May {
             Some((Some(least), Some(most))) if least == most => Some(least),
             _ => None,
         }
+    }
+}
+
+/// What a boolean may be.
+struct Truth {
+    is_null: bool,
+    is_false: bool,
+    is_true: bool,
+}
+
+impl From<Truth> for May {
+    fn from(truth: Truth) -> May {
+        let Truth { is_null, is_false, is_true } = truth;
+        let end = |value: bool| Some(Key::Integer(value.into()));
+        let values = (is_false || is_true).then(|| (end(!is_false), end(is_true)));
+        May { of: Type::Boolean, is_null, values }
     }
 }
 
@@ -226,14 +235,15 @@ fn evaluate(expression: &Expression, column: &impl Fn(u16) -> Option<May>) -> Ma
                 let value = pop();
                 let known = || list.iter().filter_map(|scalar| Some(key(scalar.of, scalar.value.as_ref()?)));
                 let has_null = list.iter().any(|scalar| scalar.value.is_none());
-                let is_in = known().any(|key| value.may_be_key(&key));
+                let is_true = known().any(|key| value.may_be_key(&key));
                 let is_out = value.values.is_some()
                     && value.only().is_none_or(|only| known().all(|known| known != *only));
-                May::truth(value.is_null || (is_out && has_null), is_out && !has_null, is_in)
+                let is_null = value.is_null || (is_out && has_null);
+                Truth { is_null, is_false: is_out && !has_null, is_true }.into()
             }
             Instruction::IsNull => {
                 let value = pop();
-                May::truth(false, value.values.is_some(), value.is_null)
+                Truth { is_null: false, is_false: value.values.is_some(), is_true: value.is_null }.into()
             }
             Instruction::And | Instruction::Or => {
                 let (right, left) = (pop(), pop());
@@ -243,24 +253,24 @@ fn evaluate(expression: &Expression, column: &impl Fn(u16) -> Option<May>) -> Ma
                 let is_other = left.may_be(!deciding) && right.may_be(!deciding);
                 let is_null = (left.is_null && (right.is_null || right.may_be(!deciding)))
                     || (right.is_null && left.may_be(!deciding));
-                match deciding {
-                    true => May::truth(is_null, is_other, is_decided),
-                    false => May::truth(is_null, is_decided, is_other),
-                }
+                let (is_false, is_true) =
+                    if deciding { (is_other, is_decided) } else { (is_decided, is_other) };
+                Truth { is_null, is_false, is_true }.into()
             }
             Instruction::Not => {
                 let value = pop();
-                May::truth(value.is_null, value.may_be(true), value.may_be(false))
+                Truth { is_null: value.is_null, is_false: value.may_be(true), is_true: value.may_be(false) }
+                    .into()
             }
             Instruction::Like { pattern, escape, ignores_case: false } => {
                 let value = pop();
                 let is_like = may_begin(&value, beginning(pattern, *escape).as_bytes());
-                May::truth(value.is_null, value.values.is_some(), is_like)
+                Truth { is_null: value.is_null, is_false: value.values.is_some(), is_true: is_like }.into()
             }
             Instruction::Like { .. } | Instruction::Matches { .. } => {
                 let value = pop();
                 let is_known = value.values.is_some();
-                May::truth(value.is_null, is_known, is_known)
+                Truth { is_null: value.is_null, is_false: is_known, is_true: is_known }.into()
             }
             Instruction::Binary(_) => {
                 let (_, left) = (pop(), pop());
@@ -277,7 +287,7 @@ fn evaluate(expression: &Expression, column: &impl Fn(u16) -> Option<May>) -> Ma
 fn compare(comparison: Comparison, left: &May, right: &May) -> May {
     let is_null = left.is_null || right.is_null;
     let (Some(one), Some(other)) = (&left.values, &right.values) else {
-        return May::truth(is_null, false, false);
+        return Truth { is_null, is_false: false, is_true: false }.into();
     };
     // Whether a value of one may be below, or not above, a value of the other.
     let below =
@@ -298,7 +308,7 @@ fn compare(comparison: Comparison, left: &May, right: &May) -> May {
         Comparison::Greater => (is_greater, is_less_or_equal),
         Comparison::GreaterOrEqual => (is_greater_or_equal, is_less),
     };
-    May::truth(is_null, is_false, is_true)
+    Truth { is_null, is_false, is_true }.into()
 }
 
 /// Casts that keep the order of values are those of both ends.

@@ -62,7 +62,8 @@ impl Statistics {
     }
 
     /// Of text or binary values.
-    pub(crate) fn of_bytes<'a>(values: impl Iterator<Item = &'a [u8]>, is_text: bool) -> Option<Statistics> {
+    pub(crate) fn of_bytes<'a>(of: &DataType, values: impl Iterator<Item = &'a [u8]>) -> Option<Statistics> {
+        let is_text = *of == DataType::Utf8;
         let (min, max) = values.fold(None, |bounds, value| match bounds {
             None => Some((value, value)),
             Some((min, max)) => Some((value.min(min), value.max(max))),
@@ -109,7 +110,7 @@ impl Statistics {
             DataType::Decimal128(..) => bounds::<Decimal128Type>(parts).map(whole),
             DataType::FixedSizeBinary(_) => {
                 let values = parts.iter().flat_map(|part| part.as_fixed_size_binary().iter().flatten());
-                Statistics::of_bytes(values, false)
+                Statistics::of_bytes(of, values)
             }
             _ => None,
         }

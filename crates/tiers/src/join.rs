@@ -225,7 +225,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, TierError> {
         let (_, rows, to) = self.part(part, near_share);
         let mut copies = Copies::new(self.common.memory, to.clone())?;
-        let report = self.common.copy("move", &Input::new(rows, &mut copies, false), &to);
+        let report = self.common.copy("move", &Input::new(rows, &mut copies), &to);
         self.copies = Some(copies);
         Ok(report)
     }
@@ -246,7 +246,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
             None => Copies::none(),
         };
         let input = match keeps {
-            true => Input::new(rows, &mut copies, true),
+            true => Input::kept_by_readers(rows, &mut copies),
             false => Input::copied(rows, &copies),
         };
         let reads = common.reads(&input, if keeps { &[] } else { &to });
@@ -339,7 +339,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     };
     let to = copies_of(build);
     let mut copies = Copies::new(memory, to.clone())?;
-    reports.extend(common.copy("move build side", &Input::new(build, &mut copies, false), &to));
+    reports.extend(common.copy("move build side", &Input::new(build, &mut copies), &to));
     let input = Input::copied(build, &copies);
     let placed = Placed::new(memory, strategy.partitions_share);
     placed.reserve(size_of_val(build), common.spare_chunks())?;
@@ -369,7 +369,7 @@ fn non_partitioned<S: Sink, E: Equal>(
 
     let to = copies_of(outer);
     let mut copies = Copies::new(memory, to.clone())?;
-    reports.extend(common.copy("move probe side", &Input::new(outer, &mut copies, false), &to));
+    reports.extend(common.copy("move probe side", &Input::new(outer, &mut copies), &to));
     let input = Input::copied(outer, &copies);
     let [near, far] = of_table.dealt();
     let share = near as f64 / (near + far).max(1) as f64;

@@ -62,8 +62,13 @@ pub(crate) struct Input<'t> {
 }
 
 impl<'t> Input<'t> {
-    /// Copies are yet to be made; `keeps`: by whoever reads first.
-    pub(crate) fn new(original: &'t [Tuple], copies: &'t mut Copies<'_>, keeps: bool) -> Input<'t> {
+    /// Copies are yet to be made by whoever reads first.
+    pub(crate) fn kept_by_readers(original: &'t [Tuple], copies: &'t mut Copies<'_>) -> Input<'t> {
+        Input { keeps: true, ..Input::new(original, copies) }
+    }
+
+    /// Copies are yet to be made, by a step of their own.
+    pub(crate) fn new(original: &'t [Tuple], copies: &'t mut Copies<'_>) -> Input<'t> {
         let Copies { chunks, to } = copies;
         let mut of_side = chunks
             .each_mut()
@@ -72,7 +77,7 @@ impl<'t> Input<'t> {
             let empty = of_side[(*to)?.index()].next()?;
             Some(Slot { empty: Mutex::new(Some(empty)), copied: OnceLock::new() })
         });
-        Input { original, slots: slots.collect(), keeps }
+        Input { original, slots: slots.collect(), keeps: false }
     }
 
     /// Copies were made, by the same morsels in the same memory.

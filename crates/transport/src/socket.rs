@@ -113,13 +113,14 @@ impl Socket {
         stream.set_nonblocking(true)?;
         // A packet to an address of one's own never leaves the kernel.
         let is_within_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
-        Ok(Socket { kind: Kind::Tcp(stream), waiter: Waiter::new(is_within_host), is_within_host })
+        let waiter = if is_within_host { Waiter::within_host() } else { Waiter::across_hosts() };
+        Ok(Socket { kind: Kind::Tcp(stream), waiter, is_within_host })
     }
 
     /// Takes over a Unix connection.
     pub fn unix(stream: UnixStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
-        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::new(true), is_within_host: true })
+        Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::within_host(), is_within_host: true })
     }
 
     /// A second handle on the same connection, to shut it down from elsewhere.

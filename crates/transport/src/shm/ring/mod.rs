@@ -170,7 +170,7 @@ impl RingStream {
 
     fn over(socket: Socket, memory: Mapping, file: OwnedFd, reads: u64) -> RingStream {
         let (reader, writer) = (Side::reader(bytes_of(reads)), Side::writer(bytes_of(1 - reads)));
-        let (waiter, beside) = (Waiter::new(true), Vec::new());
+        let (waiter, beside) = (Waiter::within_host(), Vec::new());
         RingStream { socket, memory, file, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
 
