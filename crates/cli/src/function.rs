@@ -171,7 +171,7 @@ impl CodeArgs {
                         "a native function must be signed: --sign FILE, made by `farpool fn keygen`";
                     return Err(Failure::Usage(message.to_owned()));
                 };
-                read_key(key)?.sign(read(FUNCTION_BYTES_MAX)?, &entry)
+                Ok(read_key(key)?.sign(read(FUNCTION_BYTES_MAX)?, &entry)?)
             }
             _ => Err(failed(file, "it is none of .wasm, .wat and .so; `farpool fn build` makes modules")),
         }
