@@ -17,7 +17,7 @@ use crate::query::wide_table::Way;
 use crate::{Outcome, input, table, units};
 use farpool::function::{CallOptions, Caller, Function, Place};
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
-use farpool_command::signing::SigningKey;
+use farpool_calls::SigningKey;
 use farpool_host::waiting::{self, Waiting};
 use farpool_planner::break_even_accesses;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;

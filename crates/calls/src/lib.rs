@@ -18,6 +18,7 @@ mod choosing;
 mod here;
 mod lanes;
 mod observed;
+mod signing;
 mod stopped;
 mod stored;
 
@@ -28,6 +29,7 @@ pub use farpool_functions::{SandboxOptions, abi};
 pub use farpool_wire::control::{FunctionForm, Outcome};
 pub use here::sandbox_program;
 pub use observed::{Observed, reach};
+pub use signing::SigningKey;
 pub use stored::{FunctionInfo, drop_function, put_function, stored_function, stored_functions};
 
 use farpool_files::{Error, ErrorKind};

@@ -11,7 +11,7 @@ use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
 use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
-use farpool_command::signing::SigningKey;
+use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
 use std::io::Write;

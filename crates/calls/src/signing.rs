@@ -1,9 +1,9 @@
 //! Keys that sign native functions: Ed25519, in PKCS #8.
 
+use crate::{Function, abi};
 use aws_lc_rs::pkcs8::Document;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use farpool_calls::{Function, abi};
 use farpool_files::Error;
 use std::io;
 
