@@ -23,16 +23,28 @@ impl SigningKey {
         Ed25519KeyPair::from_pkcs8(bytes).ok().map(SigningKey)
     }
 
-    /// Returns its public key in hexadecimal digits, as nodes read it.
-    pub fn public_hex(&self) -> String {
-        abi::hex(self.0.public_key().as_ref())
+    /// Returns its public key.
+    pub fn public(&self) -> [u8; 32] {
+        let mut key = [0; 32];
+        key.copy_from_slice(self.0.public_key().as_ref());
+        key
     }
 
-    /// Signs a shared object.
+    /// Returns its public key in hexadecimal digits, as nodes read it.
+    pub fn public_hex(&self) -> String {
+        abi::hex(&self.public())
+    }
+
+    /// Returns what vouches for a shared object.
+    pub fn signature(&self, object: &[u8]) -> [u8; 64] {
+        let mut signature = [0; 64];
+        signature.copy_from_slice(self.0.sign(&abi::signed_text(&abi::digest(object))).as_ref());
+        signature
+    }
+
+    /// Makes a function of a shared object, and signs it.
     pub fn sign(&self, object: Vec<u8>, entry: &str) -> Result<Function, Error> {
-        let (mut key, mut signature) = ([0; 32], [0; 64]);
-        key.copy_from_slice(self.0.public_key().as_ref());
-        signature.copy_from_slice(self.0.sign(&abi::signed_text(&abi::digest(&object))).as_ref());
-        Function::native(object, entry, key, signature)
+        let signature = self.signature(&object);
+        Function::native(object, entry, self.public(), signature)
     }
 }

@@ -4,7 +4,7 @@
 //! shows that it would work here; then as a function, on another victim, which must be what it was afterwards.
 
 use crate::hostile::options;
-use crate::native::{Signer, compile, trusting};
+use crate::native::{compile, signed, signer, trusting};
 use crate::pool::*;
 use farpool::TransportChoice::Shm;
 use farpool::function::{CallerOptions, Function};
@@ -241,7 +241,7 @@ fn built() -> &'static Built {
 fn escapes() -> Vec<&'static str> {
     let built = built();
     let object = fs::read(&built.object).unwrap();
-    let signer = Signer::new();
+    let signer = signer();
     let running = Running::start(1, trusting(&signer));
     // Over shared memory, so that the sandbox has a socket whose other end is a process of this machine.
     let pool = running.connect(Shm);
@@ -253,7 +253,7 @@ fn escapes() -> Vec<&'static str> {
     let mut worked = Vec::new();
     for way in &built.shown {
         // Whatever it is ended by, it is refused: by an error number, or by the end of its process.
-        match calls.call(&signer.sign(&object, way), &victim.target, options(60_000)) {
+        match calls.call(&signed(&signer, &object, way), &victim.target, options(60_000)) {
             Ok(called) if called.output[..4] == [0; 4] => {}
             Ok(_) => worked.push(*way),
             Err(error) => assert!(error.how_it_ended().is_some(), "{way}: {error}"),
@@ -420,12 +420,12 @@ fn native_function_is_refused_where_nothing_keeps_it_from_files() {
     let object = fs::read(&built().object).unwrap();
     let refused: Vec<i64> = LANDLOCK.into_iter().chain([libc::SYS_unshare]).collect();
     without(&refused, libc::EPERM, || {
-        let signer = Signer::new();
+        let signer = signer();
         let running = Running::start(1, trusting(&signer));
         let pool = running.connect(Shm);
         let file = publish(&pool, "words", &bytes_of(&[7; 512]));
         let calls = file.caller(CallerOptions::default()).unwrap();
-        let error = calls.call(&signer.sign(&object, "read_session"), &[], options(60_000)).unwrap_err();
+        let error = calls.call(&signed(&signer, &object, "read_session"), &[], options(60_000)).unwrap_err();
         assert!(error.to_string().contains("cannot be loaded"), "{error}");
         let module = module(WALK);
         let walk = Function::wasm(module, "walk").unwrap();

@@ -4,11 +4,10 @@ use crate::hostile::options;
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions, abi};
+use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions};
 use farpool::{Error, ErrorKind};
+use farpool_calls::SigningKey;
 use farpool_tests::programs::PATIENCE;
 use std::path::Path;
 use std::process::Command;
@@ -86,35 +85,22 @@ pub fn compile(source: &str, flags: &[&str], to: &Path) {
     assert!(command.arg("-o").arg(to).arg("-ldl").status().unwrap().success());
 }
 
-pub struct Signer(Ed25519KeyPair);
-
-impl Signer {
-    pub fn new() -> Signer {
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
-        Signer(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap())
-    }
-
-    fn key(&self) -> [u8; 32] {
-        self.0.public_key().as_ref().try_into().unwrap()
-    }
-
-    fn signature(&self, object: &[u8]) -> [u8; 64] {
-        self.0.sign(&abi::signed_text(&abi::digest(object))).as_ref().try_into().unwrap()
-    }
-
-    pub fn sign(&self, object: &[u8], entry: &str) -> Function {
-        Function::native(object.to_vec(), entry, self.key(), self.signature(object)).unwrap()
-    }
+pub fn signer() -> SigningKey {
+    SigningKey::generate().unwrap().0
 }
 
-pub fn trusting(signer: &Signer) -> SandboxOptions {
-    SandboxOptions { keys: vec![signer.key()], ..sandbox() }
+pub fn signed(signer: &SigningKey, object: &[u8], entry: &str) -> Function {
+    signer.sign(object.to_vec(), entry).unwrap()
+}
+
+pub fn trusting(signer: &SigningKey) -> SandboxOptions {
+    SandboxOptions { keys: vec![signer.public()], ..sandbox() }
 }
 
 #[test]
 fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_they_were() {
     use Outcome::*;
-    let signer = Signer::new();
+    let signer = signer();
     let running = Running::start(1, trusting(&signer));
     let (victim, hostile) = (running.connect(Tcp), running.connect(Shm));
     let words: Vec<u64> = (1..=100_000).collect();
@@ -126,7 +112,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
     let object = built();
     let total = words.iter().sum::<u64>();
     let sums = |caller: &farpool::function::Caller| {
-        let called = caller.call(&signer.sign(&object, "sum"), &[], options(60_000)).unwrap();
+        let called = caller.call(&signed(&signer, &object, "sum"), &[], options(60_000)).unwrap();
         assert_eq!(words_of(&called.output), [total]);
     };
     // What ends it, and the signal, if one does.
@@ -146,7 +132,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
     for round in 0..5 {
         for (entry, wanted, detail) in cases {
             let ms = if wanted == Deadline { 50 } else { 60_000 };
-            let error = calls.call(&signer.sign(&object, entry), &[], options(ms)).unwrap_err();
+            let error = calls.call(&signed(&signer, &object, entry), &[], options(ms)).unwrap_err();
             let ended = error.how_it_ended().unwrap_or_else(|| panic!("{entry}, round {round}: {error}"));
             assert_eq!((ended.outcome, ended.detail), (wanted, detail), "{entry}, round {round}");
             // Another caller's process, and the next one of this caller.
@@ -154,7 +140,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
         }
         sums(&calls);
     }
-    let spoiled = calls.call(&signer.sign(&object, "spoil"), &[], options(60_000)).unwrap();
+    let spoiled = calls.call(&signed(&signer, &object, "spoil"), &[], options(60_000)).unwrap();
     let [spoiled, looked_at] = words_of(&spoiled.output)[..] else { panic!("{spoiled:?}") };
     assert!(spoiled == 0 && looked_at > 0, "{spoiled} of the attempts on {looked_at} descriptors worked");
     let mut read = vec![0; bytes.len()];
@@ -164,11 +150,11 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
 
 #[test]
 fn file_dropped_under_a_running_native_function_ends_it_by_name() {
-    let signer = Signer::new();
+    let signer = signer();
     let running = Running::start(1, trusting(&signer));
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "words", &[7; 100_000]).caller(CallerOptions::default()).unwrap();
-    let endless = signer.sign(&built(), "loop");
+    let endless = signed(&signer, &built(), "loop");
     let error = std::thread::scope(|threads| {
         let call = threads.spawn(|| caller.call(&endless, &[], options(60_000)).unwrap_err());
         let give_up = Instant::now() + PATIENCE;
@@ -185,7 +171,7 @@ fn file_dropped_under_a_running_native_function_ends_it_by_name() {
 
 #[test]
 fn native_function_that_nobody_vouches_for_is_refused() {
-    let (signer, stranger) = (Signer::new(), Signer::new());
+    let (signer, stranger) = (signer(), signer());
     let running = Running::start(1, trusting(&signer));
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
@@ -195,22 +181,22 @@ fn native_function_that_nobody_vouches_for_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains(why), "{error} does not say {why:?}");
     };
-    let (key, mut forged) = (signer.key(), signer.signature(&object));
+    let (key, mut forged) = (signer.public(), signer.signature(&object));
     forged[3] ^= 1;
     refused(Function::native(object.clone(), "sum", key, forged), "trusted");
     // Another's signature under the name of the key that is trusted.
     refused(Function::native(object.clone(), "sum", key, stranger.signature(&object)), "trusted");
-    refused(Ok(stranger.sign(&object, "sum")), "trusted");
+    refused(Ok(signed(&stranger, &object, "sum")), "trusted");
     let mut changed = object.clone();
     changed.push(0);
     refused(Function::native(changed, "sum", key, signer.signature(&object)), "trusted");
-    refused(Ok(signer.sign(&object, "no_such_entry")), "does not export the entry");
-    refused(Ok(signer.sign(b"\x7fELF, but no more of it", "sum")), "cannot be loaded");
+    refused(Ok(signed(&signer, &object, "no_such_entry")), "does not export the entry");
+    refused(Ok(signed(&signer, b"\x7fELF, but no more of it", "sum")), "cannot be loaded");
     // For another machine: the field that says so, in an ELF header.
     let mut foreign = object.clone();
     foreign[18..20].copy_from_slice(&0xf3fe_u16.to_le_bytes());
-    refused(Ok(signer.sign(&foreign, "sum")), "cannot be loaded");
-    let called = caller.call(&signer.sign(&object, "sum"), &[], CallOptions::default()).unwrap();
+    refused(Ok(signed(&signer, &foreign, "sum")), "cannot be loaded");
+    let called = caller.call(&signed(&signer, &object, "sum"), &[], CallOptions::default()).unwrap();
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
 }
 
@@ -218,7 +204,7 @@ fn native_function_that_nobody_vouches_for_is_refused() {
 /// to take less.
 #[test]
 fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_this_machine_are_refused() {
-    let signer = Signer::new();
+    let signer = signer();
     let running = Running::start(1, trusting(&signer));
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
@@ -228,7 +214,7 @@ fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_t
     let nothing = Function::wasm(module(text), "nothing").unwrap();
     let fetch = CallOptions { place: Place::Fetch, ..CallOptions::default() };
     caller.call(&nothing, &[], fetch).unwrap();
-    let sum = signer.sign(&built(), "sum");
+    let sum = signed(&signer, &built(), "sum");
     for _ in 0..50 {
         let called = caller.call(&sum, &[], CallOptions::default()).unwrap();
         assert_eq!(
@@ -272,6 +258,6 @@ fn native_function_is_refused_where_no_key_is_trusted() {
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
-    let error = caller.call(&Signer::new().sign(&built(), "sum"), &[], options(60_000)).unwrap_err();
+    let error = caller.call(&signed(&signer(), &built(), "sum"), &[], options(60_000)).unwrap_err();
     assert!(error.to_string().contains("native functions are not run there"), "{error}");
 }
