@@ -3,7 +3,8 @@
 //! The idea: calls that keep a CPU busy are in others' way however they end, and on a machine of few CPUs the most of what
 //! is seen is that. So hostile calls are compared with calls that run about as long and end well, in turns.
 
-use super::{List, NODE_BYTES, PAGE, PAGE_BYTES, WALK, check, words};
+use super::list::{List, NODE_BYTES, PAGE, PAGE_BYTES, check, words};
+use super::shipped::WALK;
 use crate::exit::Failure;
 use crate::harness::statistics::quantiles;
 use farpool::function::{CallOptions, Caller, Function, Outcome, Place};

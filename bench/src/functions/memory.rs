@@ -3,7 +3,7 @@
 //! The idea: each access gives the address of the next, so that the CPU can neither overlap nor predict them. The list that is
 //! followed is half as large as the cache, or so large that hardly any of it is in a cache.
 
-use super::List;
+use super::list::List;
 use crate::harness::statistics::median;
 use std::hint::black_box;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! The idea: what a function does with each value decides where it had better run. So it is a function whose work for a
 //! value is an argument: from a glance, which the way of the bytes outweighs, to so much that two CPUs are better than one.
 
-use super::{check, words};
+use super::list::{check, words};
 use crate::exit::Failure;
 use crate::harness::statistics::median;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};

@@ -1,0 +1,98 @@
+//! The functions that are shipped: made for a run, or taken out of a folder and signed for it.
+
+use crate::exit::Failure;
+use crate::input;
+use farpool::function::{CallOptions, Function, Place};
+use farpool_calls::SigningKey;
+use farpool_wire::limits::FUNCTION_BYTES_MAX;
+use std::io::Write;
+use std::time::Duration;
+
+/// The function that is shipped, in WebAssembly text: a module of one function. Arguments and output are those of
+/// `examples/functions/walk.wat`, but it does not hop.
+pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
+  (func (export "walk") (param $call i32) (result i64)
+    (local $window i64) (local $at i64) (local $left i64) (local $sum i64) (local $from i32) (local $node i32)
+    (local.set $window (i64.load offset=8 (local.get $call)))
+    (local.set $from (i32.wrap_i64 (i64.load offset=24 (local.get $call))))
+    (local.set $at (i64.load (local.get $from)))
+    (local.set $left (i64.load offset=8 (local.get $from)))
+    (block $done (loop $step
+      (br_if $done (i64.eqz (local.get $left)))
+      (local.set $node (i32.wrap_i64 (i64.add (local.get $window) (local.get $at))))
+      (local.set $sum (i64.add (local.get $sum) (i64.load offset=8 (local.get $node))))
+      (local.set $at (i64.load (local.get $node)))
+      (local.set $left (i64.sub (local.get $left) (i64.const 1)))
+      (br $step)))
+    (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $at))
+    (i64.store offset=8 (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
+    (i64.const 16))"#;
+/// Native functions that are used for the first time: each stays in its process.
+pub(super) const NATIVES: u64 = 50;
+/// Functions that go through values one behind the other.
+pub(super) const SCANS: [&str; 2] = ["filter_sum", "sum"];
+
+/// A module that no other has the bytes of: `walk`, so many other functions, and a number.
+pub(super) fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
+    let mut more = String::new();
+    for index in 1..functions {
+        more += &format!(
+            "(func (export \"sum{index}\") (param $at i32) (param $end i32) (result i64) (local $sum i64)
+               (block $done (loop $next
+                 (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+                 (local.set $sum (i64.add (local.get $sum) (i64.load offset={} (local.get $at))))
+                 (local.set $at (i32.add (local.get $at) (i32.const {})))
+                 (br $next)))
+               (local.get $sum))\n",
+            8 * index,
+            8 * (index + 1)
+        );
+    }
+    // What makes it another module: a global costs nothing to compile.
+    more += &format!("(global i64 (i64.const {number})))");
+    wat::parse_str(WALK.to_owned() + "\n" + &more)
+        .map_err(|error| Failure::Failed(format!("the module: {error}")))
+}
+
+/// Functions of the examples. Native ones are signed by a key of this run, which nodes are told of.
+pub(super) struct Examples {
+    pub(super) walk: Function,
+    /// They differ from it by a number.
+    pub(super) walks: Vec<Function>,
+    /// By the name of the scan: the same function as a module, as one with vectors, and native.
+    pub(super) scans: Vec<(&'static str, [(&'static str, Function); 3])>,
+    pub(super) keys: tempfile::NamedTempFile,
+}
+
+/// Takes functions out of a folder, and signs those that are shared objects with a key of this run.
+pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
+    let read = |name: String| {
+        let file = folder.join(name);
+        input::file(&file, FUNCTION_BYTES_MAX)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
+    };
+    let walk = read("walk.so".to_owned())?;
+    // Behind the sections of an object nobody looks.
+    let walks = (0..=NATIVES).map(|number: u64| ([&walk[..], &number.to_le_bytes()].concat(), "walk"));
+    let mut objects: Vec<_> = walks.collect();
+    for name in SCANS {
+        objects.push((read(format!("{name}.so"))?, name));
+    }
+    let (key, _) = SigningKey::generate()?;
+    let signed = objects.into_iter().map(|(object, entry)| key.sign(object, entry));
+    let mut signed = signed.collect::<Result<Vec<_>, _>>()?;
+    let scans = SCANS.iter().zip(signed.split_off(NATIVES as usize + 1)).map(|(name, native)| {
+        let module = |file: String| Ok::<_, Failure>(Function::wasm(read(file)?, name)?);
+        let (plain, vectors) = (module(format!("{name}.wasm"))?, module(format!("{name}.simd.wasm"))?);
+        Ok((*name, [("wasm", plain), ("wasm with vectors", vectors), ("native", native)]))
+    });
+    let scans = scans.collect::<Result<_, Failure>>()?;
+    let walk = signed.pop().ok_or_else(|| Failure::failed("no object was signed"))?;
+    let mut keys = tempfile::NamedTempFile::new()?;
+    writeln!(keys, "{}", key.public_hex())?;
+    Ok(Examples { walk, walks: signed, scans, keys })
+}
+
+pub(super) fn shipped(fresh: bool) -> CallOptions {
+    CallOptions { place: Place::Ship, fresh, deadline: Duration::from_secs(600) }
+}
