@@ -11,3 +11,4 @@ pub(crate) mod pools;
 pub(crate) mod processes;
 pub(crate) mod shape;
 pub(crate) mod statistics;
+pub(crate) mod titled;

@@ -1,10 +1,11 @@
 //! What a run has found, for people and for machines.
 
 use super::rivals::Rival;
+use crate::Outcome;
 use crate::harness::access::{Access, SMALL};
 use crate::harness::statistics::Figures;
+use crate::harness::titled;
 use crate::units::show_bytes;
-use crate::{Outcome, table};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -125,12 +126,8 @@ fn lines(report: &Report) -> Vec<String> {
     };
     for group in report.rows.chunk_by(same) {
         let first = &group[0];
-        lines.push(format!(
-            "{}, {}, {}",
-            first.access.name,
-            plural(first.clients, "client"),
-            plural(first.nodes, "node")
-        ));
+        let (clients, nodes) = (plural(first.clients, "client"), plural(first.nodes, "node"));
+        let title = format!("{}, {clients}, {nodes}", first.access.name);
         let mut rows: Vec<Vec<String>> = Vec::new();
         if let Some(empty) = report.empty_rpc_us.filter(|_| first.depth == 1 && first.access.block == SMALL) {
             let mut row = vec![EMPTY_RPC.to_owned(), "1".to_owned()];
@@ -138,8 +135,7 @@ fn lines(report: &Report) -> Vec<String> {
             rows.push(row);
         }
         rows.extend(group.iter().map(cells));
-        lines.extend(table::lines(&HEADER, &rows).into_iter().map(|line| format!("  {line}")));
-        lines.push(String::new());
+        lines.extend(titled::lines(title, &HEADER, &rows));
     }
     if !report.idle.is_empty() {
         let share = |share: f64| format!("{:.2} %", share * 100.0);
@@ -148,10 +144,8 @@ fn lines(report: &Report) -> Vec<String> {
             .iter()
             .map(|idle| vec![idle.name.to_owned(), share(idle.client_share), share(idle.server_share)])
             .collect();
-        lines.push("Of one CPU, while a file is open and nothing is asked for 2 s".to_owned());
-        let header = ["of", "client", "servers"];
-        lines.extend(table::lines(&header, &rows).into_iter().map(|line| format!("  {line}")));
-        lines.push(String::new());
+        let title = "Of one CPU, while a file is open and nothing is asked for 2 s".to_owned();
+        lines.extend(titled::lines(title, &["of", "client", "servers"], &rows));
     }
     lines.push(format!(
         "{} in all, median of {} of {} s, every byte checked; seed {}, work {:016x}.",

@@ -6,6 +6,7 @@
 
 use super::leases::Pool;
 use super::neighbour::{Load, work};
+use crate::Outcome;
 use crate::exit::Failure;
 use crate::harness::access::{ACCESSES, Access, LARGE, Offsets, SMALL};
 use crate::harness::bursts::Means;
@@ -15,8 +16,8 @@ use crate::harness::machine::machine;
 use crate::harness::measure::{Client, Servers, Target, Until, Work, measure};
 use crate::harness::pools::{Cluster, Room, Way, wait_quiet};
 use crate::harness::statistics::{Figures, median, quantiles};
+use crate::harness::titled;
 use crate::signals::Stop;
-use crate::{Outcome, table};
 use farpool::{ReadRange, TransportChoice, WriteRange};
 use farpool_host::clock;
 use farpool_host::waiting::{Waiting, choose};
@@ -339,13 +340,8 @@ fn show(args: &WaitingArgs, sides: &[Side], found: &Found) -> Outcome {
         return Ok(());
     }
     one.push(vec!["futex, between two threads".into(), format!("{hand_over:.1}"), format!("{hand_over:.1}")]);
-    let mut part = |title: &str, header: &[&str], rows: &[Vec<String>]| -> Outcome {
-        writeln!(out, "{title}")?;
-        for line in table::lines(header, rows) {
-            writeln!(out, "  {line}")?;
-        }
-        Ok(writeln!(out)?)
-    };
+    let mut part =
+        |title: &str, header: &[&str], rows: &[Vec<String>]| titled::write(&mut out, title, header, rows);
     part(
         "8 KiB random reads over tcp, CPUs otherwise idle",
         &["waiting", "depth", "p50 us", "p99", "cpu client", "server"],

@@ -7,12 +7,13 @@
 use super::ciphers::Ciphers;
 use super::patterns::Patterns;
 use super::semi_joins::Joins;
+use crate::Outcome;
 use crate::exit::Failure;
 use crate::harness::contents::mix;
 use crate::harness::machine::machine;
 use crate::harness::statistics::median;
+use crate::harness::titled;
 use crate::signals::Stop;
-use crate::{Outcome, table};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
@@ -357,13 +358,8 @@ fn show(args: &OperatorArgs, found: &Found) -> Outcome {
         writeln!(out, "{all}")?;
         return Ok(());
     }
-    let mut part = |title: &str, header: &[&str], rows: &[Vec<String>]| -> Outcome {
-        writeln!(out, "{title}")?;
-        for line in table::lines(header, rows) {
-            writeln!(out, "  {line}")?;
-        }
-        Ok(writeln!(out)?)
-    };
+    let mut part =
+        |title: &str, header: &[&str], rows: &[Vec<String>]| titled::write(&mut out, title, header, rows);
     part(
         "Rows with a < X and b < X of 8 columns of 8 bytes: GB/s of the table, and beside the copy",
         &["kept", "100 %", "/copy", "50 %", "/copy", "25 %", "/copy", "1 %", "/copy"],

@@ -1,13 +1,13 @@
 //! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
 //!
-//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and groupings of a
-//! selection as in table 3 of paper 001 ("Move your code, not your data"), each in all
-//! modes in turns. Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run
-//! of a query is the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of the best of the others, in the
-//! first run and in those behind it.
+//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and groupings
+//! of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all modes in turns. Each mode has
+//! a session of its own: the planner learns from nothing but its own runs, so its first run of a query is the first that
+//! it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of
+//! the best of the others, in the first run and in those behind it.
 
 use super::choices::{self, Cell, Run};
-use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
+use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};
 use crate::exit::Failure;
 use crate::harness::contents::mix;
 use crate::harness::machine::{cpus, machine};
@@ -44,12 +44,8 @@ pub(crate) struct PlaceArgs {
     /// Only queries whose names begin so
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     cells: Vec<String>,
-    /// A pool that is there, by the address of its broker; by default one is started
-    #[arg(long, value_name = "ADDRESS")]
-    pool: Option<String>,
-    /// Reach it without TLS, also beyond this machine
-    #[arg(long, requires = "pool")]
-    plaintext: bool,
+    #[command(flatten)]
+    pool: TablePool,
     /// What to call the link, such as "1 Gbit/s"; by default the transport
     #[arg(long, value_name = "NAME")]
     link: Option<String>,
@@ -85,21 +81,14 @@ enum Kind {
     Both(u64, u64),
 }
 
-struct Query {
-    name: String,
-    kind: Kind,
-    expected: Expected,
-    /// Groups that were seen, of a grouping of a selection.
-    seen: Vec<bool>,
-}
+type Query = wide_table::Query<Kind>;
 
 impl Query {
     fn all() -> Vec<Query> {
-        let query = |name, kind| Query { name, kind, expected: Expected::default(), seen: Vec::new() };
-        let select = KEPT.map(|kept| query(format!("select-{kept}%"), Kind::Select(kept)));
-        let groups = [0, 1, 2, 3, 4].map(|at| query(format!("groups-{}", GROUPS[at]), Kind::Group(at)));
-        let both =
-            PAPER.map(|(kept, groups)| query(format!("paper-{kept}%-{groups}"), Kind::Both(kept, groups)));
+        let select = KEPT.map(|kept| Query::new(format!("select-{kept}%"), Kind::Select(kept)));
+        let groups = [0, 1, 2, 3, 4].map(|at| Query::new(format!("groups-{}", GROUPS[at]), Kind::Group(at)));
+        let both = PAPER
+            .map(|(kept, groups)| Query::new(format!("paper-{kept}%-{groups}"), Kind::Both(kept, groups)));
         select.into_iter().chain(groups).chain(both).collect()
     }
 
@@ -154,17 +143,19 @@ fn digest(batches: &[RecordBatch]) -> u64 {
 /// The table's batches. As they are made, what each query must answer is counted.
 fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
     let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
+    // Groups that were met, of each grouping of a selection.
+    let mut met: Vec<Vec<bool>> = queries.iter().map(|_| Vec::new()).collect();
     Batches::new(COLUMNS, row, rows, move |number, row| {
-        for Query { kind, expected, seen, .. } in queries.iter_mut() {
+        for (Query { kind, expected, .. }, met) in queries.iter_mut().zip(&mut met) {
             match *kind {
                 Kind::Select(kept) if row[0] < kept as i64 => {
                     expected.add(i128::from(row[0]) + i128::from(row[1]));
                 }
                 Kind::Both(kept, groups) if row[0] < kept as i64 => {
                     let key = number % groups;
-                    seen.resize(groups as usize, false);
+                    met.resize(groups as usize, false);
                     expected.sum += i128::from(row[1]);
-                    if !std::mem::replace(&mut seen[key as usize], true) {
+                    if !std::mem::replace(&mut met[key as usize], true) {
                         expected.add(i128::from(key));
                     }
                 }
@@ -192,16 +183,9 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
         return Err(Failure::Usage(format!("--rounds {}: 1 to 100 are permitted", args.rounds)));
     }
     let mut stop = Stop::catch()?;
-    let mut queries = Query::all();
-    if !args.cells.is_empty() {
-        queries.retain(|query| args.cells.iter().any(|name| query.name.starts_with(name.as_str())));
-    }
-    if queries.is_empty() {
-        let all: Vec<String> = Query::all().into_iter().map(|query| query.name).collect();
-        return Err(Failure::Usage(format!("--cells: there are {}", all.join(", "))));
-    }
+    let mut queries = Query::named(Query::all(), "--cells", &args.cells)?;
     let clients = MODES.len() * args.transports.len();
-    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, clients, &[])?;
+    let cluster = args.pool.cluster(args.size, clients, &[])?;
     let writer = batches(&mut queries, args.size / ROW_BYTES).put(&cluster, args.transports[0], TABLE)?;
     let found = args.transports.iter().map(|way| measure(args, &cluster, *way, &queries, &mut stop));
     let found = found.collect::<Result<Vec<_>, _>>();
@@ -370,19 +354,19 @@ fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::query::wide_table::{rows_expected, rows_made};
     use arrow_array::Int64Array;
     use std::sync::Arc;
 
     #[test]
-    fn made_rows_are_what_the_queries_expect() {
+    fn selection_and_grouping_expect_what_the_made_rows_hold() {
         let mut queries = Query::all();
         let rows = 150_000;
-        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
-        assert_eq!(made as u64, rows);
-        let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected;
-        assert_eq!((of("select-100%").rows, of("groups-16").rows, of("groups-4096").rows), (rows, 16, 4_096));
+        assert_eq!(rows_made(batches(&mut queries, rows)), rows);
+        let of = |name: &str| rows_expected(&queries, name);
+        assert_eq!((of("select-100%"), of("groups-16"), of("groups-4096")), (rows, 16, 4_096));
         let a_quarter = (0..rows).filter(|number| row(*number)[0] < 25).count() as u64;
-        assert_eq!(of("select-25%").rows, a_quarter);
+        assert_eq!(of("select-25%"), a_quarter);
     }
 
     #[test]

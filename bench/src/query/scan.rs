@@ -5,7 +5,7 @@
 //! computed when the table was made.
 
 use super::scan_clients::Contest;
-use super::wide_table::{Batches, Expected, ROW_BYTES, Row, Way, cluster};
+use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};
 use crate::exit::Failure;
 use crate::harness::contents::mix;
 use crate::harness::machine::{cpus, machine};
@@ -45,12 +45,8 @@ pub(crate) struct ScanArgs {
     /// CPUs that the node may use: given to it as its --cpu-limit (over tcp only)
     #[arg(long, value_name = "CPUS")]
     node_cpu_limit: Option<String>,
-    /// A pool that is there, by the address of its broker; by default one is started
-    #[arg(long, value_name = "ADDRESS")]
-    pool: Option<String>,
-    /// Reach it without TLS, also beyond this machine
-    #[arg(long, requires = "pool")]
-    plaintext: bool,
+    #[command(flatten)]
+    pool: TablePool,
     /// What each of so many clients gets that all ship the first query without pause (over the first transport)
     #[arg(long, value_name = "COUNT")]
     clients: Option<usize>,
@@ -88,24 +84,21 @@ fn row(number: u64) -> Row {
     ]
 }
 
-enum Kind {
+pub(crate) enum Kind {
     Select(u64),
     Distinct(usize),
     GroupBy(usize),
 }
 
-pub(crate) struct Query {
-    pub(crate) name: String,
-    kind: Kind,
-    expected: Expected,
-}
+pub(crate) type Query = wide_table::Query<Kind>;
 
 impl Query {
     fn all() -> Vec<Query> {
-        let query = |name: String, kind| Query { name, kind, expected: Expected::default() };
-        let select = KEPT.map(|kept| query(format!("select-{}%", kept as f64 / 10.0), Kind::Select(kept)));
-        let distinct = [0, 1, 2, 3].map(|at| query(format!("distinct-{}", GROUPS[at]), Kind::Distinct(at)));
-        let group = [0, 1, 2, 3].map(|at| query(format!("group-by-{}", GROUPS[at]), Kind::GroupBy(at)));
+        let select =
+            KEPT.map(|kept| Query::new(format!("select-{}%", kept as f64 / 10.0), Kind::Select(kept)));
+        let distinct =
+            [0, 1, 2, 3].map(|at| Query::new(format!("distinct-{}", GROUPS[at]), Kind::Distinct(at)));
+        let group = [0, 1, 2, 3].map(|at| Query::new(format!("group-by-{}", GROUPS[at]), Kind::GroupBy(at)));
         select.into_iter().chain(distinct).chain(group).collect()
     }
 
@@ -185,14 +178,7 @@ pub(crate) fn run(args: &ScanArgs) -> Outcome {
         )));
     }
     let mut stop = Stop::catch()?;
-    let mut queries = Query::all();
-    if !args.queries.is_empty() {
-        queries.retain(|query| args.queries.iter().any(|name| query.name.starts_with(name.as_str())));
-    }
-    if queries.is_empty() {
-        let all: Vec<String> = Query::all().into_iter().map(|query| query.name).collect();
-        return Err(Failure::Usage(format!("--queries: there are {}", all.join(", "))));
-    }
+    let mut queries = Query::named(Query::all(), "--queries", &args.queries)?;
     let ways: Vec<Way> = args.transports.clone();
     if args.node_cpu_limit.is_some() && ways.contains(&Way::Shm) {
         let why = "--node-cpu-limit: a node with a limit serves no shared memory; add --transports tcp";
@@ -200,7 +186,7 @@ pub(crate) fn run(args: &ScanArgs) -> Outcome {
     }
     let flags = args.node_cpu_limit.iter().flat_map(|limit| ["--cpu-limit".to_owned(), limit.clone()]);
     let flags: Vec<_> = flags.collect();
-    let cluster = cluster(args.pool.as_deref(), args.plaintext, args.size, ways.len(), &flags)?;
+    let cluster = args.pool.cluster(args.size, ways.len(), &flags)?;
     let rows = args.size / ROW_BYTES;
     let writer = batches(&mut queries, rows).put(&cluster, ways[0], TABLE)?;
     if let Some(clients) = args.clients {
@@ -324,14 +310,14 @@ fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::query::wide_table::{rows_expected, rows_made};
 
     #[test]
-    fn made_rows_are_what_the_queries_expect() {
+    fn selection_distinct_and_group_by_expect_what_the_made_rows_hold() {
         let mut queries = Query::all();
         let rows = 200_000;
-        let made: usize = batches(&mut queries, rows).map(|batch| batch.num_rows()).sum();
-        assert_eq!(made as u64, rows);
-        let of = |name: &str| queries.iter().find(|query| query.name == name).expect("a query").expected.rows;
+        assert_eq!(rows_made(batches(&mut queries, rows)), rows);
+        let of = |name: &str| rows_expected(&queries, name);
         assert_eq!((of("select-100%"), of("distinct-16"), of("group-by-1000")), (rows, 16, 1_000));
         let one_percent = (0..rows).filter(|number| row(*number)[0] < 10).count() as u64;
         assert_eq!(of("select-1%"), one_percent);

@@ -61,6 +61,34 @@ impl Expected {
     }
 }
 
+/// A query over the table.
+pub(crate) struct Query<K> {
+    pub(crate) name: String,
+    pub(crate) kind: K,
+    /// What it must answer, once the rows have been made.
+    pub(crate) expected: Expected,
+}
+
+impl<K> Query<K> {
+    pub(crate) fn new(name: String, kind: K) -> Query<K> {
+        Query { name, kind, expected: Expected::default() }
+    }
+
+    /// Returns those whose names begin so; all of them if none is named. `flag` is what names them.
+    ///
+    /// Errors: there is none.
+    pub(crate) fn named(all: Vec<Query<K>>, flag: &str, names: &[String]) -> Result<Vec<Query<K>>, Failure> {
+        let is_wanted = |query: &Query<K>| names.iter().any(|name| query.name.starts_with(name.as_str()));
+        let (wanted, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|query| names.is_empty() || is_wanted(query));
+        if wanted.is_empty() {
+            let names: Vec<String> = others.into_iter().map(|query| query.name).collect();
+            return Err(Failure::Usage(format!("{flag}: there are {}", names.join(", "))));
+        }
+        Ok(wanted)
+    }
+}
+
 /// The table's batches; `told` of each row as it is made.
 pub(crate) struct Batches<T> {
     schema: SchemaRef,
@@ -105,16 +133,40 @@ impl<T: FnMut(u64, &Row)> Iterator for Batches<T> {
     }
 }
 
-/// The pool that is named, or one that is started for a table of so many bytes and so many sessions that ask about it.
-pub(crate) fn cluster(
-    named: Option<&str>,
+// Flattened into the arguments of benches: a comment for documentation would take the place of theirs.
+#[derive(clap::Args)]
+pub(crate) struct TablePool {
+    /// A pool that is there, by the address of its broker; by default one is started
+    #[arg(long, value_name = "ADDRESS")]
+    pool: Option<String>,
+    /// Reach it without TLS, also beyond this machine
+    #[arg(long, requires = "pool")]
     plaintext: bool,
-    bytes: u64,
-    clients: usize,
-    node_flags: &[String],
-) -> Result<Cluster, Failure> {
-    match named {
-        Some(url) => Ok(Cluster::existing(url, plaintext, &[])),
-        None => Cluster::start(Room { bytes, clients: clients as u64, nodes: 1 }, false, node_flags),
+}
+
+impl TablePool {
+    /// Returns the pool that is named, or starts one for a table of so many bytes and so many sessions that ask about it.
+    pub(crate) fn cluster(
+        &self,
+        bytes: u64,
+        clients: usize,
+        node_flags: &[String],
+    ) -> Result<Cluster, Failure> {
+        match &self.pool {
+            Some(url) => Ok(Cluster::existing(url, self.plaintext, &[])),
+            None => Cluster::start(Room { bytes, clients: clients as u64, nodes: 1 }, false, node_flags),
+        }
     }
+}
+
+/// Returns how many rows batches have together.
+#[cfg(test)]
+pub(crate) fn rows_made(batches: impl Iterator<Item = RecordBatch>) -> u64 {
+    batches.map(|batch| batch.num_rows() as u64).sum()
+}
+
+/// Returns how many rows a query must answer.
+#[cfg(test)]
+pub(crate) fn rows_expected<K>(queries: &[Query<K>], name: &str) -> u64 {
+    queries.iter().find(|query| query.name == name).expect("a query").expected.rows
 }
