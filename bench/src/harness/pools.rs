@@ -46,6 +46,19 @@ impl Room {
         let all = 2 * (self.bytes + self.clients * ahead);
         (all / self.nodes).next_multiple_of(REGION_BYTES) + REGION_BYTES
     }
+
+    fn node_names(self) -> Vec<String> {
+        (1..=self.nodes).map(|index| format!("{NODE}-{index}")).collect()
+    }
+}
+
+/// A pool that was started by somebody else.
+pub(crate) struct Existing<'a> {
+    pub(crate) url: &'a str,
+    /// Whether to reach it without TLS, also beyond this machine.
+    pub(crate) plaintext: bool,
+    /// Its nodes, those of them that run on this machine.
+    pub(crate) pids: &'a [u32],
 }
 
 /// Makes certificates for a broker, nodes and an administrator, in memory. They are read as processes start.
@@ -62,16 +75,23 @@ fn issue(nodes: &[String]) -> Result<TempDir, Failure> {
 
 impl Cluster {
     /// Starts a broker and nodes. `node_flags` are given to every node.
-    pub(crate) fn start(room: Room, with_tls: bool, node_flags: &[String]) -> Result<Cluster, Failure> {
-        let names: Vec<String> = (1..=room.nodes).map(|index| format!("{NODE}-{index}")).collect();
-        let certs = if with_tls { Some(issue(&names)?) } else { None };
+    pub(crate) fn start(room: Room, node_flags: &[String]) -> Result<Cluster, Failure> {
+        Cluster::start_under(None, room, node_flags)
+    }
+
+    /// The same with TLS.
+    pub(crate) fn start_with_tls(room: Room, node_flags: &[String]) -> Result<Cluster, Failure> {
+        Cluster::start_under(Some(issue(&room.node_names())?), room, node_flags)
+    }
+
+    fn start_under(certs: Option<TempDir>, room: Room, node_flags: &[String]) -> Result<Cluster, Failure> {
         let folder = certs.as_ref().map(|folder| folder.path().display().to_string());
         let more: Vec<&str> = folder.iter().flat_map(|folder| ["--certs", folder]).collect();
         let start = |flags: &[&str]| start(&[flags, &more[..]].concat());
         let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let memory = room.node_bytes().to_string();
         let mut nodes = Vec::new();
-        for name in &names {
+        for name in &room.node_names() {
             let mut flags = vec!["node", "--name", name, "--memory", &memory, "--broker", &url];
             flags.extend(node_flags.iter().map(String::as_str));
             nodes.push(start(&flags)?.0);
@@ -82,10 +102,11 @@ impl Cluster {
         Ok(Cluster { nodes, _broker: Some(broker), url, tls, plaintext: false, pids })
     }
 
-    /// A pool that is there. `pids`: its nodes, those of them that run on this machine.
-    pub(crate) fn existing(url: &str, plaintext: bool, pids: &[u32]) -> Cluster {
-        let pids = pids.to_vec();
-        Cluster { nodes: Vec::new(), _broker: None, url: url.to_owned(), tls: None, plaintext, pids }
+    /// Takes a pool that is there.
+    pub(crate) fn existing(pool: Existing<'_>) -> Cluster {
+        let Existing { url, plaintext, pids } = pool;
+        let (url, pids) = (url.to_owned(), pids.to_vec());
+        Cluster { nodes: Vec::new(), _broker: None, url, tls: None, plaintext, pids }
     }
 
     /// The processes of its nodes, as far as they are known.

@@ -151,7 +151,7 @@ pub(crate) fn run(args: &CacheArgs) -> Outcome {
     }
     bar.set_message("writing the file");
     let mut disk = Disk::create(args, &bar)?;
-    let cluster = Cluster::start(Room { bytes: args.size * 2, clients: 2, nodes: 1 }, false, &[])?;
+    let cluster = Cluster::start(Room { bytes: args.size * 2, clients: 2, nodes: 1 }, &[])?;
     let mut ways = Vec::new();
     for (name, transport) in TRANSPORTS {
         let pool = cluster.session(transport, args.size)?;

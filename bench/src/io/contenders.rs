@@ -96,15 +96,15 @@ impl Stage {
         Stage { clusters: vec![(nodes, cluster, None)], rivals: Vec::new() }
     }
 
-    /// Starts pools of so many nodes each.
-    pub(crate) fn start(bytes: u64, clients: u64, nodes: &[u64], with_tls: bool) -> Result<Stage, Failure> {
+    /// Starts pools of so many nodes each, for what was asked.
+    pub(crate) fn start(bytes: u64, clients: u64, nodes: &[u64], asked: Asked) -> Result<Stage, Failure> {
         let mut clusters = Vec::new();
         for nodes in nodes {
             let room = Room { bytes, clients, nodes: *nodes };
             // As this process does.
             let waiting = ["--waiting".to_owned(), chosen().word().to_owned()];
-            let plain = Cluster::start(room, false, &waiting)?;
-            let secured = if with_tls { Some(Cluster::start(room, true, &waiting)?) } else { None };
+            let plain = Cluster::start(room, &waiting)?;
+            let secured = if asked.with_tls { Some(Cluster::start_with_tls(room, &waiting)?) } else { None };
             clusters.push((*nodes, plain, secured));
         }
         Ok(Stage { clusters, rivals: Vec::new() })

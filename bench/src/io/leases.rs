@@ -61,11 +61,11 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
         let mut pool = Pool::start(&[])?;
         bar.set_message("leases over tcp");
         pool.wait_quiet()?;
-        tcp.extend(pool.leases(args.leases, false)?);
+        tcp.extend(pool.leases(args.leases, Over::Tcp)?);
         bar.inc(1);
         bar.set_message("leases over shm");
         pool.wait_quiet()?;
-        shm.extend(pool.leases(args.leases, true)?);
+        shm.extend(pool.leases(args.leases, Over::Shm)?);
         bar.inc(1);
         bar.set_message("tickets");
         pool.wait_quiet()?;
@@ -118,6 +118,14 @@ pub(crate) struct Pool {
     host: Arc<dyn Dialer>,
     broker: Box<dyn Link>,
     proof: SessionProof,
+}
+
+/// How a node is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Tcp,
+    /// Shared memory.
+    Shm,
 }
 
 fn soon(host: &dyn Host) -> MonoNs {
@@ -189,21 +197,22 @@ impl Pool {
         Ok(f64::from(count) / begun.elapsed().as_secs_f64())
     }
 
-    /// A link to the node, over shared memory or TCP.
-    pub(crate) fn dial_node(&mut self, shared: bool) -> Result<Box<dyn Link>, Failure> {
+    /// Makes a link to the node.
+    pub(crate) fn dial_node(&mut self, over: Over) -> Result<Box<dyn Link>, Failure> {
         let first = self.ticket()?;
         let space: Arc<ShmSpace> = Arc::default();
-        let to = match shared {
-            true => Dial::Local { socket: &first.node.shm_socket, space: &space },
-            false => Dial::Node { address: &first.node.address, node: first.node.node },
+        let to = match over {
+            Over::Shm => Dial::Local { socket: &first.node.shm_socket, space: &space },
+            Over::Tcp => Dial::Node { address: &first.node.address, node: first.node.node },
         };
         self.host.dial(to, soon(&*self.host)).map_err(Failure::failed)
     }
 
     /// How long each lease took to set up. It is given back outside the timed part.
-    fn leases(&mut self, count: u32, shared: bool) -> Result<Vec<Duration>, Failure> {
+    fn leases(&mut self, count: u32, over: Over) -> Result<Vec<Duration>, Failure> {
         let host = Arc::clone(&self.host);
-        let mut node = self.dial_node(shared)?;
+        let mut node = self.dial_node(over)?;
+        let shared = over == Over::Shm;
         let mut times = Vec::with_capacity(count as usize);
         for _ in 0..count {
             let begun = Instant::now();

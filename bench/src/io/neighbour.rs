@@ -98,7 +98,7 @@ pub(crate) fn run(args: &NeighbourArgs) -> Outcome {
     let room = Room { bytes: args.size, clients: 1, nodes: 1 };
     // Children stay where they are started.
     pin(&halves.donor)?;
-    let start = |flags: &[String]| Cluster::start(room, false, flags);
+    let start = |flags: &[String]| Cluster::start(room, flags);
     let mut services = vec![
         Service { name: "not served", cluster: start(&[])?, is_read: false },
         Service { name: "served at full speed", cluster: start(&[])?, is_read: true },

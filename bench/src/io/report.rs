@@ -1,5 +1,6 @@
 //! What a run has found, for people and for machines.
 
+use super::contenders::Asked;
 use super::rivals::Rival;
 use crate::Outcome;
 use crate::harness::access::{Access, SMALL};
@@ -49,13 +50,8 @@ pub(crate) struct Report {
 const EMPTY_RPC: &str = "empty RPC";
 
 /// What the labels mean.
-pub(crate) fn notes(
-    tls: bool,
-    sealed: bool,
-    emulated: bool,
-    existing: bool,
-    rivals: &[Rival],
-) -> Vec<&'static str> {
+pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
+    let Asked { is_existing, with_tls, sealed, shape } = asked;
     let mut notes = vec![
         "Times are of one call, at depths above 1 of a batch (of disk and fuse: of one operation). Of few calls p99.9 is the longest.",
         "cpu: microseconds for each operation; clients: CLOCK_PROCESS_CPUTIME less checking; servers: schedstat.",
@@ -65,14 +61,14 @@ pub(crate) fn notes(
             notes.push(note);
         }
     };
-    add(!existing, "tcp is loopback, not a network.");
-    add(existing, "tcp is whatever lies between this machine and the pool's nodes.");
+    add(!is_existing, "tcp is loopback, not a network.");
+    add(is_existing, "tcp is whatever lies between this machine and the pool's nodes.");
     add(
-        emulated,
+        shape.is_some(),
         "emulated: no exchange is over before such a link would have carried it; each connection has one to itself.",
     );
     add(sealed, "sealed: AES-256-GCM by the client, in pages of 4 KiB.");
-    add(tls, "tls: mutual TLS 1.3 with AES-128-GCM; shm never leaves the host and has none.");
+    add(with_tls, "tls: mutual TLS 1.3 with AES-128-GCM; shm never leaves the host and has none.");
     let has = |rival| rivals.contains(&rival);
     add(has(Rival::Disk), "disk: O_DIRECT; what the kernel does for it in its own threads is in no column.");
     add(
@@ -103,13 +99,14 @@ fn plural(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-/// Writes it to the standard output.
-pub(crate) fn show(report: &Report, as_json: bool) -> Outcome {
+/// Writes it to the standard output, for machines.
+pub(crate) fn show_json(report: &Report) -> Outcome {
+    Ok(writeln!(std::io::stdout(), "{}", as_value(report))?)
+}
+
+/// Writes it to the standard output, for people.
+pub(crate) fn show(report: &Report) -> Outcome {
     let mut out = std::io::stdout().lock();
-    if as_json {
-        writeln!(out, "{}", as_value(report))?;
-        return Ok(());
-    }
     for line in lines(report) {
         writeln!(out, "{line}")?;
     }

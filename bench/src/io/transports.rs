@@ -13,7 +13,7 @@ use crate::harness::contents::Hash;
 use crate::harness::cpu::{Ran, process_ns};
 use crate::harness::machine::{cpus, machine};
 use crate::harness::measure::{Measured, Until, Work, measure};
-use crate::harness::pools::Cluster;
+use crate::harness::pools::{Cluster, Existing};
 use crate::harness::shape::parse_shape;
 use crate::harness::statistics::{Figures, median};
 use crate::signals::Stop;
@@ -89,6 +89,12 @@ pub(crate) struct IoArgs {
     json: bool,
 }
 
+impl IoArgs {
+    fn asked(&self) -> Asked {
+        Asked { is_existing: self.pool.is_some(), with_tls: self.tls, sealed: self.sealed, shape: self.shape }
+    }
+}
+
 /// How a file is first written where blocks are no keys.
 const FIRST_WRITE: Access = Access {
     name: "512 KiB first writes",
@@ -143,7 +149,8 @@ pub(crate) fn run(args: &IoArgs) -> Outcome {
         run.round(round)?;
     }
     run.bar.finish_and_clear();
-    report::show(&run.report(), args.json)
+    let report = run.report();
+    if args.json { report::show_json(&report) } else { report::show(&report) }
 }
 
 fn check(args: &IoArgs) -> Outcome {
@@ -193,18 +200,16 @@ impl<'a> Run<'a> {
         let stop = Stop::catch()?;
         let (clients, nodes) = (sorted(&args.clients), sorted(&args.nodes));
         let most = clients.last().copied().unwrap_or(1);
+        let asked = args.asked();
         let mut stage = match &args.pool {
-            Some(url) => Stage::existing(Cluster::existing(url, args.plaintext, &args.node_pid), nodes[0]),
-            None => Stage::start(args.size, most, &nodes, args.tls)?,
+            Some(url) => {
+                let pool = Existing { url, plaintext: args.plaintext, pids: &args.node_pid };
+                Stage::existing(Cluster::existing(pool), nodes[0])
+            }
+            None => Stage::start(args.size, most, &nodes, asked)?,
         };
         let rivals = asked_for(&args.beside);
         stage.add_rivals(&rivals, args.size, &args.disk)?;
-        let asked = Asked {
-            is_existing: args.pool.is_some(),
-            with_tls: args.tls,
-            sealed: args.sealed,
-            shape: args.shape,
-        };
         let crowds = nodes
             .iter()
             .flat_map(|nodes| clients.iter().map(|clients| Crowd { nodes: *nodes, clients: *clients }));
@@ -386,13 +391,7 @@ impl<'a> Run<'a> {
             seconds: args.seconds,
             seed: args.seed,
             hash: hash.0,
-            notes: report::notes(
-                args.tls,
-                args.sealed,
-                args.shape.is_some(),
-                args.pool.is_some(),
-                &self.rivals,
-            ),
+            notes: report::notes(args.asked(), &self.rivals),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! lose: few reads under way on idle CPUs; reads at a steady rate beside work that keeps every CPU busy; and both
 //! ends on one CPU, where whoever spins keeps the other from answering.
 
-use super::leases::Pool;
+use super::leases::{Over, Pool};
 use super::neighbour::{Load, work};
 use crate::Outcome;
 use crate::exit::Failure;
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &WaitingArgs) -> Outcome {
     let mut sides = Vec::new();
     for (name, waiting) in Waiting::ALL {
         let flags = ["--waiting".to_owned(), name.to_owned()];
-        sides.push(Side { name, waiting, cluster: Cluster::start(room, false, &flags)? });
+        sides.push(Side { name, waiting, cluster: Cluster::start(room, &flags)? });
     }
     let bar = ProgressBar::new((args.rounds * WAYS) as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}") {
@@ -217,9 +217,9 @@ fn one_cpu(side: &Side, cpu: usize, seconds: f64) -> Result<OneCpu, Failure> {
     // Its node starts on that CPU and stays there.
     let mut pool = Pool::start(&["--waiting", side.name])?;
     let mut found = [0.0; 2];
-    for (shared, found) in [false, true].into_iter().zip(&mut found) {
+    for (over, found) in [Over::Tcp, Over::Shm].into_iter().zip(&mut found) {
         pool.wait_quiet()?;
-        let mut link = pool.dial_node(shared)?;
+        let mut link = pool.dial_node(over)?;
         *found = calls_us(&mut *link, seconds / 4.0)?;
     }
     Ok(found)

@@ -109,8 +109,8 @@ pub(crate) fn run(args: &OperatorArgs) -> Outcome {
             stop.check()?;
         }
         for (at, width) in WIDTHS.iter().enumerate() {
-            for (is_smart, found) in [false, true].into_iter().zip(&mut projecting) {
-                found[at].push(project(&tables, *width, is_smart));
+            for (lines, found) in [Lines::All, Lines::Wanted].into_iter().zip(&mut projecting) {
+                found[at].push(project(&tables, *width, lines));
             }
         }
         patterns.measure()?;
@@ -292,13 +292,21 @@ fn arrow(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// GB of whole rows a second, with only the lines that are wanted read, or all of them.
-fn project(tables: &Tables, width: usize, is_smart: bool) -> f64 {
+/// Which cache lines of wide rows are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    All,
+    /// Those that have what is wanted.
+    Wanted,
+}
+
+/// GB of whole rows a second.
+fn project(tables: &Tables, width: usize, lines: Lines) -> f64 {
     let bytes = tables.numbers.inner().as_slice();
     let mut ring: Vec<u8> = Vec::with_capacity(RING_BYTES);
     let begun = Instant::now();
     for part in bytes.chunks(width * (RING_BYTES / PROJECTED.len() / 64 * 64)) {
-        if !is_smart {
+        if lines == Lines::All {
             black_box(part.as_chunks::<8>().0.iter().fold(0, |all, word| all ^ u64::from_ne_bytes(*word)));
         }
         ring.clear();

@@ -2,7 +2,7 @@
 //! must answer.
 
 use crate::exit::Failure;
-use crate::harness::pools::{Cluster, Room};
+use crate::harness::pools::{Cluster, Existing, Room};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use clap::ValueEnum;
@@ -153,8 +153,8 @@ impl TablePool {
         node_flags: &[String],
     ) -> Result<Cluster, Failure> {
         match &self.pool {
-            Some(url) => Ok(Cluster::existing(url, self.plaintext, &[])),
-            None => Cluster::start(Room { bytes, clients: clients as u64, nodes: 1 }, false, node_flags),
+            Some(url) => Ok(Cluster::existing(Existing { url, plaintext: self.plaintext, pids: &[] })),
+            None => Cluster::start(Room { bytes, clients: clients as u64, nodes: 1 }, node_flags),
         }
     }
 }
