@@ -404,8 +404,10 @@ impl Runner {
 
     /// Says what was done, where people or `--explain` want it.
     fn tell(&self, done: &Done) -> Result<(), Failure> {
-        if self.args.explain {
-            told::explain(done, self.args.json)?;
+        if self.args.explain && self.args.json {
+            told::explain_json(done)?;
+        } else if self.args.explain {
+            told::explain(done)?;
         } else if std::io::stderr().is_terminal() && !self.args.quiet {
             told::line(done)?;
         }

@@ -21,40 +21,40 @@ pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A table of the scans, and what was not shipped; or all of it as JSON.
-pub(crate) fn explain(done: &Done, is_json: bool) -> Result<(), Failure> {
+/// All of it, for machines.
+pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
+    let task = |task: &Assigned| {
+        json!({
+            "table": task.table,
+            "task": task.task,
+            "worker": task.worker.as_str(),
+            "row_groups": task.groups.len(),
+            "row_groups_near": task.near,
+        })
+    };
+    let tasks: Vec<Value> = done.tasks.iter().map(task).collect();
+    let told = json!({
+        "rows": done.rows,
+        "columns": done.plan.schema().fields().len(),
+        "seconds": done.elapsed.as_secs_f64(),
+        "scans": farpool_datafusion::scans(&done.plan),
+        "tasks": tasks,
+        "spills": farpool_datafusion::spills(&done.plan),
+        "temporary_files": {
+            "far_bytes": done.spilled.far_bytes,
+            "disk_bytes": done.spilled.disk_bytes,
+            "files": done.spilled.files,
+        },
+        "cache": done.cached.map(|cached| Value::from_iter(cached.named())),
+    });
+    Ok(writeln!(std::io::stderr(), "{}", Line(&told))?)
+}
+
+/// A table of the scans, and what was not shipped.
+pub(crate) fn explain(done: &Done) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     let scans = farpool_datafusion::scans(&done.plan);
     let spills = farpool_datafusion::spills(&done.plan);
-    if is_json {
-        let columns = done.plan.schema().fields().len();
-        let task = |task: &Assigned| {
-            json!({
-                "table": task.table,
-                "task": task.task,
-                "worker": task.worker.as_str(),
-                "row_groups": task.groups.len(),
-                "row_groups_near": task.near,
-            })
-        };
-        let tasks: Vec<Value> = done.tasks.iter().map(task).collect();
-        let told = json!({
-            "rows": done.rows,
-            "columns": columns,
-            "seconds": done.elapsed.as_secs_f64(),
-            "scans": scans,
-            "tasks": tasks,
-            "spills": spills,
-            "temporary_files": {
-                "far_bytes": done.spilled.far_bytes,
-                "disk_bytes": done.spilled.disk_bytes,
-                "files": done.spilled.files,
-            },
-            "cache": done.cached.map(|cached| Value::from_iter(cached.named())),
-        });
-        writeln!(out, "{}", Line(&told))?;
-        return Ok(());
-    }
     line(done)?;
     let count = |value: &Value| value.as_u64().unwrap_or_default();
     let seconds = |value: &Value| format!("{:.1} ms", value.as_f64().unwrap_or_default() * 1e3);
