@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::harness::statistics::median;
 use farpool::FarFile;
 use farpool::TransportChoice;
-use farpool::function::{Caller, Function};
+use farpool::function::{CallOptions, Caller, Function};
 use farpool_host::waiting::Waiting;
 use std::time::Instant;
 
@@ -55,7 +55,7 @@ pub(super) fn measure(
         let stage = Stage::new(args, way, transport, &more)?;
         let caller = stage.publish(list)?.caller(Default::default())?;
         for function in &cached {
-            caller.call(function, &words(&[0, 1, 0]), shipped(false))?;
+            caller.call(function, &words(&[0, 1, 0]), shipped())?;
         }
         await_files(cache.path(), cached.len())?;
     }
@@ -101,12 +101,12 @@ fn measure_at(
     let mut page = vec![0; PAGE_BYTES];
     let pages = list.next.len() * NODE_BYTES / PAGE_BYTES;
     for round in 0..args.rounds as usize {
-        let calls = |kind: &mut Kind, function: &Function, fresh: bool| -> Outcome {
+        let calls = |kind: &mut Kind, function: &Function, options: CallOptions| -> Outcome {
             for _ in 0..WARM_UP {
-                caller.call(function, &step, shipped(fresh))?;
+                caller.call(function, &step, options)?;
             }
             for _ in 0..each {
-                let called = timed(kind, || Ok(caller.call(function, &step, shipped(fresh))?))?;
+                let called = timed(kind, || Ok(caller.call(function, &step, options)?))?;
                 check(&called.output, &one, kind.name)?;
             }
             Ok(())
@@ -114,15 +114,15 @@ fn measure_at(
         for _ in 0..each {
             timed(&mut kinds[0], || Ok(caller.round_trip(&resident)?))?;
         }
-        calls(&mut kinds[1], &resident, false)?;
+        calls(&mut kinds[1], &resident, shipped())?;
         for _ in 0..each {
             timed(&mut kinds[2], || Ok(caller.round_trip(&walk)?))?;
         }
-        calls(&mut kinds[3], &walk, false)?;
-        calls(&mut kinds[4], &walk, true)?;
+        calls(&mut kinds[3], &walk, shipped())?;
+        calls(&mut kinds[4], &walk, CallOptions { fresh: true, ..shipped() })?;
         for (kind, functions) in (5..).zip(firsts) {
             for function in functions.iter().skip(round * first_each).take(first_each) {
-                let called = timed(&mut kinds[kind], || Ok(caller.call(function, &step, shipped(false))?))?;
+                let called = timed(&mut kinds[kind], || Ok(caller.call(function, &step, shipped())?))?;
                 check(&called.output, &one, kinds[kind].name)?;
             }
         }
@@ -135,10 +135,10 @@ fn measure_at(
         if let Some(examples) = examples {
             let each = examples.walks.len().div_ceil(args.rounds as usize);
             for function in examples.walks.iter().skip(round * each).take(each) {
-                let called = timed(&mut kinds[9], || Ok(caller.call(function, &step, shipped(false))?))?;
+                let called = timed(&mut kinds[9], || Ok(caller.call(function, &step, shipped())?))?;
                 check(&called.output, &one, "native")?;
             }
-            calls(&mut kinds[10], &examples.walk, false)?;
+            calls(&mut kinds[10], &examples.walk, shipped())?;
         }
     }
     kinds.retain(|kind| !kind.times.is_empty());
@@ -167,7 +167,7 @@ fn accesses(
     let mut times = vec![Vec::new(); functions.len()];
     for _ in 0..args.rounds {
         for ((name, function), times) in functions.iter().zip(&mut times) {
-            let called = caller.call(function, &words(&[0, args.steps, 0]), shipped(false))?;
+            let called = caller.call(function, &words(&[0, args.steps, 0]), shipped())?;
             check(&called.output, &wanted, name)?;
             times.push(called.ran.as_nanos() as f64 / args.steps as f64);
         }
@@ -201,7 +201,7 @@ fn scans(
             let mut rates = vec![Vec::new(); forms.len()];
             for _ in 0..args.rounds as usize * SCANS_EACH {
                 for ((form, function), rates) in forms.iter().zip(&mut rates) {
-                    let called = caller.call(function, &asked, shipped(false))?;
+                    let called = caller.call(function, &asked, shipped())?;
                     check(&called.output, &wanted, form)?;
                     rates.push(scanned as f64 / called.ran.as_nanos().max(1) as f64);
                 }

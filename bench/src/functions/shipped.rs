@@ -93,6 +93,7 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     Ok(Examples { walk, walks: signed, scans, keys })
 }
 
-pub(super) fn shipped(fresh: bool) -> CallOptions {
-    CallOptions { place: Place::Ship, fresh, deadline: Duration::from_secs(600) }
+/// How functions are called at nodes, in instances that were used before.
+pub(super) fn shipped() -> CallOptions {
+    CallOptions { place: Place::Ship, fresh: false, deadline: Duration::from_secs(600) }
 }
