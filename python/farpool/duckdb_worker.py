@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 import farpool
-from farpool._registered import register, unregister
+from farpool.duckdb.relations import register, unregister
 
 # Bytes of a query.
 SQL_BYTES_MAX = 1 << 20

@@ -25,8 +25,8 @@ import duckdb
 
 import farpool
 from farpool._farpool import _shown
-from farpool._registered import _dataset_type, registered
-from farpool._terms import Aggregate, NotShipped, Terms, is_same, nodes
+from farpool.duckdb.relations import _dataset_type, registered
+from farpool.duckdb.terms import Aggregate, NotShipped, Terms, is_same, nodes
 
 if TYPE_CHECKING:
     from farpool.dataset import FarDataset

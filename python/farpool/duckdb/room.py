@@ -19,7 +19,7 @@ import farpool
 from farpool._farpool import _size_text
 
 if TYPE_CHECKING:
-    from farpool.duckdb import FarFileSystem
+    from farpool.duckdb.spill import FarFileSystem
 
 # DuckDB may fill this share of what is free on the disk of local copies: its own rule for spilling there.
 _DISK_SHARE = 0.9

@@ -1,7 +1,7 @@
 """Published far files of known formats as relations of DuckDB connections.
 
 Parquet and Arrow files that anybody wrote, such as through `farpool.fs`; far tables, whose scans run beside the data,
-are in `_registered`.
+are in `relations`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 import farpool
-from farpool._registered import check_free, put
+from farpool.duckdb.relations import check_free, put
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

@@ -1,15 +1,4 @@
-"""Lets a stock DuckDB spill into far memory, and query far tables.
-
-    con = duckdb.connect("tpch.duckdb")
-    con.execute("SET memory_limit = '200MB'")
-    farpool.duckdb.attach(con, pool)                          # from here on it spills into far memory
-    farpool.duckdb.register(con, pool)                        # far tables are relations
-    farpool.duckdb.register_file(con, pool, "sales.parquet", as_="sales")    # and so are published files
-    farpool.duckdb.sql_pushdown(con, "SELECT ...").show()     # what can be runs beside them
-    farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT ...") # all of it runs in a DuckDB beside them
-
-Relations are in `farpool.dataset`, `_registered`, `_files` and `_pushdown`, queries shipped whole in `_shipped`;
-the rest of this is about spilling.
+"""A DuckDB database whose temporary files are far files.
 
 DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
 root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
@@ -44,24 +33,7 @@ from fsspec import AbstractFileSystem
 
 import farpool
 from farpool._farpool import _shown, _size_bytes
-from farpool._files import register_file
-from farpool._pushdown import Block, Pushdown, sql_pushdown
-from farpool._registered import register, unregister
-from farpool._room import Bound, wait_for_room
-from farpool._shipped import ship
-
-__all__ = [
-    "Block",
-    "FarFileSystem",
-    "Pushdown",
-    "attach",
-    "detach",
-    "register",
-    "register_file",
-    "ship",
-    "sql_pushdown",
-    "unregister",
-]
+from farpool.duckdb.room import Bound, wait_for_room
 
 _PREFIX = "farpool://"
 

@@ -1,0 +1,32 @@
+"""Lets a stock DuckDB spill into far memory, and query far tables.
+
+    con = duckdb.connect("tpch.duckdb")
+    con.execute("SET memory_limit = '200MB'")
+    farpool.duckdb.attach(con, pool)                          # from here on it spills into far memory
+    farpool.duckdb.register(con, pool)                        # far tables are relations
+    farpool.duckdb.register_file(con, pool, "sales.parquet", as_="sales")    # and so are published files
+    farpool.duckdb.sql_pushdown(con, "SELECT ...").show()     # what can be runs beside them
+    farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT ...") # all of it runs in a DuckDB beside them
+
+Spilling is in `spill` and `room`, far tables as relations in `relations`, published files in `published_files`,
+`sql_pushdown` in `pushdown` and `terms`, and queries shipped whole in `worker_client`.
+"""
+
+from farpool.duckdb.published_files import register_file
+from farpool.duckdb.pushdown import Block, Pushdown, sql_pushdown
+from farpool.duckdb.relations import register, unregister
+from farpool.duckdb.spill import FarFileSystem, attach, detach
+from farpool.duckdb.worker_client import ship
+
+__all__ = [
+    "Block",
+    "FarFileSystem",
+    "Pushdown",
+    "attach",
+    "detach",
+    "register",
+    "register_file",
+    "ship",
+    "sql_pushdown",
+    "unregister",
+]
