@@ -9,7 +9,7 @@
     farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT ...") # all of it runs in a DuckDB beside them
 
 Spilling is in `spill` and `room`, far tables as relations in `relations`, published files in `published_files`,
-`sql_pushdown` in `pushdown` and `terms`, and queries shipped whole in `worker_client`.
+`sql_pushdown` in `pushdown`, `binder`, `expressions` and `terms`, and queries shipped whole in `worker_client`.
 """
 
 from farpool.duckdb.published_files import register_file

@@ -25,8 +25,9 @@ import duckdb
 
 import farpool
 from farpool._farpool import _shown
+from farpool.duckdb.binder import NotShipped, is_same, nodes
 from farpool.duckdb.relations import _dataset_type, registered
-from farpool.duckdb.terms import Aggregate, NotShipped, Terms, is_same, nodes
+from farpool.duckdb.terms import Aggregate, Terms
 
 if TYPE_CHECKING:
     from farpool.dataset import FarDataset
