@@ -3,7 +3,7 @@ CACHE ?= $(HOME)/.cache/farpool
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 PYTHON ?= python3
 # Keyed by what it must hold, so that clones with other needs do not disturb each other.
-VENV := $(CACHE)/venv-$(shell sha256sum python/pyproject.toml | cut -c1-12)
+VENV := $(CACHE)/venv-$(shell sha256sum engines/python/pyproject.toml | cut -c1-12)
 READY := $(VENV)/.ready
 # What is built, of cargo's profiles: see CHECKS for who takes another.
 PROFILE := release
@@ -15,7 +15,7 @@ ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd
 # Under which a test that hangs ends, by name: of cargo's tests each program.
 BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
-PYTEST = $(BOUNDED) $(VENV)/bin/pytest -q -c python/pyproject.toml -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+PYTEST = $(BOUNDED) $(VENV)/bin/pytest -q -c engines/python/pyproject.toml -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTED = $(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
 # All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
 # their own, and the wheel is tested as maturin builds it.
@@ -30,7 +30,7 @@ OPERATIONS ?= 1000000
 # PostgreSQL's own tests and SQLite's, from Debian's source packages.
 POSTGRES_SUITE := $(CACHE)/postgres-suite
 SQLITE_SUITE := $(CACHE)/sqlite-suite
-SQLITE_RUN = $(PYTHON) integrations/sqlite/suite/run.py --suite $(SQLITE_SUITE) --farpool $(BIN) --extension $(dir $(BIN))libfarpool_sqlite.so
+SQLITE_RUN = $(PYTHON) engines/sqlite/suite/run.py --suite $(SQLITE_SUITE) --farpool $(BIN) --extension $(dir $(BIN))libfarpool_sqlite.so
 # Those that know most of file systems, and are over in some seconds: a part of `suites`.
 SQLITE_QUICK := attach2 capi3 chunksize e_blobclose external_reader filectrl jrnlmode2 lock lock2 lock7 mmap1 mmap3 pager4 pragma2 rowallock \
   sort5 symlink sync sync2 tempdb2 wal2 wal64k walmode walpersist walro zerodamage
@@ -71,14 +71,14 @@ rivals: ## Build what Farpool is compared with
 $(READY):
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check maturin==1.16.0
-	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('python/pyproject.toml', 'rb'))['project']; \
+	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('engines/python/pyproject.toml', 'rb'))['project']; \
 	  print('\n'.join(p['optional-dependencies']['test']))" > $(VENV)/requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
 wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Python wheel and install it into the project's environment
 	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS="--locked --profile $(PROFILE)" FARPOOL_PROGRAMS=$(dir $(BIN)) \
-	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./python
+	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./engines/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
 # Debian's; no cluster of its own is made or started.
@@ -106,13 +106,13 @@ $(FIO):
 
 # The demo needs the command, the Python module and four libraries: no wheel, no sandbox, no tools for tests.
 DEMO_PLACE := $(CARGO_TARGET_DIR)/demo
-DEMO_VENV := $(CACHE)/demo-venv-$(shell sha256sum python/pyproject.toml | cut -c1-12)
-STEP := python/step.sh $(CACHE)/steps
+DEMO_VENV := $(CACHE)/demo-venv-$(shell sha256sum engines/python/pyproject.toml | cut -c1-12)
+STEP := engines/python/step.sh $(CACHE)/steps
 
 $(DEMO_VENV)/.ready:
 	@$(STEP) demo-libraries "Installing DuckDB and what else the demo needs of Python" sh -ec ' \
 	  $(PYTHON) -m venv --clear $(DEMO_VENV); \
-	  $(DEMO_VENV)/bin/python -c "import tomllib; p = tomllib.load(open(\"python/pyproject.toml\", \"rb\"))[\"project\"]; \
+	  $(DEMO_VENV)/bin/python -c "import tomllib; p = tomllib.load(open(\"engines/python/pyproject.toml\", \"rb\"))[\"project\"]; \
 	    print(\"\n\".join(p[\"optional-dependencies\"][\"demo\"]))" > $(DEMO_VENV)/requirements.txt; \
 	  $(DEMO_VENV)/bin/python -m pip install --disable-pip-version-check --requirement $(DEMO_VENV)/requirements.txt'
 	@touch $@
@@ -120,7 +120,7 @@ $(DEMO_VENV)/.ready:
 demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of their pod, seven ways (DEMO="--help": its flags)
 	@$(STEP) demo-build "Building farpool and its Python module, cold some 7 minutes on 2 cores" \
 	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
-	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r python/farpool $(DEMO_PLACE)/ && \
+	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r engines/python/farpool $(DEMO_PLACE)/ && \
 	  cp $(dir $(BIN))lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
 	@PYTHONPATH=$(DEMO_PLACE) FARPOOL_CAPPED_DISK=$(CURDIR)/bench/capped-disk.sh \
 	  $(BIN) demo --python $(DEMO_VENV)/bin/python -- $(DEMO)
@@ -155,7 +155,7 @@ test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) $(POSTGRES_W
 	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py integrations/tests/test_stores.py examples/functions/native_test.py python/tests/test_*.py
+	  bench/papers/test_figures.py engines/tests/test_stores.py examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # All programs and tests, with the features that they have together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -172,8 +172,8 @@ rules: $(READY) # The lints but for those of crates in the workspace.
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config python/pyproject.toml python bench examples integrations tests
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python bench examples integrations tests
+	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples tests
+	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples tests
 
 test-core: benches rivals $(ETCD) ## Tests of the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -195,7 +195,7 @@ sim: ## Simulate whole pools under faults (MINUTES=10)
 	$(dir $(BIN))farpool-sim --minutes $(or $(MINUTES),10)
 
 loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each protection)
-	FARPOOL_BIN=$(BIN) $(VENV)/bin/python python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python engines/python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
 
 chaos: build wheel $(ETCD) ## Real processes in network namespaces under faults for 20 minutes (CHAOS="--minutes 2 --seed 7"); needs root
 	cargo build $(CARGO_FLAGS) --package farpool-tests --bins
@@ -206,7 +206,7 @@ mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECO
 
 test-python: $(COMMAND) wheel $(if $(filter everything,$(COMMAND)),functions,modules) $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
 	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
-	  $(PYTEST) python/tests
+	  $(PYTEST) engines/python/tests
 
 modules: # The examples in C as modules, for those who test them.
 	CACHE=$(CACHE) examples/functions/build.sh
@@ -222,30 +222,30 @@ test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
 
 reference: $(READY) # What DuckDB answers.
-	$(VENV)/bin/python integrations/tests/suite/make.py --check
-	$(VENV)/bin/python integrations/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
+	$(VENV)/bin/python engines/tests/suite/make.py --check
+	$(VENV)/bin/python engines/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
 test-stores: everything wheel # SQL over a bucket, behind a cache.
-	$(TESTED) $(PYTEST) integrations/tests/test_stores.py
+	$(TESTED) $(PYTEST) engines/tests/test_stores.py
 
 suites: $(or $(filter everything,$(COMMAND)),build sqlite) $(FIO) $(SQLITE_SUITE)/testfixture ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); some of SQLite's own tests; needs root
-	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 integrations/fuse/suites.sh $(OPERATIONS)
+	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 engines/fuse/suites.sh $(OPERATIONS)
 	$(BOUNDED) --seconds 1800 $(SQLITE_RUN) $(SQLITE_QUICK)
 
 sqlite-suite: $(or $(filter everything,$(COMMAND)),build sqlite) $(SQLITE_SUITE)/testfixture ## SQLite's own tests on its own file system and on the extension (TESTS="wal lock": some files)
 	nice -n 19 $(SQLITE_RUN) $(TESTS)
 
 postgres-suite: $(or $(filter everything,$(COMMAND)),build) $(POSTGRES) $(POSTGRES_SUITE)/libraries/regress.so ## PostgreSQL's own tests, with all of its files on a scratch mount and on a cached one (TESTS="test_setup triggers": some of them); needs root
-	nice -n 19 $(PYTHON) integrations/fuse/postgres/run.py --suite $(POSTGRES_SUITE) --farpool $(BIN) $(TESTS)
+	nice -n 19 $(PYTHON) engines/fuse/postgres/run.py --suite $(POSTGRES_SUITE) --farpool $(BIN) $(TESTS)
 
 $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
-	integrations/fuse/postgres/build.sh $(POSTGRES_SUITE)
+	engines/fuse/postgres/build.sh $(POSTGRES_SUITE)
 
 $(SQLITE_SUITE)/testfixture:
-	integrations/sqlite/suite/build.sh $(SQLITE_SUITE)
+	engines/sqlite/suite/build.sh $(SQLITE_SUITE)
 
 fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
@@ -254,13 +254,13 @@ guest-test: $(READY) ## What this machine may lack, in a QEMU guest: memory of t
 	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
 	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(dir $(BIN))deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
-	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider python/tests/test_pods.py
+	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider engines/python/tests/test_pods.py
 
 # Databases of 8 MiB: the guest is emulated. What it says of times means nothing.
 guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Paper 000's figures under cgroups of version 2, in a QEMU guest: some tens of minutes
 	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) FARPOOL_DATABASE_SIZE=8MiB FARPOOL_FIGURE_SECONDS=1800 \
-	  $(VENV)/bin/pytest -q -c python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
+	  $(VENV)/bin/pytest -q -c engines/python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh

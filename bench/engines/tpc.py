@@ -4,7 +4,7 @@
     python bench/engines/tpc.py datafusion --data DIR --memory 64MiB --json FILE --plot FILE
     python bench/engines/tpc.py duckdb --suite tpcds --data DIR --memory 64MiB
 
-DIR is what `integrations/tests/reference.py DIR --scale 1` made, or `bench/engines/tpcds_data.py DIR --scale 1`.
+DIR is what `engines/tests/reference.py DIR --scale 1` made, or `bench/engines/tpcds_data.py DIR --scale 1`.
 
 Each query runs in a process of its own, in each of these ways in turns, `--rounds` times behind one that warms up:
 
@@ -89,7 +89,7 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--group: {why}")
     args.data = args.data / args.suite
     if not list(args.data.glob("data/*.parquet")):
-        maker = "integrations/tests/reference.py" if args.suite == "tpch" else "bench/engines/tpcds_data.py"
+        maker = "engines/tests/reference.py" if args.suite == "tpch" else "bench/engines/tpcds_data.py"
         parser.error(f"no tables in {args.data}/data: {maker} makes them")
     there = [int(path.stem[1:]) for path in sorted(args.data.glob("queries/q*.sql"))]
     args.queries = [int(number) for number in args.queries.split(",")] if args.queries else there

@@ -26,7 +26,7 @@ def program(name: str) -> str:
 
 def folder() -> Path:
     """Returns where the Makefile keeps the environment: its name depends on what it must hold."""
-    wanted = (ROOT / "python" / "pyproject.toml").read_bytes()
+    wanted = (ROOT / "engines" / "python" / "pyproject.toml").read_bytes()
     return CACHE / f"venv-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
 

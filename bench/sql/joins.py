@@ -13,7 +13,7 @@ of its own, `--rounds` times behind one that warms up:
     NAME        FarHashJoinExec, its parts in the pool of that name; --pool may be given several times
 
 Every answer is compared with NumPy's. `--tpch DIR` runs the joins of TPC-H so as well (DIR as made by
-integrations/tests/reference.py), in a memory pool of --tpch-memory. Over a shaped link:
+engines/tests/reference.py), in a memory pool of --tpch-memory. Over a shaped link:
 `MEASURE=joins bench/netns.sh target/release/farpool --sql ..`. Needs numpy and pyarrow.
 """
 

@@ -3,7 +3,7 @@
     python bench/sql/run.py tpch --sql target/release/farpool-sql --pool farpool://127.0.0.1:7700 --data DIR
     python bench/sql/run.py cases ...       the kinds of queries that peers push, beside DataFusion over local Parquet
 
-DIR is what `integrations/tests/reference.py DIR --scale 1` made. Tables are put first, unless --no-put. All placements
+DIR is what `engines/tests/reference.py DIR --scale 1` made. Tables are put first, unless --no-put. All placements
 of a query must leave the same rows. `--floor FILE` is the --json of a run without a link (shared memory): what that
 took is what no placement can spare, so fetching divided by it bounds what any of them can win (Amdahl's law).
 
@@ -108,7 +108,7 @@ def tpch(args: argparse.Namespace) -> dict[str, str]:
 def tables(args: argparse.Namespace) -> list[Path]:
     found = sorted((Path(args.data) / "tpch/data").glob("*.parquet"))
     if not found:
-        sys.exit(f"no tables in {args.data}/tpch/data: integrations/tests/reference.py makes them")
+        sys.exit(f"no tables in {args.data}/tpch/data: engines/tests/reference.py makes them")
     return found
 
 

@@ -1,4 +1,4 @@
-//! What the tests in `it/` share with the processes they start, and with the tests of `integrations`.
+//! What the tests in `it/` share with the processes they start, and with the tests of `engines`.
 //!
 //! Never in this crate: a test, which is in `it/`, or anything that a user's program would want.
 #![forbid(unsafe_code)]

@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn grab_bag_is_found_as_file_and_as_folder() {
-        for path in ["crates/a/src/utils.rs", "crates/common/src/lib.rs", "python/a/helpers.py", "misc/a.md"]
+        for path in
+            ["crates/a/src/utils.rs", "crates/common/src/lib.rs", "engines/python/a/helpers.py", "misc/a.md"]
         {
             assert!(check_name(path).is_some(), "{path}");
         }

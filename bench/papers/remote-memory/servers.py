@@ -1,4 +1,4 @@
-"""A PostgreSQL server and mounts, as `python/tests` have them, in a memory cgroup if asked."""
+"""A PostgreSQL server and mounts, as `engines/python/tests` have them, in a memory cgroup if asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from machine import ENOUGH, PROCESS_BYTES, PROGRAMS, Setting, forget
 from memory_group import Group
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "python" / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "engines" / "python" / "tests"))
 
 import postgres
 

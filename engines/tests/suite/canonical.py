@@ -1,7 +1,7 @@
 """The one text form of a value, by which answers of different engines are compared.
 
 The idea: what two engines say is the same if it reads the same, so there is one form for each type, and it keeps all
-of the value. `integrations/tests/it/canonical.rs` writes the same form from Arrow arrays; README.md beside this file is
+of the value. `engines/tests/it/canonical.rs` writes the same form from Arrow arrays; README.md beside this file is
 the specification of both.
 """
 

@@ -2,7 +2,7 @@
 # Runs a command as one step of `make demo`: a line that says what it does, how long it takes, and how long it took the
 # last time. The command's own output goes to a file; its end is shown if the command fails.
 #
-#   python/step.sh FOLDER NAME TITLE COMMAND ..     FOLDER keeps the times and the output, in files called NAME
+#   engines/python/step.sh FOLDER NAME TITLE COMMAND ..     FOLDER keeps the times and the output, in files called NAME
 set -uo pipefail
 folder=$1 name=$2 title=$3
 shift 3

@@ -1,7 +1,8 @@
 """Builds the wheel: what maturin makes, and beside it the programs `farpool` and `farpool-sandbox`.
 
-A backend of PEP 517, so that `pip install ./python` brings all of it. Cargo builds the programs unless the environment
-variable FARPOOL_PROGRAMS names a folder that has them; they are put where maturin takes a wheel's scripts from.
+A backend of PEP 517, so that `pip install ./engines/python` brings all of it. Cargo builds the programs unless the
+environment variable FARPOOL_PROGRAMS names a folder that has them; they are put where maturin takes a wheel's scripts
+from.
 """
 
 import json

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "python" / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python" / "tests"))
 
 import postgres
 

@@ -62,7 +62,7 @@ def test_a_digest_sees_where_one_string_ends_and_the_next_begins():
     assert digest(pa.table({"s": ["ab", "c"]}), 9) != digest(pa.table({"s": ["a", "bc"]}), 9)
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 DEMONSTRATION = [sys.executable, "-m", "farpool.demo", "--scale", "0.1", "--queries", "sort,q21", "--no-keep-data"]
 
 

@@ -13,7 +13,7 @@ import farpool.dataset
 import farpool.duckdb
 import farpool.fs
 
-GUIDE = Path(__file__).parents[2] / "docs" / "python.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "python.md"
 # In an order in which what one makes is there for the next.
 FIRST = ["connect", "embedded", "Pool.create", "Pool.open", "Pool.exists", "Pool.delete", "Pool.rename", "Pool.publish"]
 FIRST += ["Pool.list", "Pool.put_table", "Pool.table", "Pool.scan"]

@@ -30,11 +30,10 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A part of the folder that `reference.py` made.
 pub fn reference(part: &str) -> PathBuf {
-    let folder = std::env::var_os("FARPOOL_SUITE").expect(
-        "FARPOOL_SUITE names the folder that integrations/tests/reference.py made: run `make test-sql`",
-    );
+    let folder = std::env::var_os("FARPOOL_SUITE")
+        .expect("FARPOOL_SUITE names the folder that engines/tests/reference.py made: run `make test-sql`");
     let part = Path::new(&folder).join(part);
-    assert!(part.is_dir(), "{} is no folder: run integrations/tests/reference.py", part.display());
+    assert!(part.is_dir(), "{} is no folder: run engines/tests/reference.py", part.display());
     part
 }
 
