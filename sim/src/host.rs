@@ -63,10 +63,6 @@ impl SimHost {
 }
 
 impl Host for SimHost {
-    fn beneath(&self) -> &dyn Host {
-        unreachable!("a simulated process stands on nothing")
-    }
-
     fn now(&self) -> MonoNs {
         if self.is_alive() { world(|world| world.clock_of(self.0)) } else { NEVER_AGAIN }
     }

@@ -13,61 +13,63 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// See the module. A host that stands on another writes [`Self::beneath`] and what it does otherwise; one that stands on
-/// nothing writes all the rest.
-pub trait Host: Send + Sync + 'static {
-    /// The host that does whatever this one leaves to it.
-    fn beneath(&self) -> &dyn Host;
+/// Makes two traits of one list of methods. [`Host`] requires all of them, so that a host which forgets one does not
+/// compile; [`Above`] has them all already.
+macro_rules! hosts {
+    ($($(#[$doc:meta])* fn $method:ident(&self $(, $name:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        /// What a process of the pool stands on; see the module.
+        pub trait Host: Send + Sync + 'static {
+            $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)?;)*
+        }
 
+        /// A host that stands on another: it writes [`Self::beneath`], and what it does otherwise.
+        pub trait Above: Send + Sync + 'static {
+            /// Returns the host that does whatever this one leaves to it.
+            fn beneath(&self) -> &dyn Host;
+
+            $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)? {
+                self.beneath().$method($($name),*)
+            })*
+        }
+
+        impl<H: Above> Host for H {
+            $(fn $method(&self $(, $name: $type)*) $(-> $result)? {
+                Above::$method(self $(, $name)*)
+            })*
+        }
+    };
+}
+
+hosts! {
     /// Now, on this host's monotonic clock that counts suspend.
-    fn now(&self) -> MonoNs {
-        self.beneath().now()
-    }
+    fn now(&self) -> MonoNs;
 
     /// Milliseconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
-    fn wall_ms(&self) -> u64 {
-        self.beneath().wall_ms()
-    }
+    fn wall_ms(&self) -> u64;
 
     /// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none.
-    fn boot_id(&self) -> u128 {
-        self.beneath().boot_id()
-    }
+    fn boot_id(&self) -> u128;
 
     /// Fills the buffer with bytes that nobody can guess.
-    fn random(&self, into: &mut [u8]) -> io::Result<()> {
-        self.beneath().random(into)
-    }
+    fn random(&self, into: &mut [u8]) -> io::Result<()>;
 
     /// Nanoseconds of CPU time that this process has spun while it waited.
-    fn spun_ns(&self) -> u64 {
-        self.beneath().spun_ns()
-    }
+    fn spun_ns(&self) -> u64;
 
     /// Waits until the bell has rung more often than `heard`, or until a time. It may return early.
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.beneath().wait(bell, heard, until);
-    }
+    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
 
     /// Makes an empty file on a disk of this host, in a folder, that is gone when it is dropped.
-    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.beneath().temporary_file(folder)
-    }
+    fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     /// Runs something beside the caller.
-    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
-        self.beneath().spawn(name, run)
-    }
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
 
     /// Tells whoever runs this process something they should know. One line.
-    fn say(&self, line: &str) {
-        self.beneath().say(line);
-    }
+    fn say(&self, line: &str);
 
     /// Whether everything on this host takes turns on one thread, which therefore nobody may block.
-    fn is_one_thread(&self) -> bool {
-        self.beneath().is_one_thread()
-    }
+    fn is_one_thread(&self) -> bool;
 }
 
 impl std::fmt::Debug for dyn Host {
@@ -174,10 +176,6 @@ impl<T> Turn<T> {
 pub struct Machine;
 
 impl Host for Machine {
-    fn beneath(&self) -> &dyn Host {
-        unreachable!("this machine stands on nothing")
-    }
-
     fn now(&self) -> MonoNs {
         clock::now()
     }
