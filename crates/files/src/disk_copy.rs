@@ -41,8 +41,11 @@ struct Queue {
 }
 
 /// What waits for the disk, for all files of a session.
-#[derive(Default)]
 pub(crate) struct WriteBehind {
+    host: Arc<dyn Host>,
+    counters: Arc<Counters>,
+    /// A writer that finds more waiting writes itself.
+    limit_bytes: u64,
     queue: Mutex<Queue>,
     writing: Turn<()>,
     filled: Bell,
@@ -100,21 +103,25 @@ impl DiskCopy {
 }
 
 impl WriteBehind {
+    pub(crate) fn new(host: Arc<dyn Host>, counters: Arc<Counters>, limit_bytes: u64) -> WriteBehind {
+        WriteBehind {
+            host,
+            counters,
+            limit_bytes,
+            queue: Mutex::default(),
+            writing: Turn::default(),
+            filled: Bell::default(),
+            is_running: AtomicBool::new(false),
+        }
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
 
-    /// Takes bytes over. If more than `limit` wait already, the caller writes some itself.
-    pub(crate) fn put(
-        self: &Arc<Self>,
-        host: &Arc<dyn Host>,
-        counters: &Arc<Counters>,
-        limit: u64,
-        copy: &Arc<DiskCopy>,
-        offset: u64,
-        from: &[u8],
-    ) {
-        while self.queue().bytes.saturating_add(from.len() as u64) > limit && self.step(&**host, counters) {}
+    /// Takes bytes over. If more than the limit wait already, the caller writes some itself.
+    pub(crate) fn put(self: &Arc<Self>, copy: &Arc<DiskCopy>, offset: u64, from: &[u8]) {
+        while self.queue().bytes.saturating_add(from.len() as u64) > self.limit_bytes && self.step() {}
         copy.behind.fetch_add(1, Ordering::AcqRel);
         {
             let mut queue = self.queue();
@@ -123,9 +130,8 @@ impl WriteBehind {
         }
         self.filled.ring();
         if !self.is_running.swap(true, Ordering::AcqRel) {
-            let (behind, its_host, counters) = (Arc::clone(self), Arc::clone(host), Arc::clone(counters));
-            let run = move || behind.run(&*its_host, &counters);
-            if host.spawn("farpool-behind", Box::new(run)).is_err() {
+            let behind = Arc::clone(self);
+            if self.host.spawn("farpool-behind", Box::new(move || behind.run())).is_err() {
                 // Without a thread, writers and readers write what waits.
                 self.is_running.store(false, Ordering::Release);
             }
@@ -133,14 +139,14 @@ impl WriteBehind {
     }
 
     /// Writes what waits, and ends when nothing has come for a while.
-    fn run(&self, host: &dyn Host, counters: &Counters) {
+    fn run(&self) {
         const IDLE_MS: u64 = 1_000;
         loop {
             let heard = self.filled.heard();
-            if self.step(host, counters) {
+            if self.step() {
                 continue;
             }
-            host.wait(&self.filled, heard, host.now().plus_ms(IDLE_MS));
+            self.host.wait(&self.filled, heard, self.host.now().plus_ms(IDLE_MS));
             if self.filled.heard() == heard {
                 self.is_running.store(false, Ordering::Release);
                 // Something may have come between the look and the word.
@@ -152,24 +158,24 @@ impl WriteBehind {
     }
 
     /// Carries out the next write. Whether there was one.
-    fn step(&self, host: &dyn Host, counters: &Counters) -> bool {
-        let _writing = self.writing.take(host);
+    fn step(&self) -> bool {
+        let _writing = self.writing.take(&*self.host);
         let next = |queue: &mut Queue| match mutant!(DiskOutOfOrder) {
             true => queue.jobs.pop_back(),
             false => queue.jobs.pop_front(),
         };
         let Some(job) = next(&mut self.queue()) else { return false };
-        job.copy.write(counters, job.offset, &job.bytes);
+        job.copy.write(&self.counters, job.offset, &job.bytes);
         self.queue().bytes -= job.bytes.len() as u64;
         job.copy.behind.fetch_sub(1, Ordering::AcqRel);
         true
     }
 
     /// Waits until a file has nothing waiting.
-    fn flush(&self, host: &dyn Host, counters: &Counters, copy: &DiskCopy) {
-        while copy.behind.load(Ordering::Acquire) > 0 && self.step(host, counters) {}
+    fn flush(&self, copy: &DiskCopy) {
+        while copy.behind.load(Ordering::Acquire) > 0 && self.step() {}
         // The last one may be in another's hands.
-        drop(self.writing.take(host));
+        drop(self.writing.take(&*self.host));
     }
 
     /// Forgets what waits for a file that nobody needs any more.
@@ -185,29 +191,16 @@ impl WriteBehind {
     }
 
     /// Makes sure that a range has reached the disk.
-    pub(crate) fn confirm(
-        &self,
-        host: &dyn Host,
-        counters: &Counters,
-        copy: &DiskCopy,
-        range: Range<u64>,
-    ) -> Result<(), Error> {
-        self.flush(host, counters, copy);
+    pub(crate) fn confirm(&self, copy: &DiskCopy, range: Range<u64>) -> Result<(), Error> {
+        self.flush(copy);
         if copy.lacks(range) { Err(copy.error(None)) } else { Ok(()) }
     }
 
     /// Reads what was written at an offset.
-    pub(crate) fn read(
-        &self,
-        host: &dyn Host,
-        counters: &Counters,
-        copy: &DiskCopy,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Error> {
-        self.confirm(host, counters, copy, offset..offset + into.len() as u64)?;
+    pub(crate) fn read(&self, copy: &DiskCopy, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.confirm(copy, offset..offset + into.len() as u64)?;
         copy.file.read_at(offset, into).map_err(|error| copy.error(Some(error)))?;
-        add(&counters.disk_bytes_read, into.len() as u64);
+        add(&self.counters.disk_bytes_read, into.len() as u64);
         Ok(())
     }
 }

@@ -282,8 +282,7 @@ impl FileInner {
                 (Some(copy), _) => session.copy_bytes(&at(copy, &copy.cut), &at(copy, cut))?,
                 (None, Some(disk)) => {
                     let mut bytes = vec![0; (written.end - written.start) as usize];
-                    let (host, counters) = (&*session.host, &session.counters);
-                    session.behind.read(host, counters, disk, written.start, &mut bytes)?;
+                    session.behind.read(disk, written.start, &mut bytes)?;
                     let to = Piece {
                         copy: CopyId::default(),
                         region: Arc::clone(&cut.region),

@@ -182,11 +182,10 @@ impl FileInner {
     }
 
     fn fetch_from_disk(&self, ranges: Vec<(u64, &mut [u8])>) -> Result<(), Error> {
-        let session = &*self.session;
         for (offset, into) in ranges {
             // There is something for the disk only if there is a disk.
             if let Some(disk) = &self.disk {
-                session.behind.read(&*session.host, &session.counters, disk, offset, into)?;
+                self.session.behind.read(disk, offset, into)?;
             }
         }
         Ok(())

@@ -265,8 +265,7 @@ impl FileInner {
                 (None, Some(disk)) => {
                     for run in runs {
                         let into = (run.start - file.start) as usize..(run.end - file.start) as usize;
-                        let (host, counters) = (&*session.host, &session.counters);
-                        session.behind.read(host, counters, disk, run.start, &mut plain[into])?;
+                        session.behind.read(disk, run.start, &mut plain[into])?;
                     }
                 }
                 (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),

@@ -102,6 +102,9 @@ impl Session {
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
         let this_host = dialer.boot_id();
+        let counters = Arc::<Counters>::default();
+        let (host, limit_bytes) = (dialer.clone(), options.write_behind_bytes);
+        let behind = Arc::new(WriteBehind::new(host, Arc::clone(&counters), limit_bytes));
         let mut session = Session {
             host: dialer.clone(),
             dialer,
@@ -117,11 +120,11 @@ impl Session {
             held: Mutex::default(),
             beginning: Turn::default(),
             growing: Turn::default(),
-            counters: Arc::default(),
+            counters,
             floor_bytes: AtomicU64::new(0),
             hosts: AtomicU32::new(0),
             page_key: OnceLock::new(),
-            behind: Arc::default(),
+            behind,
             mending: Mending::default(),
             unheard: Mutex::default(),
             rebuilders: Mutex::default(),

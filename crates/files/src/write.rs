@@ -117,12 +117,9 @@ impl FileInner {
             let mut state = self.state();
             sealed.iter().for_each(|sealed| state.map.store_seals(sealed.piece, &sealed.seals));
         }
-        let session = &self.session;
         if let Some(disk) = &self.disk {
             for range in runs.iter().flat_map(|run| run.ranges) {
-                let limit = session.options.write_behind_bytes;
-                let (host, counters) = (&session.host, &session.counters);
-                session.behind.put(host, counters, limit, disk, range.offset, range.from);
+                self.session.behind.put(disk, range.offset, range.from);
             }
         }
         let settle = |(run, pieces): (&WriteRun<'_>, &Vec<_>)| {
@@ -198,8 +195,7 @@ impl FileInner {
                 return Err(missed.first().map_or(untried.clone(), |(_, error)| (*error).clone()));
             };
             drop(state);
-            let session = &*self.session;
-            session.behind.confirm(&*session.host, &session.counters, disk, range)?;
+            self.session.behind.confirm(disk, range)?;
             state = self.state();
         }
         for (piece, error) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
