@@ -1,7 +1,6 @@
 //! The one error of the library: what it means for the caller, and what to do next.
 
 use crate::ended::Ended;
-use crate::node_links::name_and_host;
 use farpool_transport::LinkError;
 use farpool_wire::control::NodeInfo;
 use farpool_wire::{Code, Refusal, shown_lines};
@@ -48,6 +47,11 @@ pub enum Retry {
     Later,
     /// After the bytes have been written anew (elsewhere, by the pool's choice).
     AfterRewrite,
+}
+
+/// Returns what errors call a node.
+pub(crate) fn name_and_host(node: &NodeInfo) -> String {
+    format!("{} on host {}", node.name, node.host_label)
 }
 
 /// An operation that did not happen.

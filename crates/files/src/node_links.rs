@@ -1,6 +1,6 @@
 //! The connections of this process to one life of one node, and what is known of that life.
 
-use crate::error::{Error, ErrorKind as Kind};
+use crate::error::{Error, ErrorKind as Kind, name_and_host};
 use crate::options::{PoolOptions, TransportChoice};
 use farpool_host::Bell;
 use farpool_lock::{Mutex, MutexGuard};
@@ -34,11 +34,6 @@ pub struct NodeLinks {
     is_suspect: AtomicBool,
     /// Whether it is being emptied.
     is_draining: AtomicBool,
-}
-
-/// Returns what errors call a node.
-pub(crate) fn name_and_host(node: &NodeInfo) -> String {
-    format!("{} on host {}", node.name, node.host_label)
 }
 
 /// How the end of a life of a node was noticed.

@@ -3,8 +3,7 @@
 //! Idea: a refusal carries one number, the node's id, which means nothing to people. The broker's status has names, and so has
 //! this session of each node that it has used. Who is told of a loss also reads what to do.
 
-use crate::error::Error;
-use crate::node_links::name_and_host;
+use crate::error::{Error, name_and_host};
 use crate::session::{Session, answer_of};
 use farpool_wire::control::{Done, NodeStatus};
 use farpool_wire::{Code, NodeId, Refusal, Request};
