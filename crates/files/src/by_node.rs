@@ -20,6 +20,9 @@ pub(crate) struct Outcome {
     result: Result<(), Error>,
 }
 
+/// A region that did not answer with its bytes, and why.
+pub(crate) type Missed = (Arc<LeasedRegion>, Error);
+
 impl<Op> Default for ByNode<'_, Op> {
     fn default() -> Self {
         ByNode { nodes: Vec::new() }

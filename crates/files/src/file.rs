@@ -47,6 +47,12 @@ impl WriteRange<'_> {
     }
 }
 
+/// What of a file is written by itself, and the ranges that it is made of, in order.
+pub(crate) struct WriteRun<'r> {
+    pub(crate) file: Range<u64>,
+    pub(crate) ranges: &'r [WriteRange<'r>],
+}
+
 /// Where a file is in its life.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {

@@ -2,7 +2,7 @@
 //!
 //! Invariant I7: a read answers with bytes that the file holds, from a copy in sync, or with an error.
 
-use crate::by_node::{ByNode, failure, span};
+use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Flight, Phase, ReadRange, hull};
 use crate::node_links::LeasedRegion;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// A read of a published file whose bytes have moved looks them up again at most so often.
 const REOPENS_MAX: u32 = 3;
-
-/// A region that did not answer with its bytes, and why.
-pub(crate) type Missed = (Arc<LeasedRegion>, Error);
 
 /// A read under way that one node answers.
 pub(crate) struct NodeRead {

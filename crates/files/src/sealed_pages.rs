@@ -1,17 +1,15 @@
 //! Reading and writing sealed files: whole pages, sealed before they leave this process and opened when they
 //! come back. Why and how: docs/decisions/0008-sealed-scratch.md.
 
-use crate::by_node::{ByNode, failure, span};
+use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FileInner, ReadRange, WriteRange};
+use crate::file::{FileInner, ReadRange, WriteRange, WriteRun};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
     Cut, ExtentCopy, FileMap, PageError, PageKey, PagePlace, PageSealed, PageSeals, Piece, RangeSet,
     SEAL_PAGE_BYTES, Snapshot, pages_around,
 };
-use crate::read::Missed;
 use crate::session::Session;
-use crate::write::WriteRun;
 use farpool_transport::{ReadOp, WriteOp};
 use std::borrow::Cow;
 use std::iter;

@@ -6,7 +6,7 @@
 
 use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FileInner, FileState, Phase, WriteRange, check_end, hull};
+use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
 use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
@@ -22,12 +22,6 @@ use std::sync::Arc;
 /// Pages of sealed files that are sealed before the first of them is sent, at most, but for a range that has more:
 /// they take as much memory again, once for each copy.
 const SEALED_BYTES_AT_ONCE: u64 = 8 << 20;
-
-/// What of a file is written by itself, and the ranges that it is made of, in order.
-pub(crate) struct WriteRun<'r> {
-    pub(crate) file: Range<u64>,
-    pub(crate) ranges: &'r [WriteRange<'r>],
-}
 
 impl FileInner {
     pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
