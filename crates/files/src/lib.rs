@@ -41,6 +41,7 @@ mod pool;
 mod published;
 mod queue;
 mod read;
+mod rebuilding;
 mod refused;
 mod sealed_pages;
 mod session;

@@ -6,7 +6,7 @@ use crate::leasing::Patience;
 use crate::node_links::Repeat;
 use crate::options::{CreateOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
-use crate::published::{Rebuilder, sealed_map};
+use crate::published::sealed_map;
 use crate::session::{Session, answer_of};
 use crate::stats::Stats;
 use farpool_host::Task;
@@ -191,8 +191,7 @@ impl Pool {
             Some(inner) => rebuild(&Pool { inner }, name),
             None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
         };
-        let rebuilder = Rebuilder { prefix: prefix.to_owned(), rebuild: Arc::new(rebuild) };
-        self.inner.session.rebuilders.lock().push(rebuilder);
+        self.inner.session.rebuilding.add(prefix, Arc::new(rebuild));
     }
 
     fn node_called(&self, name: &str) -> Result<NodeInfo, Error> {

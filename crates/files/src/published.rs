@@ -38,16 +38,6 @@ pub fn became(file: &FarFile) -> Option<Became> {
     }
 }
 
-/// Publishes a file of this name again.
-type Rebuild = dyn Fn(&str) -> Result<(), Error> + Send + Sync;
-
-/// Builds files anew whose names begin with a prefix.
-#[derive(Clone)]
-pub(crate) struct Rebuilder {
-    pub(crate) prefix: String,
-    pub(crate) rebuild: Arc<Rebuild>,
-}
-
 impl FileInner {
     /// Seals the file and gives it to its name: one transaction of the broker's catalog. Any number of
     /// clients may then open and read it; it outlives this session.
@@ -200,27 +190,25 @@ impl Session {
             let reply = self.ask(&Request::OpenName(ByName { name: name.clone() }))?;
             answer_of!(reply, OpenName)
         };
-        let rebuilder =
-            self.rebuilders.lock().iter().rev().find(|known| name.starts_with(&*known.prefix)).cloned();
+        let rebuild = self.rebuilding.known(name);
         // The broker knows of a loss only once the node is back without its bytes. We may know before.
         let is_lost = |opened: &Result<Opened, Error>| match opened {
             Ok(opened) => opened.extents.iter().any(|extent| self.has_lost(extent)),
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         };
         let opened = open();
-        let Some(rebuilder) = rebuilder else { return Ok((opened?, false)) };
+        let Some(rebuild) = rebuild else { return Ok((opened?, false)) };
         if !is_lost(&opened) {
             return Ok((opened?, true));
         }
-        let turn = Arc::clone(self.rebuilding.lock().entry(name.clone()).or_default());
+        let turn = self.rebuilding.turn(name);
         let _turn = turn.take(&*self.host);
         // Whoever had the turn before may have built it.
         let opened = open();
         if !is_lost(&opened) {
             return Ok((opened?, true));
         }
-        (rebuilder.rebuild)(name)
-            .map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
+        rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
         Ok((open()?, true))
     }
 

@@ -7,7 +7,7 @@ use crate::mending::Mending;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
-use crate::published::Rebuilder;
+use crate::rebuilding::Rebuilding;
 use crate::stats::{Counters, add, subtract};
 use farpool_host::{Bell, ForkMark, Host, Turn};
 use farpool_lock::Mutex;
@@ -66,9 +66,7 @@ pub struct Session {
     pub(crate) mending: Mending,
     /// Regions given up whose node has not heard of it.
     pub(crate) unheard: Mutex<Vec<Arc<LeasedRegion>>>,
-    pub(crate) rebuilders: Mutex<Vec<Rebuilder>>,
-    /// Of several that need a lost file, one builds it anew.
-    pub(crate) rebuilding: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
+    pub(crate) rebuilding: Rebuilding,
     /// What has been received is to be received into again.
     pub(crate) landing: Keeper,
     kept: Kept,
@@ -127,8 +125,7 @@ impl Session {
             behind,
             mending: Mending::default(),
             unheard: Mutex::default(),
-            rebuilders: Mutex::default(),
-            rebuilding: Mutex::default(),
+            rebuilding: Rebuilding::default(),
             landing: Keeper::new(),
             kept: Kept::default(),
             is_closed: AtomicBool::new(false),
