@@ -84,7 +84,7 @@ impl Pool {
         let start = |name| {
             let (jobs, asked) = channel();
             let queue = Queue::new(Arc::clone(session));
-            let driver = session.host.spawn(name, Box::new(move || drive(queue, &asked)));
+            let driver = session.host().spawn(name, Box::new(move || drive(queue, &asked)));
             // It ends by itself.
             driver
                 .map(|_| jobs)

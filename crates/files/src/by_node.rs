@@ -151,7 +151,7 @@ fn begin<Op>(
     speech: &Speech<Op>,
     is_alone: bool,
 ) -> Result<Begun, Error> {
-    let deadline = session.deadline(session.options.request_timeout_ms);
+    let deadline = session.request_deadline();
     let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
     let link = &mut *conversation.link;
     let posted = match is_alone {
@@ -164,7 +164,7 @@ fn begin<Op>(
 /// Sends the rest of what nodes did not take at once, to whichever takes it next: none waits for another.
 fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
     // Their own: to begin with the others may have taken as long as it may.
-    let deadline = session.deadline(session.options.request_timeout_ms);
+    let deadline = session.request_deadline();
     let mut is_late = false;
     loop {
         for (_, ops, begun) in &mut *asked {
@@ -199,7 +199,7 @@ fn finish<Op: Spanned>(
 ) -> Result<(), Error> {
     // Its own: one that did not answer has used up another, and this one's answer may have filled the sockets
     // between us meanwhile and be waiting to go on.
-    let deadline = session.deadline(session.options.request_timeout_ms);
+    let deadline = session.request_deadline();
     let mut moved_on = None;
     let mut judge = |link: &mut dyn Link, ops: &mut [Op], result: Result<(), LinkError>| {
         let result = match result {

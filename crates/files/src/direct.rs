@@ -88,7 +88,7 @@ impl FileInner {
         if list.runs.is_empty() || list.layout != self.layout() || self.session.check_open().is_err() {
             return false;
         }
-        let now = self.session.host.now();
+        let now = self.session.host().now();
         let mut bytes = 0;
         for range in &mut *ranges {
             let Some(end) = range.offset.checked_add(range.into.len() as u64) else { return false };
@@ -107,7 +107,7 @@ impl FileInner {
         if list.layout != self.layout() {
             return false;
         }
-        let counters = &self.session.counters;
+        let counters = self.session.counters();
         add(&counters.read_ops, ranges.len() as u64);
         add(&counters.bytes_read, bytes);
         true
@@ -123,7 +123,7 @@ impl FileInner {
         if list.runs.is_empty() || self.session.check_open().is_err() {
             return false;
         }
-        let now = self.session.host.now();
+        let now = self.session.host().now();
         let of =
             |range: &WriteRange<'_>| Some(range.offset..range.offset.checked_add(range.from.len() as u64)?);
         let leads_there = |range: &WriteRange<'_>| {
@@ -151,7 +151,7 @@ impl FileInner {
             }
             bytes += range.from.len() as u64;
         }
-        let counters = &self.session.counters;
+        let counters = self.session.counters();
         add(&counters.write_ops, ranges.len() as u64);
         add(&counters.bytes_written, bytes);
         true

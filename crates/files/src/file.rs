@@ -128,7 +128,7 @@ impl FarFile {
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
         let disk = match protection {
             Protection::Local => {
-                Some(Arc::new(DiskCopy::create(&*session.host, &session.options.local_folder)?))
+                Some(Arc::new(DiskCopy::create(&**session.host(), &session.options().local_folder)?))
             }
             _ => None,
         };
@@ -213,7 +213,7 @@ impl FarFile {
         }
         let result = inner.read_ranges(ranges);
         inner.read_otherwise();
-        let counters = &inner.session.counters;
+        let counters = inner.session.counters();
         match &result {
             Ok(()) => {
                 add(&counters.read_ops, ranges.len() as u64);
@@ -244,7 +244,7 @@ impl FarFile {
             return Ok(());
         }
         let result = inner.write_ranges(ranges);
-        let counters = &inner.session.counters;
+        let counters = inner.session.counters();
         match &result {
             Ok(()) => {
                 add(&counters.write_ops, ranges.len() as u64);
@@ -294,7 +294,7 @@ impl FarFile {
                     freed.into_iter().partition(|cut| !cut.region.is_leased);
                 inner.session.give_back(leased);
                 let regions: Vec<_> = sealed.into_iter().map(|cut| cut.region).collect();
-                inner.session.release(&regions, inner.session.options.request_timeout_ms);
+                inner.session.release(&regions, inner.session.options().request_timeout_ms);
             }
         }
         inner.forget_direct();
@@ -514,7 +514,7 @@ impl FileInner {
     fn wait(&self, mut state: StateGuard<'_>, heard: u64) {
         state.waiting += 1;
         drop(state);
-        self.session.host.wait(&self.ended, heard, self.session.deadline(WAIT_MS));
+        self.session.host().wait(&self.ended, heard, self.session.deadline(WAIT_MS));
         self.state().waiting -= 1;
     }
 
@@ -558,7 +558,7 @@ impl FileInner {
             if state.flights.begin_change(flight.id) {
                 return Some(flight);
             }
-            if self.session.host.now() > until {
+            if self.session.host().now() > until {
                 return None;
             }
             self.wait(state, heard);

@@ -21,20 +21,20 @@ impl Session {
     /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time
     /// only, nodes that answered last time come first, and the broker last.
     pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
-        let period = (u64::from(self.lease_ttl_ms) / 3).clamp(20, self.options.renew_ms_max);
-        if self.pause(period).is_err() {
+        let period = (u64::from(self.lease_ttl_ms) / 3).clamp(20, self.base.options.renew_ms_max);
+        if self.base.pause(period).is_err() {
             return false;
         }
         let mut nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
         nodes.sort_by_key(|links| links.is_suspect());
-        let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.options.request_timeout_ms);
-        let suspects_until = self.host.now().plus_ms(2 * share_ms);
+        let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.base.options.request_timeout_ms);
+        let suspects_until = self.base.host.now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
             // Also where nothing is held but something may be sealed, on its way to a name.
             // And where nobody answered the last time: when it does, it is of use again.
             let renews = holds || links.leased_until().0 > 0 || links.is_suspect();
-            if renews && !links.is_lost() && (!links.is_suspect() || self.host.now() < suspects_until) {
+            if renews && !links.is_lost() && (!links.is_suspect() || self.base.host.now() < suspects_until) {
                 let failed_before = links.is_suspect();
                 let fails = self.renew_within(&links, share_ms).is_err();
                 links.set_suspect(fails);
@@ -42,11 +42,11 @@ impl Session {
                 // it is one failure only, it was this process that let the time pass.
                 let lease_ms = u64::from(self.lease_ttl_ms) + u64::from(self.grace_ms);
                 let over = links.leased_until().plus_ms(lease_ms);
-                if fails && failed_before && links.leased_until().0 > 0 && self.host.now() > over {
+                if fails && failed_before && links.leased_until().0 > 0 && self.base.host.now() > over {
                     // What it held of ours is gone. The node may only be out of reach, and come back.
                     links.end_lease();
                     if holds {
-                        add(&self.counters.nodes_lost, 1);
+                        add(&self.base.counters.nodes_lost, 1);
                         self.lose_regions(&links);
                     }
                 }
@@ -145,7 +145,7 @@ impl Session {
             (used, idle)
         };
         // What holds nothing of the file need not outlive the session.
-        self.release(&idle, self.options.request_timeout_ms);
+        self.release(&idle, self.base.options.request_timeout_ms);
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
         for region in regions {
             self.check_lease(&region)?;
@@ -173,7 +173,7 @@ impl Session {
                 Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
             })?,
         });
-        let deadline = self.deadline(self.options.request_timeout_ms);
+        let deadline = self.request_deadline();
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
         let grants = answer_of!(reply, Seal)?;
         if grants.regions.len() != regions.len() {

@@ -55,14 +55,14 @@ impl Session {
         if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
             return Ok(cut);
         }
-        let asked = self.host.now();
-        let _growing = self.growing.take(&*self.host);
+        let asked = self.base.host.now();
+        let _growing = self.growing.take(&*self.base.host);
         loop {
             // Another thread may have leased what both wanted.
             if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
                 return Ok(cut);
             }
-            if patience == Patience::Brief && self.host.now() < self.held.lock().brief_until {
+            if patience == Patience::Brief && self.base.host.now() < self.held.lock().brief_until {
                 return Err(Error::new(ErrorKind::Exhausted, "there was no memory a moment ago"));
             }
             let (held, _) = self.held.lock().allocator.held(group);
@@ -100,7 +100,7 @@ impl Session {
                 .map(|node| node.info.node)
                 .collect();
             let cut = held.allocator.cut(group, bytes, |node| !unfit.contains(&node))?;
-            add(&self.counters.used_bytes, bytes.into());
+            add(&self.base.counters.used_bytes, bytes.into());
             let region = Arc::clone(held.regions.get(&cut.region)?);
             if region.node.is_lost() {
                 // Noticed by another operation a moment ago: nothing new goes there.
@@ -116,8 +116,8 @@ impl Session {
     pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region; only one that is too small, or lost at once, makes another necessary.
         const ROUNDS: u32 = 3;
-        let asked = self.host.now();
-        let _growing = self.growing.take(&*self.host);
+        let asked = self.base.host.now();
+        let _growing = self.growing.take(&*self.base.host);
         for _ in 0..ROUNDS {
             if let Some(cuts) = self.cut_run_from_held(group, bytes) {
                 return Ok(cuts);
@@ -140,7 +140,7 @@ impl Session {
                 .collect();
             let cuts = held.allocator.cut_run(group, bytes, |node| !unfit.contains(&node))?;
             let id = cuts.first()?.region;
-            add(&self.counters.used_bytes, cuts.iter().map(|cut| u64::from(cut.bytes)).sum());
+            add(&self.base.counters.used_bytes, cuts.iter().map(|cut| u64::from(cut.bytes)).sum());
             let region = Arc::clone(held.regions.get(&id)?);
             if region.node.is_lost() {
                 self.forget_region(&mut held, &region);
@@ -156,7 +156,7 @@ impl Session {
     /// Leases a region of at least `bytes` bytes at a node where a group has none yet, so that the group's extents
     /// take turns there. Whether there was one; if not, nothing is lost.
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
-        let _growing = self.growing.take(&*self.host);
+        let _growing = self.growing.take(&*self.base.host);
         let mut avoid: Vec<Incarnation> = {
             let held = self.held.lock();
             let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
@@ -175,7 +175,7 @@ impl Session {
         let mut held = self.held.lock();
         for cut in cuts {
             if held.regions.contains_key(&cut.region.id) {
-                subtract(&self.counters.used_bytes, cut.bytes.into());
+                subtract(&self.base.counters.used_bytes, cut.bytes.into());
                 held.allocator.give_back(Cut { region: cut.region.id, offset: cut.offset, bytes: cut.bytes });
             }
         }
@@ -187,8 +187,8 @@ impl Session {
         if self.held.lock().allocator.held(group).1 >= bytes {
             return Ok(());
         }
-        let asked = self.host.now();
-        let _growing = self.growing.take(&*self.host);
+        let asked = self.base.host.now();
+        let _growing = self.growing.take(&*self.base.host);
         let (_, free) = self.held.lock().allocator.held(group);
         if free >= bytes {
             return Ok(());
@@ -199,8 +199,8 @@ impl Session {
     /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
     /// leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
-        let asked = self.host.now();
-        let _growing = self.growing.take(&*self.host);
+        let asked = self.base.host.now();
+        let _growing = self.growing.take(&*self.base.host);
         loop {
             let (all, free) = self.held.lock().allocator.held(group);
             if free >= bytes {
@@ -230,7 +230,7 @@ impl Session {
         // Those who stood in line while others waited in vain have waited as long as they.
         let waits = {
             let held = self.held.lock();
-            self.host.now() >= held.unreachable_until && asked >= held.refused_at
+            self.base.host.now() >= held.unreachable_until && asked >= held.refused_at
         };
         let patience = if waits { patience } else { Patience::Brief };
         let leased = self.lease_within(group, needed, wanted, apart, patience);
@@ -240,7 +240,7 @@ impl Session {
             Err(error) if error.kind() == ErrorKind::Unreachable => {
                 held.unreachable_until = self.deadline(UNREACHABLE_PAUSE_MS);
             }
-            Err(_) if waits => held.refused_at = self.host.now(),
+            Err(_) if waits => held.refused_at = self.base.host.now(),
             Err(_) => {}
         }
         leased
@@ -271,7 +271,7 @@ impl Session {
             }
             tries += 1;
             if tries == FULL_TRIES || patience == Patience::Brief {
-                let held = self.counters.read();
+                let held = self.base.counters.read();
                 return Err(error.during(format!(
                     "leasing {needed} more bytes (this session holds {}, {} in use{})",
                     held.leased_bytes,
@@ -280,7 +280,7 @@ impl Session {
                 )));
             }
             avoid.clear();
-            self.pause(20 << tries)?;
+            self.base.pause(20 << tries)?;
         }
     }
 
@@ -324,7 +324,7 @@ impl Session {
             apart: List::new(apart.to_vec()).unwrap_or_default(),
         };
         let patience_ms = match patience {
-            Patience::Full => self.options.broker_patience_ms,
+            Patience::Full => self.base.options.broker_patience_ms,
             Patience::Brief => 0,
         };
         let answer = self.ask_for(&Request::RequestTickets(request), patience_ms)?;
@@ -352,14 +352,14 @@ impl Session {
         let links = self.links(&offer.node)?;
         // After a pause longer than a lease, what we held there may be gone: learn that before a new lease
         // makes the old ones look alive.
-        if links.leased_until().0 > 0 && self.host.now() >= links.leased_until() {
+        if links.leased_until().0 > 0 && self.base.host.now() >= links.leased_until() {
             self.renew(&links)?;
         }
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
-        let asked = self.host.now();
+        let asked = self.base.host.now();
         let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
         let ready_ms = bytes / READY_BYTES_PER_MS;
-        let deadline = self.deadline(self.options.request_timeout_ms.saturating_add(ready_ms));
+        let deadline = self.deadline(self.base.options.request_timeout_ms.saturating_add(ready_ms));
         // If the first try's answer was lost, the second is refused as spent; the regions of the first are
         // this session's all the same and go back when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
@@ -385,8 +385,8 @@ impl Session {
             );
         }
         let bytes = leased.grants.len() as u64 * region_bytes;
-        add(&self.counters.leased_bytes, bytes);
-        add(&self.counters.leased_bytes_total, bytes);
+        add(&self.base.counters.leased_bytes, bytes);
+        add(&self.base.counters.leased_bytes_total, bytes);
         Ok(leased.grants.len() as u64)
     }
 }

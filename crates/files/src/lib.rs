@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous;
+mod base;
 pub mod beneath;
 mod by_node;
 mod direct;

@@ -81,7 +81,7 @@ impl Session {
                 }
                 if mended == Mended::Part {
                     session.needs_repair();
-                    if session.pause(RETRY_MS).is_err() {
+                    if session.base.pause(RETRY_MS).is_err() {
                         break;
                     }
                 }
@@ -91,7 +91,7 @@ impl Session {
             }
             session.mending.is_running.store(false, Ordering::Release);
         };
-        if self.host.spawn("farpool-mending", Box::new(run)).is_err() {
+        if self.base.host.spawn("farpool-mending", Box::new(run)).is_err() {
             // The next renewal tries again.
             mending.is_running.store(false, Ordering::Release);
         }
@@ -123,8 +123,8 @@ impl Session {
 
     /// Lets as much time pass as so many bytes may take.
     pub(crate) fn keep_pace(&self, bytes: u64) -> Result<(), Error> {
-        add(&self.counters.repaired_bytes, bytes);
-        self.pause(bytes * 1_000 / self.options.repair_bytes_per_second)
+        add(&self.base.counters.repaired_bytes, bytes);
+        self.base.pause(bytes * 1_000 / self.base.options.repair_bytes_per_second)
     }
 }
 
@@ -228,7 +228,7 @@ impl FileInner {
 
     /// Until when to wait for what runs in an extent.
     fn patience(&self) -> MonoNs {
-        self.session.deadline(self.session.options.request_timeout_ms)
+        self.session.request_deadline()
     }
 
     /// Something runs in the extent and does not end: another round will mend it.

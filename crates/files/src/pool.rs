@@ -205,7 +205,7 @@ impl Pool {
         self.inner.check()?;
         let session = &self.inner.session;
         let links = session.links(&self.node_called(node)?)?;
-        let deadline = session.deadline(session.options.request_timeout_ms);
+        let deadline = session.request_deadline();
         let ask = |link: &mut dyn Link| link.call(&Request::RunningCalls(Done {}), deadline);
         answer_of!(links.converse(deadline, Repeat::Harmless, ask)?, RunningCalls)
     }
@@ -378,9 +378,9 @@ impl Pool {
     /// What this session did and holds.
     pub fn stats(&self) -> Stats {
         let session = &self.inner.session;
-        session.counters.unprotected_bytes.store(session.unprotected_bytes(), Ordering::Relaxed);
-        session.counters.spun_ns.store(session.host.spun_ns(), Ordering::Relaxed);
-        session.counters.read()
+        session.counters().unprotected_bytes.store(session.unprotected_bytes(), Ordering::Relaxed);
+        session.counters().spun_ns.store(session.host().spun_ns(), Ordering::Relaxed);
+        session.counters().read()
     }
 
     /// The whole pool, as its broker sees it.
@@ -407,7 +407,7 @@ impl Inner {
     /// The key of a new file, if it is to be sealed.
     fn key(&self, class: FileClass, asked: Option<bool>) -> Result<Option<Arc<PageKey>>, Error> {
         match (class, asked) {
-            (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options.seal_scratch) => {
+            (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options().seal_scratch) => {
                 self.session.page_key().map(Some)
             }
             (FileClass::Scratch, _) | (_, None | Some(false)) => Ok(None),
@@ -432,7 +432,7 @@ impl Inner {
                 }
             };
         }
-        if let Some(protection) = asked.or(self.session.options.protection) {
+        if let Some(protection) = asked.or(self.session.options().protection) {
             return Ok(protection);
         }
         let is_embedded = self.embedded.lock().is_some();

@@ -202,7 +202,7 @@ impl Session {
             return Ok((opened?, true));
         }
         let turn = self.rebuilding.turn(name);
-        let _turn = turn.take(&*self.host);
+        let _turn = turn.take(&*self.base.host);
         // Whoever had the turn before may have built it.
         let opened = open();
         if !is_lost(&opened) {
@@ -281,7 +281,7 @@ impl Session {
         let published = self.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
         if let Err(error) = published {
             // It was dropped or replaced meanwhile: then there is nothing to move either.
-            self.release(&all.into_values().collect::<Vec<_>>(), self.options.request_timeout_ms);
+            self.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
             return match error.kind() {
                 ErrorKind::NotFound => Ok(0),
                 _ => Err(error),

@@ -199,7 +199,7 @@ impl Queue {
             if of.conversation.link.is_ready() {
                 self.small_taken += u32::from(traffic == Traffic::Small);
                 self.take(lane);
-            } else if self.session.host.now() > *deadline {
+            } else if self.session.host().now() > *deadline {
                 self.break_off(lane);
             }
         }
@@ -298,7 +298,7 @@ impl Queue {
     fn lane(&mut self, node: &Arc<NodeLinks>, traffic: Traffic, deadline: MonoNs) -> Option<usize> {
         let links_max = match traffic {
             Traffic::Small => 1,
-            Traffic::Bulk => self.session.options.bulk_links,
+            Traffic::Bulk => self.session.options().bulk_links,
         };
         let lanes = || {
             let all = self.lanes.iter().enumerate();
@@ -317,7 +317,7 @@ impl Queue {
 
     /// Asks a node.
     fn post(&mut self, NodeRequest { node, traffic, mut readings, .. }: NodeRequest) {
-        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let deadline = self.session.request_deadline();
         let Some(lane) = self.lane(&node, traffic, deadline) else { return self.put_off(readings) };
         let posted = self.lanes[lane].conversation.link.post_read(&ops_of(&mut readings), deadline);
         self.lanes[lane].under_way.push_back((deadline, readings));
@@ -328,12 +328,12 @@ impl Queue {
 
     /// Takes the oldest answer of a lane, waiting if need be.
     fn take(&mut self, lane: usize) {
-        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let deadline = self.session.request_deadline();
         let of = &mut self.lanes[lane];
         let Some((asked_until, mut readings)) = of.under_way.pop_front() else { return };
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
-                let counters = &self.session.counters;
+                let counters = self.session.counters();
                 for reading in readings {
                     match reading.open() {
                         Ok(asked) => {
@@ -378,7 +378,7 @@ impl Queue {
 
     /// Others may use the connection of a lane over which nothing is under way.
     fn leave(&self, lane: Lane) {
-        let deadline = self.session.deadline(self.session.options.request_timeout_ms);
+        let deadline = self.session.request_deadline();
         let _ = lane.node.end(lane.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
     }
 

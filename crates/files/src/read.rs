@@ -84,7 +84,7 @@ impl FileInner {
         if range.is_empty() {
             return None;
         }
-        let now = self.session.host.now();
+        let now = self.session.host().now();
         let rank =
             |region: &Arc<LeasedRegion>| (region.is_ours(now) && !region.node.is_suspect()).then_some(0);
         let mut state = self.state();

@@ -1,5 +1,6 @@
 //! A session: what this process holds in the pool, and the conversations that keep it.
 
+use crate::base::Base;
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
@@ -9,7 +10,7 @@ use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::rebuilding::Rebuilding;
 use crate::stats::{Counters, add, subtract};
-use farpool_host::{Bell, ForkMark, Host, Turn};
+use farpool_host::Turn;
 use farpool_lock::Mutex;
 use farpool_transport::landing::Keeper;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, is_not_leader};
@@ -36,10 +37,7 @@ pub(crate) struct Held {
 
 /// What this process holds in the pool of a broker, and the conversations that keep it.
 pub struct Session {
-    pub(crate) host: Arc<dyn Host>,
-    /// The same host, for reaching others.
-    dialer: Arc<dyn Dialer>,
-    pub(crate) options: PoolOptions,
+    pub(crate) base: Arc<Base>,
     brokers: Brokers,
     pub(crate) broker: Turn<Option<Box<dyn Link>>>,
     pub(crate) proof: SessionProof,
@@ -54,7 +52,6 @@ pub struct Session {
     beginning: Turn<()>,
     /// One thread at a time asks for more.
     pub(crate) growing: Turn<()>,
-    pub(crate) counters: Arc<Counters>,
     /// Scratch bytes that stay leased however idle they are.
     pub(crate) floor_bytes: AtomicU64,
     /// Failure domains that can grant leases, as the broker said last.
@@ -70,10 +67,6 @@ pub struct Session {
     /// What has been received is to be received into again.
     pub(crate) landing: Keeper,
     kept: Kept,
-    is_closed: AtomicBool,
-    mark: ForkMark,
-    /// Rings when the session ends.
-    stopping: Bell,
 }
 
 /// The answer of the kind that belongs to the question, or a protocol error.
@@ -92,21 +85,19 @@ pub(crate) use answer_of;
 
 impl Session {
     pub(crate) fn open(
-        dialer: Arc<dyn Dialer>,
+        host: Arc<dyn Dialer>,
         brokers: Brokers,
         options: PoolOptions,
     ) -> Result<Session, Error> {
         options.check()?;
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let this_host = dialer.boot_id();
-        let counters = Arc::<Counters>::default();
-        let (host, limit_bytes) = (dialer.clone(), options.write_behind_bytes);
-        let behind = Arc::new(WriteBehind::new(host, Arc::clone(&counters), limit_bytes));
+        let this_host = host.boot_id();
+        let base = Arc::new(Base::new(host, options)?);
+        let (host, counters) = (base.host.clone(), Arc::clone(&base.counters));
+        let behind = Arc::new(WriteBehind::new(host, counters, base.options.write_behind_bytes));
         let mut session = Session {
-            host: dialer.clone(),
-            dialer,
-            options,
+            base,
             brokers,
             broker: Turn::default(),
             proof: SessionProof { session: Default::default(), secret: Default::default() },
@@ -118,7 +109,6 @@ impl Session {
             held: Mutex::default(),
             beginning: Turn::default(),
             growing: Turn::default(),
-            counters,
             floor_bytes: AtomicU64::new(0),
             hosts: AtomicU32::new(0),
             page_key: OnceLock::new(),
@@ -128,10 +118,6 @@ impl Session {
             rebuilding: Rebuilding::default(),
             landing: Keeper::new(),
             kept: Kept::default(),
-            is_closed: AtomicBool::new(false),
-            mark: ForkMark::new()
-                .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,
-            stopping: Bell::default(),
         };
         let open = OpenSession { resume: session.proof.session, secret: session.proof.secret, label };
         // A pool that is not there should be said at once, not after the patience for one that restarts.
@@ -144,27 +130,23 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the clock, the threads and the random numbers that it has.
-    pub fn host(&self) -> &Arc<dyn Host> {
-        &self.host
+    /// Returns the clock, the threads, the random numbers and the ways to others that it has.
+    pub fn host(&self) -> &Arc<dyn Dialer> {
+        &self.base.host
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.base.counters
     }
 
     /// Returns its settings.
     pub fn options(&self) -> &PoolOptions {
-        &self.options
+        &self.base.options
     }
 
     /// Refuses what is asked of a session that was closed, or that another process opened.
     pub fn check_open(&self) -> Result<(), Error> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the pool is closed"));
-        }
-        // The connections are shared with the parent: either process could get the other's answers.
-        if self.mark.is_forked() {
-            let message = "this pool was opened by the process this one was forked from: open one here";
-            return Err(Error::new(ErrorKind::Forked, message));
-        }
-        Ok(())
+        self.base.check_open()
     }
 
     /// Returns what those who build on this session keep with it, of this type.
@@ -179,8 +161,8 @@ impl Session {
 
     /// Counts row groups of tables that a query needs, and those that it passed over.
     pub fn count_row_groups(&self, read: usize, skipped: usize) {
-        add(&self.counters.row_groups_read, read as u64);
-        add(&self.counters.row_groups_skipped, skipped as u64);
+        add(&self.base.counters.row_groups_read, read as u64);
+        add(&self.base.counters.row_groups_skipped, skipped as u64);
     }
 
     pub(crate) fn has_shared_nodes(&self) -> bool {
@@ -188,7 +170,7 @@ impl Session {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.mark.is_forked()
+        self.base.is_forked()
     }
 
     fn broker_error(&self, error: &LinkError) -> Error {
@@ -204,8 +186,8 @@ impl Session {
     }
 
     pub(crate) fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
-        add(&self.counters.broker_calls, 1);
-        self.ask_over(&mut self.broker.take(&*self.host), request, self.options.request_timeout_ms)
+        add(&self.base.counters.broker_calls, 1);
+        self.ask_over(&mut self.broker.take(&*self.base.host), request, self.base.options.request_timeout_ms)
     }
 
     pub(crate) fn ask_over(
@@ -217,9 +199,9 @@ impl Session {
         let deadline = self.deadline(timeout_ms);
         let link = match &mut *broker {
             Some(link) => link,
-            none => none.insert(self.brokers.dial(&*self.dialer, deadline)?),
+            none => none.insert(self.brokers.dial(&*self.base.host, deadline)?),
         };
-        let result = link.call(request, self.brokers.until(&*self.host, deadline));
+        let result = link.call(request, self.brokers.until(&*self.base.host, deadline));
         if self.brokers.heard(&result) || link.is_worn() {
             *broker = None;
         }
@@ -228,7 +210,7 @@ impl Session {
 
     /// Asks each broker once; again and again only if one of them is there and waits for another to lead.
     fn ask_first(&self, request: &Request) -> Result<Reply, Error> {
-        let give_up = self.host.now().plus_ms(self.options.broker_patience_ms);
+        let give_up = self.base.host.now().plus_ms(self.base.options.broker_patience_ms);
         loop {
             let mut stands_by = false;
             let mut last = None;
@@ -241,22 +223,22 @@ impl Session {
                     }
                 }
             }
-            if let Some(error) = last.filter(|_| !stands_by || self.host.now() >= give_up) {
+            if let Some(error) = last.filter(|_| !stands_by || self.base.host.now() >= give_up) {
                 return Err(self.broker_error(&error));
             }
-            self.pause(50)?;
+            self.base.pause(50)?;
         }
     }
 
     /// Asks the broker, again and again while it cannot be reached, for as long as the patience lasts. Every
     /// question is one that may be asked twice.
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Error> {
-        self.ask_for(request, self.options.broker_patience_ms)
+        self.ask_for(request, self.base.options.broker_patience_ms)
     }
 
     pub(crate) fn ask_for(&self, request: &Request, patience_ms: u64) -> Result<Reply, Error> {
         self.check_open()?;
-        let give_up = self.host.now().plus_ms(patience_ms);
+        let give_up = self.base.host.now().plus_ms(patience_ms);
         let mut asked_before = false;
         loop {
             let error = match self.ask_link(request) {
@@ -265,9 +247,9 @@ impl Session {
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
                     // A broker waits for its nodes to present themselves, and to report what they have sealed.
                     (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
-                        if self.host.now() < give_up =>
+                        if self.base.host.now() < give_up =>
                     {
-                        self.pause(10)?;
+                        self.base.pause(10)?;
                         continue;
                     }
                     // Done by the first try, whose answer was lost.
@@ -284,31 +266,21 @@ impl Session {
                 Err(error) => error,
             };
             asked_before = true;
-            if self.host.now() >= give_up {
+            if self.base.host.now() >= give_up {
                 return Err(self.broker_error(&error).during(format!("gave up after {patience_ms} ms")));
             }
-            self.pause(50)?;
-        }
-    }
-
-    /// Waits, unless the pool is being closed.
-    pub(crate) fn pause(&self, ms: u64) -> Result<(), Error> {
-        self.host.wait(&self.stopping, 0, self.deadline(ms));
-        if self.stopping.heard() > 0 {
-            Err(Error::new(ErrorKind::Closed, "the pool is closed"))
-        } else {
-            Ok(())
+            self.base.pause(50)?;
         }
     }
 
     /// Until when something that begins now may last.
     pub fn deadline(&self, timeout_ms: u64) -> MonoNs {
-        self.host.now().plus_ms(timeout_ms)
+        self.base.deadline(timeout_ms)
     }
 
     /// Until when one peer may be waited for that is asked now.
     pub fn request_deadline(&self) -> MonoNs {
-        self.deadline(self.options.request_timeout_ms)
+        self.base.request_deadline()
     }
 
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
@@ -328,13 +300,14 @@ impl Session {
             return Ok(links);
         }
         // One thread at a time begins anew with a node, or it would leave behind what another has leased since.
-        let _beginning = self.beginning.take(&*self.host);
+        let _beginning = self.beginning.take(&*self.base.host);
         let former = known();
         if let Some(links) = former.as_ref().filter(|links| is_good(links)) {
             return Ok(Arc::clone(links));
         }
         // It may try a connection, so the table is not locked meanwhile: renewals look there.
-        let fresh = NodeLinks::new(Arc::clone(&self.dialer), info.clone(), &self.options, self.this_host)?;
+        let fresh =
+            NodeLinks::new(Arc::clone(&self.base.host), info.clone(), &self.base.options, self.this_host)?;
         if let Some(former) = former {
             self.leave_behind(&former, &fresh)?;
         }
@@ -360,7 +333,7 @@ impl Session {
             whole: true,
             regions: List::default(),
         });
-        let deadline = self.deadline(self.options.request_timeout_ms);
+        let deadline = self.request_deadline();
         fresh.converse(deadline, Repeat::Harmless, |link| match link.call(&release, deadline) {
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::UnknownSession => Ok(()),
             other => other.map(drop),
@@ -373,7 +346,8 @@ impl Session {
             return Ok(Arc::clone(key));
         }
         let mut secret = [0; 32];
-        self.host
+        self.base
+            .host
             .random(&mut secret)
             .map_err(|error| Error::new(ErrorKind::Refused, format!("no key could be made: {error}")))?;
         Ok(Arc::clone(self.page_key.get_or_init(|| Arc::new(PageKey::new(&mut secret)))))
@@ -387,7 +361,7 @@ impl Session {
     /// Makes sure our leases at a node still hold, renewing at once if the time for it was missed.
     pub fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
         region.check_usable()?;
-        if region.is_leased && self.host.now() >= region.node.leased_until() {
+        if region.is_leased && self.base.host.now() >= region.node.leased_until() {
             self.renew(&region.node)?;
             region.check_usable()?;
         }
@@ -396,11 +370,11 @@ impl Session {
 
     /// Extends our leases at a node, or learns that they are over.
     pub(crate) fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
-        self.renew_within(links, self.options.request_timeout_ms)
+        self.renew_within(links, self.base.options.request_timeout_ms)
     }
 
     pub(crate) fn renew_within(&self, links: &Arc<NodeLinks>, timeout_ms: u64) -> Result<(), Error> {
-        let asked = self.host.now();
+        let asked = self.base.host.now();
         let deadline = self.deadline(timeout_ms);
         let renew = Request::Renew(self.proof.clone());
         // What is leased while we ask is not what the answer is about.
@@ -460,7 +434,7 @@ impl Session {
             .cloned()
             .collect();
         if links.is_lost() && !gone.is_empty() {
-            add(&self.counters.nodes_lost, 1);
+            add(&self.base.counters.nodes_lost, 1);
         }
         if !gone.is_empty() {
             self.needs_repair();
@@ -472,19 +446,18 @@ impl Session {
     }
 
     pub(crate) fn forget_region(&self, held: &mut Held, region: &LeasedRegion) {
-        subtract(&self.counters.used_bytes, held.allocator.remove(region.id));
+        subtract(&self.base.counters.used_bytes, held.allocator.remove(region.id));
         held.regions.remove(&region.id);
         held.idle_for.remove(&region.id);
         region.node.forget(region.region);
-        subtract(&self.counters.leased_bytes, region.node.info.region_bytes);
+        subtract(&self.base.counters.leased_bytes, region.node.info.region_bytes);
     }
 
     /// Gives everything back and ends the session. Nodes that cannot be told free it by themselves.
     pub(crate) fn close(&self) {
-        if self.is_closed.swap(true, Ordering::AcqRel) {
+        if !self.base.close() {
             return;
         }
-        self.stopping.ring();
         let nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
         for links in nodes {
             let release = Request::Release(Release {
@@ -493,18 +466,18 @@ impl Session {
                 whole: true,
                 regions: List::default(),
             });
-            let deadline = self.deadline(self.options.request_timeout_ms);
+            let deadline = self.request_deadline();
             let _ = links.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             links.mark_lost("the pool was closed");
             self.lose_regions(&links);
         }
         let _ = self.ask_link(&Request::CloseSession(self.proof.clone()));
-        *self.broker.take(&*self.host) = None;
+        *self.broker.take(&*self.base.host) = None;
     }
 
     /// Ends the session in this process without telling anybody: after a fork the connections are another
     /// process's conversations.
     pub(crate) fn abandon(&self) {
-        self.is_closed.store(true, Ordering::Release);
+        self.base.abandon();
     }
 }

@@ -202,7 +202,7 @@ impl FileInner {
     /// and not before all that is under way has ended: it may be on its way there.
     fn drop_copy(&self, state: &mut FileState, id: CopyId, may_arrive_late: bool) {
         let Some(copy) = state.map.drop_copy(id) else { return };
-        add(&self.session.counters.dropped_copy_bytes, copy.cut.bytes.into());
+        add(&self.session.counters().dropped_copy_bytes, copy.cut.bytes.into());
         if !may_arrive_late && !copy.is_quarantined {
             state.leave(copy);
         }
