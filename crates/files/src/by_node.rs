@@ -231,6 +231,35 @@ fn finish<Op: Spanned>(
     })
 }
 
+/// Copies bytes from a place to another, on whichever nodes.
+pub(crate) fn copy_bytes(
+    session: &Session,
+    from: &Piece<Arc<LeasedRegion>>,
+    to: &Piece<Arc<LeasedRegion>>,
+) -> Result<(), Error> {
+    let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
+    let mut read = ByNode::default();
+    read.add(&from.region, ReadOp { span: span(from), into: &mut bytes });
+    if let Some(error) = failure(&read.read(session), &from.region) {
+        return Err(error.clone());
+    }
+    write_bytes(session, to, &bytes)
+}
+
+/// Writes bytes to a place.
+pub(crate) fn write_bytes(
+    session: &Session,
+    to: &Piece<Arc<LeasedRegion>>,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    let mut write = ByNode::default();
+    write.add(&to.region, WriteOp { span: span(to), from: bytes });
+    match failure(&write.write(session), &to.region) {
+        Some(error) => Err(error.clone()),
+        None => Ok(()),
+    }
+}
+
 /// What follows from a node's failure, and what to call it.
 fn settle(session: &Session, region: &Arc<LeasedRegion>, error: Error) -> Error {
     match error.kind() {

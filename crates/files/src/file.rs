@@ -141,7 +141,7 @@ impl FarFile {
             ..FileInner::new(session, name, class, Phase::Writable, FileMap::default())
         };
         let file = FarFile { inner: Arc::new(file) };
-        file.inner.session.keep_protected(&file.inner);
+        file.inner.session.repair.keep(&file.inner);
         Ok(file)
     }
 

@@ -62,12 +62,12 @@ impl Session {
                 && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
             {
                 // What found no second place may find one now.
-                self.needs_repair();
+                self.repair.request();
             }
         }
         self.release_idle(share_ms);
         self.landing.age();
-        self.mend();
+        self.repair.begin();
         true
     }
 

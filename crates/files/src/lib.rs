@@ -44,6 +44,7 @@ mod queue;
 mod read;
 mod rebuilding;
 mod refused;
+mod repair;
 mod sealed_pages;
 mod session;
 mod stats;

@@ -6,127 +6,19 @@
 //! the last try holds them off for as long as one extent (1 MiB) takes to copy. No writer waits for a slow
 //! node otherwise.
 
-use crate::by_node::{ByNode, failure, may_arrive_late, span};
+use crate::by_node::{copy_bytes, may_arrive_late, write_bytes};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase};
 use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
-use crate::session::Session;
-use crate::stats::add;
-use farpool_lock::Mutex;
-use farpool_transport::{ReadOp, WriteOp};
+use crate::repair::{Mend, Mended};
 use farpool_wire::{MonoNs, Name};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Tries to copy an extent that is being written before its writers are held off.
 const FREE_TRIES: u32 = 2;
-/// Pause between two rounds while something could not be mended.
-const RETRY_MS: u64 = 500;
-
-/// What there is to mend, and whether somebody is at it.
-#[derive(Default)]
-pub(crate) struct Mending {
-    files: Mutex<Vec<Weak<FileInner>>>,
-    is_needed: AtomicBool,
-    is_running: AtomicBool,
-}
-
-/// How a round over a file went.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mended {
-    /// Everything is as it should be.
-    All,
-    /// Something is not, and could not be helped now.
-    Part,
-}
-
-impl Session {
-    /// Takes a file into care.
-    pub(crate) fn keep_protected(&self, file: &Arc<FileInner>) {
-        let mut files = self.mending.files.lock();
-        files.retain(|file| file.strong_count() > 0);
-        files.push(Arc::downgrade(file));
-    }
-
-    /// Bytes of protected files whose next loss would be for good.
-    pub(crate) fn unprotected_bytes(&self) -> u64 {
-        let files: Vec<Weak<FileInner>> = self.mending.files.lock().clone();
-        files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()
-    }
-
-    /// Notes that some file may not be as it should be.
-    pub(crate) fn needs_repair(&self) {
-        self.mending.is_needed.store(true, Ordering::Release);
-    }
-
-    /// Begins to mend if there is something to, and nobody does.
-    pub(crate) fn mend(self: &Arc<Self>) {
-        let mending = &self.mending;
-        if !mending.is_needed.load(Ordering::Acquire) || mending.is_running.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let session = Arc::clone(self);
-        let run = move || {
-            while session.mending.is_needed.swap(false, Ordering::AcqRel) {
-                let files: Vec<Weak<FileInner>> = session.mending.files.lock().clone();
-                let open = || session.check_open().is_ok();
-                let mut mended = Mended::All;
-                for file in files.iter().filter_map(Weak::upgrade).take_while(|_| open()) {
-                    if file.mend() == Mended::Part {
-                        mended = Mended::Part;
-                    }
-                }
-                if mended == Mended::Part {
-                    session.needs_repair();
-                    if session.base.pause(RETRY_MS).is_err() {
-                        break;
-                    }
-                }
-                if !open() {
-                    break;
-                }
-            }
-            session.mending.is_running.store(false, Ordering::Release);
-        };
-        if self.base.host.spawn("farpool-mending", Box::new(run)).is_err() {
-            // The next renewal tries again.
-            mending.is_running.store(false, Ordering::Release);
-        }
-    }
-
-    /// Copies bytes from a place to another, on whichever nodes.
-    pub(crate) fn copy_bytes(
-        &self,
-        from: &Piece<Arc<LeasedRegion>>,
-        to: &Piece<Arc<LeasedRegion>>,
-    ) -> Result<(), Error> {
-        let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
-        let mut read = ByNode::default();
-        read.add(&from.region, ReadOp { span: span(from), into: &mut bytes });
-        if let Some(error) = failure(&read.read(self), &from.region) {
-            return Err(error.clone());
-        }
-        self.write_bytes(to, &bytes)
-    }
-
-    fn write_bytes(&self, to: &Piece<Arc<LeasedRegion>>, bytes: &[u8]) -> Result<(), Error> {
-        let mut write = ByNode::default();
-        write.add(&to.region, WriteOp { span: span(to), from: bytes });
-        match failure(&write.write(self), &to.region) {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
-    }
-
-    /// Lets as much time pass as so many bytes may take.
-    pub(crate) fn keep_pace(&self, bytes: u64) -> Result<(), Error> {
-        add(&self.base.counters.repaired_bytes, bytes);
-        self.base.pause(bytes * 1_000 / self.base.options.repair_bytes_per_second)
-    }
-}
 
 /// A copy made anew, not yet part of its file.
 struct Fresh {
@@ -139,38 +31,7 @@ fn is_sound(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
     copy.cut.region.check_usable().is_ok() && !copy.is_quarantined && !copy.cut.region.node.is_draining()
 }
 
-impl FileInner {
-    /// How many copies an extent should have now.
-    fn copies_wanted(&self) -> usize {
-        match self.protection {
-            Protection::Mirror if self.session.hosts() >= 2 => 2,
-            _ => 1,
-        }
-    }
-
-    fn unprotected_bytes(&self) -> u64 {
-        let state = self.state();
-        if self.protection == Protection::None || state.phase != Phase::Writable {
-            return 0;
-        }
-        let is_bare = |file: &std::ops::Range<u64>, copies: &[ExtentCopy<Arc<LeasedRegion>>]| match &self.disk
-        {
-            Some(disk) => disk.lacks(file.clone()),
-            None => copies.iter().filter(|copy| is_sound(copy)).count() < 2,
-        };
-        let bare = state.map.extents().filter(|(file, copies)| is_bare(file, copies));
-        bare.map(|(file, _)| file.end.min(state.map.length()).saturating_sub(file.start)).sum()
-    }
-
-    /// Whether there is something to do for an extent that can be done.
-    fn needs_work(&self, copies: &[ExtentCopy<Arc<LeasedRegion>>]) -> bool {
-        let sound = copies.iter().filter(|copy| is_sound(copy)).count();
-        let is_short = sound < self.copies_wanted();
-        let has_source =
-            self.disk.is_some() || copies.iter().any(|copy| copy.cut.region.check_usable().is_ok());
-        (is_short && has_source) || (sound > 0 && sound < copies.len())
-    }
-
+impl Mend for FileInner {
     fn mend(&self) -> Mended {
         self.forget_direct();
         let mut mended = Mended::All;
@@ -193,6 +54,39 @@ impl FileInner {
                 Err(_) => mended = Mended::Part,
             }
         }
+    }
+
+    fn unprotected_bytes(&self) -> u64 {
+        let state = self.state();
+        if self.protection == Protection::None || state.phase != Phase::Writable {
+            return 0;
+        }
+        let is_bare = |file: &std::ops::Range<u64>, copies: &[ExtentCopy<Arc<LeasedRegion>>]| match &self.disk
+        {
+            Some(disk) => disk.lacks(file.clone()),
+            None => copies.iter().filter(|copy| is_sound(copy)).count() < 2,
+        };
+        let bare = state.map.extents().filter(|(file, copies)| is_bare(file, copies));
+        bare.map(|(file, _)| file.end.min(state.map.length()).saturating_sub(file.start)).sum()
+    }
+}
+
+impl FileInner {
+    /// How many copies an extent should have now.
+    fn copies_wanted(&self) -> usize {
+        match self.protection {
+            Protection::Mirror if self.session.hosts() >= 2 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether there is something to do for an extent that can be done.
+    fn needs_work(&self, copies: &[ExtentCopy<Arc<LeasedRegion>>]) -> bool {
+        let sound = copies.iter().filter(|copy| is_sound(copy)).count();
+        let is_short = sound < self.copies_wanted();
+        let has_source =
+            self.disk.is_some() || copies.iter().any(|copy| copy.cut.region.check_usable().is_ok());
+        (is_short && has_source) || (sound > 0 && sound < copies.len())
     }
 
     /// Gives the extent that starts here the copies it should have, and takes those away that it should not.
@@ -238,7 +132,9 @@ impl FileInner {
     }
 
     fn keep_pace(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<(), Error> {
-        self.session.keep_pace(snapshot.written.iter().map(|written| written.end - written.start).sum())
+        self.session
+            .repair
+            .keep_pace(snapshot.written.iter().map(|written| written.end - written.start).sum())
     }
 
     /// Makes a copy of a snapshot on a node apart from its sound copies, unless there are enough of those.
@@ -279,7 +175,7 @@ impl FileInner {
                 file: written.clone(),
             };
             match (source, &self.disk) {
-                (Some(copy), _) => session.copy_bytes(&at(copy, &copy.cut), &at(copy, cut))?,
+                (Some(copy), _) => copy_bytes(session, &at(copy, &copy.cut), &at(copy, cut))?,
                 (None, Some(disk)) => {
                     let mut bytes = vec![0; (written.end - written.start) as usize];
                     session.behind.read(disk, written.start, &mut bytes)?;
@@ -289,7 +185,7 @@ impl FileInner {
                         offset: cut.offset + (written.start - snapshot.range.start),
                         file: written.clone(),
                     };
-                    session.write_bytes(&to, &bytes)?;
+                    write_bytes(session, &to, &bytes)?;
                 }
                 (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),
             }

@@ -378,7 +378,7 @@ impl Pool {
     /// What this session did and holds.
     pub fn stats(&self) -> Stats {
         let session = &self.inner.session;
-        session.counters().unprotected_bytes.store(session.unprotected_bytes(), Ordering::Relaxed);
+        session.counters().unprotected_bytes.store(session.repair.unprotected_bytes(), Ordering::Relaxed);
         session.counters().spun_ns.store(session.host().spun_ns(), Ordering::Relaxed);
         session.counters().read()
     }

@@ -1,7 +1,7 @@
 //! Published files: sealing and naming them, finding them again when their bytes have moved, building them anew
 //! when a node took them away, and moving them off a node that is being emptied.
 
-use crate::by_node::span;
+use crate::by_node::{copy_bytes, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leasing::Patience;
@@ -248,8 +248,8 @@ impl Session {
                 file: file.clone(),
             };
             debug_assert_eq!(span(&at(cut)).bytes as u64, bytes);
-            self.copy_bytes(&at(cut), &at(&target))?;
-            self.keep_pace(bytes)?;
+            copy_bytes(self, &at(cut), &at(&target))?;
+            self.repair.keep_pace(bytes)?;
             bytes_moved += bytes;
             moved(bytes);
             cuts.push((index, target));

@@ -4,11 +4,11 @@ use crate::base::Base;
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
-use crate::mending::Mending;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::rebuilding::Rebuilding;
+use crate::repair::Repair;
 use crate::stats::{Counters, add, subtract};
 use farpool_host::Turn;
 use farpool_lock::Mutex;
@@ -60,7 +60,7 @@ pub struct Session {
     page_key: OnceLock<Arc<PageKey>>,
     /// What waits for the local disk.
     pub(crate) behind: Arc<WriteBehind>,
-    pub(crate) mending: Mending,
+    pub(crate) repair: Arc<Repair>,
     /// Regions given up whose node has not heard of it.
     pub(crate) unheard: Mutex<Vec<Arc<LeasedRegion>>>,
     pub(crate) rebuilding: Rebuilding,
@@ -96,6 +96,7 @@ impl Session {
         let base = Arc::new(Base::new(host, options)?);
         let (host, counters) = (base.host.clone(), Arc::clone(&base.counters));
         let behind = Arc::new(WriteBehind::new(host, counters, base.options.write_behind_bytes));
+        let repair = Arc::new(Repair::new(Arc::clone(&base)));
         let mut session = Session {
             base,
             brokers,
@@ -113,7 +114,7 @@ impl Session {
             hosts: AtomicU32::new(0),
             page_key: OnceLock::new(),
             behind,
-            mending: Mending::default(),
+            repair,
             unheard: Mutex::default(),
             rebuilding: Rebuilding::default(),
             landing: Keeper::new(),
@@ -392,7 +393,7 @@ impl Session {
                 links.extend_lease(asked, renewed.lease_ttl_ms);
                 links.set_suspect(false);
                 if links.set_draining(renewed.draining) {
-                    self.needs_repair();
+                    self.repair.request();
                 }
             }
             None => {
@@ -419,7 +420,7 @@ impl Session {
             Arc::ptr_eq(&held.node, links) && held.region == region && held.epoch == epoch
         };
         if let Some(gone) = held.regions.values().find(is_it).cloned() {
-            self.needs_repair();
+            self.repair.request();
             gone.is_taken.store(true, Ordering::Release);
             self.forget_region(&mut held, &gone);
         }
@@ -437,7 +438,7 @@ impl Session {
             add(&self.base.counters.nodes_lost, 1);
         }
         if !gone.is_empty() {
-            self.needs_repair();
+            self.repair.request();
         }
         for region in gone {
             region.is_taken.store(true, Ordering::Release);

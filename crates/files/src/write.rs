@@ -206,7 +206,7 @@ impl FileInner {
         if !may_arrive_late && !copy.is_quarantined {
             state.leave(copy);
         }
-        self.session.needs_repair();
+        self.session.repair.request();
     }
 
     /// Gives every byte before `end` a place.
@@ -264,7 +264,7 @@ impl FileInner {
                     Ok(second) => Ok(vec![first, second]),
                     // Better one copy than none; the second is made when there is room for it.
                     Err(_) => {
-                        session.needs_repair();
+                        session.repair.request();
                         Ok(vec![first])
                     }
                 }
@@ -274,7 +274,7 @@ impl FileInner {
                 Err(error) if error.kind() == ErrorKind::Closed => Err(error),
                 // The disk takes what the pool cannot.
                 Err(_) => {
-                    session.needs_repair();
+                    session.repair.request();
                     Ok(Vec::new())
                 }
             },
