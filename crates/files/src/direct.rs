@@ -169,7 +169,7 @@ impl FileInner {
 
     /// A read went the long way. When so many have that a new list is worth making, makes one.
     pub(crate) fn read_otherwise(&self) {
-        if self.key.is_some() || !self.session.has_shared_nodes() {
+        if self.key.is_some() || !self.session.nodes.has_shared() {
             return;
         }
         let misses = self.direct.misses.fetch_add(1, Ordering::Relaxed) + 1;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::leasing::STEP_BYTES;
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
 use crate::session::{Session, answer_of};
 use crate::stats::add;
@@ -25,7 +25,7 @@ impl Session {
         if self.base.pause(period).is_err() {
             return false;
         }
-        let mut nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
+        let mut nodes = self.nodes.all();
         nodes.sort_by_key(|links| links.is_suspect());
         let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.base.options.request_timeout_ms);
         let suspects_until = self.base.host.now().plus_ms(2 * share_ms);

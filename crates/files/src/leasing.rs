@@ -9,8 +9,7 @@ use crate::plan::{Cut, Group};
 use crate::session::{Session, answer_of};
 use crate::stats::{add, subtract};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, NodeId, Refusal, Request, mutant};
-use std::collections::BTreeSet;
+use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Request, mutant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -92,13 +91,7 @@ impl Session {
     ) -> Option<Cut<Arc<LeasedRegion>>> {
         let mut held = self.held.lock();
         loop {
-            let unfit: BTreeSet<NodeId> = self
-                .nodes
-                .lock()
-                .values()
-                .filter(|node| !node.is_lost() && (node.is_draining() || !is_good(node)))
-                .map(|node| node.info.node)
-                .collect();
+            let unfit = self.nodes.unfit(&is_good);
             let cut = held.allocator.cut(group, bytes, |node| !unfit.contains(&node))?;
             add(&self.base.counters.used_bytes, bytes.into());
             let region = Arc::clone(held.regions.get(&cut.region)?);
@@ -131,13 +124,7 @@ impl Session {
     fn cut_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Cut<Arc<LeasedRegion>>>> {
         let mut held = self.held.lock();
         loop {
-            let unfit: BTreeSet<NodeId> = self
-                .nodes
-                .lock()
-                .values()
-                .filter(|node| !node.is_lost() && (node.is_draining() || node.is_suspect()))
-                .map(|node| node.info.node)
-                .collect();
+            let unfit = self.nodes.unfit(|node| !node.is_suspect());
             let cuts = held.allocator.cut_run(group, bytes, |node| !unfit.contains(&node))?;
             let id = cuts.first()?.region;
             add(&self.base.counters.used_bytes, cuts.iter().map(|cut| u64::from(cut.bytes)).sum());
@@ -276,20 +263,12 @@ impl Session {
                     "leasing {needed} more bytes (this session holds {}, {} in use{})",
                     held.leased_bytes,
                     held.used_bytes,
-                    self.lost_nodes()
+                    self.nodes.lost_shown()
                 )));
             }
             avoid.clear();
             self.base.pause(20 << tries)?;
         }
-    }
-
-    /// What to say of nodes this session has lost: why there may be less memory than there was.
-    fn lost_nodes(&self) -> String {
-        let nodes = self.nodes.lock();
-        let lost: Vec<&str> =
-            nodes.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
-        if lost.is_empty() { String::new() } else { format!("; it lost {}", lost.join(", ")) }
     }
 
     /// One round: tickets, then leases at each node. Nodes that fail are added to `avoid`; it is an error if
@@ -307,11 +286,7 @@ impl Session {
             Group::Class(class) => class,
             Group::File(_) => FileClass::Pinned,
         };
-        // A lost one is not among them: if the broker knows it in that life, it was out of reach and is back.
-        let is_unfit = |links: &&Arc<NodeLinks>| {
-            links.is_barred() || !links.is_lost() && (links.is_suspect() || links.is_draining())
-        };
-        avoid.extend(self.nodes.lock().values().filter(is_unfit).map(|links| links.info.incarnation));
+        avoid.extend(self.nodes.lives_to_avoid());
         avoid.sort_unstable();
         avoid.dedup();
         let request = RequestTickets {
@@ -319,7 +294,7 @@ impl Session {
             secret: self.proof.secret,
             bytes,
             class,
-            near: self.this_host,
+            near: self.nodes.this_host(),
             avoid: List::new(avoid.clone()).unwrap_or_default(),
             apart: List::new(apart.to_vec()).unwrap_or_default(),
         };

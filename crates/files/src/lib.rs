@@ -36,6 +36,7 @@ mod kept;
 mod leasing;
 mod mending;
 mod node_links;
+mod nodes;
 mod options;
 pub mod plan;
 mod pool;

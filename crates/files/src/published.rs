@@ -193,7 +193,9 @@ impl Session {
         let rebuild = self.rebuilding.known(name);
         // The broker knows of a loss only once the node is back without its bytes. We may know before.
         let is_lost = |opened: &Result<Opened, Error>| match opened {
-            Ok(opened) => opened.extents.iter().any(|extent| self.has_lost(extent)),
+            Ok(opened) => {
+                opened.extents.iter().any(|extent| self.nodes.has_lost(extent.node, extent.incarnation))
+            }
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         };
         let opened = open();
@@ -210,11 +212,6 @@ impl Session {
         }
         rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
         Ok((open()?, true))
-    }
-
-    /// Whether this session knows that the node of a published extent is gone.
-    fn has_lost(&self, extent: &NamedExtent) -> bool {
-        self.nodes.lock().get(&(extent.node, extent.incarnation)).is_some_and(|links| links.is_lost())
     }
 
     /// Moves what a published file has on a node to others, under its name. How many bytes that were.

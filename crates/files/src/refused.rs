@@ -37,7 +37,7 @@ impl Session {
             },
             // Without an id it is about the whole pool.
             Code::NoNodes if id != NodeId(0) => {
-                let node = self.used_node(id).map_or(String::new(), |shown| format!(", {shown},"));
+                let node = self.nodes.shown(id).map_or(String::new(), |shown| format!(", {shown},"));
                 format!(
                     "a memory node that has bytes of the file{node} has not been heard of since the broker started; start \
                      that node, or if its bytes are gone {PUBLISH_AGAIN}"
@@ -53,13 +53,6 @@ impl Session {
         let reply = self.ask_link(&Request::Status(Done {})).ok()?;
         let report = answer_of!(reply, Status).ok()?;
         report.nodes.into_vec().into_iter().find(|node| node.info.node == id)
-    }
-
-    /// Returns the name and host of a node that this session has used.
-    fn used_node(&self, id: NodeId) -> Option<String> {
-        let nodes = self.nodes.lock();
-        let links = nodes.iter().find(|((node, _), _)| *node == id)?.1;
-        Some(name_and_host(&links.info))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::nodes::Nodes;
 use crate::options::PoolOptions;
 use crate::plan::{Allocator, PageKey};
 use crate::rebuilding::Rebuilding;
@@ -15,9 +16,9 @@ use farpool_lock::Mutex;
 use farpool_transport::landing::Keeper;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
-use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, Name, NodeId, RegionIndex, Reply, Request};
+use farpool_wire::{Code, Epoch, List, MonoNs, Name, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What the session holds, and what is known of it.
@@ -43,13 +44,8 @@ pub struct Session {
     pub(crate) proof: SessionProof,
     pub(crate) lease_ttl_ms: u32,
     pub(crate) grace_ms: u32,
-    pub(crate) this_host: u128,
-    pub(crate) nodes: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
-    /// Whether it has ever reached a node through shared memory.
-    has_shared_nodes: AtomicBool,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) held: Mutex<Held>,
-    /// One thread at a time begins with a node.
-    beginning: Turn<()>,
     /// One thread at a time asks for more.
     pub(crate) growing: Turn<()>,
     /// Scratch bytes that stay leased however idle they are.
@@ -92,10 +88,10 @@ impl Session {
         options.check()?;
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let this_host = host.boot_id();
         let base = Arc::new(Base::new(host, options)?);
         let (host, counters) = (base.host.clone(), Arc::clone(&base.counters));
         let behind = Arc::new(WriteBehind::new(host, counters, base.options.write_behind_bytes));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&base)));
         let repair = Arc::new(Repair::new(Arc::clone(&base)));
         let mut session = Session {
             base,
@@ -104,11 +100,8 @@ impl Session {
             proof: SessionProof { session: Default::default(), secret: Default::default() },
             lease_ttl_ms: 0,
             grace_ms: 0,
-            this_host,
-            nodes: Mutex::default(),
-            has_shared_nodes: AtomicBool::new(false),
+            nodes,
             held: Mutex::default(),
-            beginning: Turn::default(),
             growing: Turn::default(),
             floor_bytes: AtomicU64::new(0),
             hosts: AtomicU32::new(0),
@@ -157,17 +150,13 @@ impl Session {
 
     /// Returns true if a node is on this machine.
     pub fn is_here(&self, node: &NodeLinks) -> bool {
-        node.is_shared() || (self.this_host != 0 && node.info.host_boot == self.this_host)
+        self.nodes.is_here(node)
     }
 
     /// Counts row groups of tables that a query needs, and those that it passed over.
     pub fn count_row_groups(&self, read: usize, skipped: usize) {
         add(&self.base.counters.row_groups_read, read as u64);
         add(&self.base.counters.row_groups_skipped, skipped as u64);
-    }
-
-    pub(crate) fn has_shared_nodes(&self) -> bool {
-        self.has_shared_nodes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -294,34 +283,7 @@ impl Session {
 
     /// The links to a life of a node. One that was given up as lost, and is there after all, is begun anew with.
     pub(crate) fn links(&self, info: &NodeInfo) -> Result<Arc<NodeLinks>, Error> {
-        let key = (info.node, info.incarnation);
-        let is_good = |links: &Arc<NodeLinks>| !links.is_lost() || links.is_barred();
-        let known = || self.nodes.lock().get(&key).cloned();
-        if let Some(links) = known().filter(is_good) {
-            return Ok(links);
-        }
-        // One thread at a time begins anew with a node, or it would leave behind what another has leased since.
-        let _beginning = self.beginning.take(&*self.base.host);
-        let former = known();
-        if let Some(links) = former.as_ref().filter(|links| is_good(links)) {
-            return Ok(Arc::clone(links));
-        }
-        // It may try a connection, so the table is not locked meanwhile: renewals look there.
-        let fresh =
-            NodeLinks::new(Arc::clone(&self.base.host), info.clone(), &self.base.options, self.this_host)?;
-        if let Some(former) = former {
-            self.leave_behind(&former, &fresh)?;
-        }
-        let mut nodes = self.nodes.lock();
-        for (_, former) in
-            nodes.iter().filter(|((node, life), _)| *node == info.node && *life != info.incarnation)
-        {
-            former.mark_lost("it has restarted");
-        }
-        let fresh = Arc::new(fresh);
-        self.has_shared_nodes.fetch_or(fresh.is_shared(), Ordering::Relaxed);
-        nodes.insert(key, Arc::clone(&fresh));
-        Ok(fresh)
+        self.nodes.links(info, |former, fresh| self.leave_behind(former, fresh))
     }
 
     /// What we had at a node and gave up as lost, the node may still keep for us, and the next lease would prolong
@@ -459,8 +421,7 @@ impl Session {
         if !self.base.close() {
             return;
         }
-        let nodes: Vec<Arc<NodeLinks>> = self.nodes.lock().values().cloned().collect();
-        for links in nodes {
+        for links in self.nodes.all() {
             let release = Request::Release(Release {
                 session: self.proof.session,
                 secret: self.proof.secret,
