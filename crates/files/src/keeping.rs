@@ -1,14 +1,15 @@
 //! Keeping what the session holds, sealing what is to outlive it, and giving back what it does not need.
 
+use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::leasing::STEP_BYTES;
 use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
-use crate::session::{Session, answer_of};
+use crate::session::Session;
 use crate::stats::add;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
-use farpool_wire::{FileClass, Incarnation, List, NodeId, Reply, Request};
+use farpool_wire::{FileClass, Incarnation, List, NodeId, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,15 +56,11 @@ impl Session {
                 self.lose_regions(&links);
             }
         }
-        // The broker only lists us by this. If somebody is asking it something, it hears of us anyway.
-        if let Some(mut broker) = self.broker.try_take() {
-            let keep = Request::KeepSession(self.proof.clone());
-            if let Ok(Reply::KeepSession(kept)) = self.ask_over(&mut broker, &keep, share_ms)
-                && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
-            {
-                // What found no second place may find one now.
-                self.repair.request();
-            }
+        if let Some(kept) = self.broker.keep(&self.proof, share_ms)
+            && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
+        {
+            // What found no second place may find one now.
+            self.repair.request();
         }
         self.release_idle(share_ms);
         self.landing.age();

@@ -3,10 +3,11 @@
 //! The idea: tickets from the broker, leases at the nodes, ahead of need and without taking everything. Nodes
 //! that are lost, being emptied or not answering are left out.
 
+use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::{Cut, Group};
-use crate::session::{Session, answer_of};
+use crate::session::Session;
 use crate::stats::{add, subtract};
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Request, mutant};
@@ -302,7 +303,7 @@ impl Session {
             Patience::Full => self.base.options.broker_patience_ms,
             Patience::Brief => 0,
         };
-        let answer = self.ask_for(&Request::RequestTickets(request), patience_ms)?;
+        let answer = self.broker.ask_for(&Request::RequestTickets(request), patience_ms)?;
         let tickets = answer_of!(answer, RequestTickets)?;
         let mut failed = None;
         let mut leased = 0;

@@ -25,6 +25,7 @@
 mod asynchronous;
 mod base;
 pub mod beneath;
+mod broker;
 mod by_node;
 mod direct;
 mod disk_copy;

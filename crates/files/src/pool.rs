@@ -1,5 +1,6 @@
 //! A pool as its user sees it: files by name, and what the session holds.
 
+use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::leasing::Patience;
@@ -7,7 +8,7 @@ use crate::node_links::Repeat;
 use crate::options::{CreateOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::sealed_map;
-use crate::session::{Session, answer_of};
+use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
 use farpool_lock::{Mutex, MutexGuard};
@@ -260,7 +261,7 @@ impl Pool {
             return Ok(());
         }
         let by = ByName { name: self.published_name(name)? };
-        let dropped = self.inner.session.ask(&Request::DropName(by));
+        let dropped = self.inner.session.broker.ask(&Request::DropName(by));
         answer_of!(
             dropped.map_err(|error| error.during(format_args!("deleting far file {name:?}")))?,
             DropName
@@ -291,7 +292,7 @@ impl Pool {
             }
         }
         let rename = Request::RenameName(Rename { from: self.published_name(from)?, to: name });
-        let renamed = self.inner.session.ask(&rename);
+        let renamed = self.inner.session.broker.ask(&rename);
         answer_of!(
             renamed.map_err(|error| error.during(format_args!("renaming far file {from:?}")))?,
             RenameName
@@ -358,7 +359,7 @@ impl Pool {
         loop {
             let after = found.last().map_or("", |last| &*last.name);
             let request = Request::ListNames(ListNames { prefix: text(prefix)?, after: text(after)? });
-            let page = answer_of!(self.inner.session.ask(&request)?, ListNames)?;
+            let page = answer_of!(self.inner.session.broker.ask(&request)?, ListNames)?;
             found.extend(page.names.iter().cloned());
             if !page.more || page.names.is_empty() {
                 return Ok(found);
@@ -385,7 +386,7 @@ impl Pool {
 
     /// The whole pool, as its broker sees it.
     pub fn status(&self) -> Result<StatusReport, Error> {
-        self.inner.session.status()
+        self.inner.session.broker.status()
     }
 
     /// Ends the session: private files are gone, every lease is given back. Further use answers

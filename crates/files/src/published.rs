@@ -1,13 +1,14 @@
 //! Published files: sealing and naming them, finding them again when their bytes have moved, building them anew
 //! when a node took them away, and moving them off a node that is being emptied.
 
+use crate::broker::answer_of;
 use crate::by_node::{copy_bytes, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
-use crate::session::{Session, answer_of};
+use crate::session::Session;
 use farpool_wire::control::*;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{Code, FileClass, FileId, List, Name, Request};
@@ -29,7 +30,7 @@ pub enum Became {
 pub fn became(file: &FarFile) -> Option<Became> {
     let Phase::Published(id) = file.inner.state().phase else { return None };
     let name = Name::new(file.name()).ok()?;
-    let reply = file.inner.session.ask(&Request::OpenName(ByName { name }));
+    let reply = file.inner.session.broker.ask(&Request::OpenName(ByName { name }));
     match reply.and_then(|reply| answer_of!(reply, OpenName)) {
         Ok(opened) => (opened.file != id).then_some(Became::Replaced),
         Err(gone) => {
@@ -61,7 +62,7 @@ impl FileInner {
             moved: FileId(0),
             extents: list(extents)?,
         };
-        let published = answer_of!(self.session.ask(&Request::Publish(publish))?, Publish)?;
+        let published = answer_of!(self.session.broker.ask(&Request::Publish(publish))?, Publish)?;
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
             state.phase = Phase::Published(published.file);
@@ -187,7 +188,7 @@ impl Session {
     /// whether there is somebody who knows how.
     pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(Opened, bool), Error> {
         let open = || {
-            let reply = self.ask(&Request::OpenName(ByName { name: name.clone() }))?;
+            let reply = self.broker.ask(&Request::OpenName(ByName { name: name.clone() }))?;
             answer_of!(reply, OpenName)
         };
         let rebuild = self.rebuilding.known(name);
@@ -222,7 +223,7 @@ impl Session {
         number: u64,
         mut moved: impl FnMut(u64),
     ) -> Result<u64, Error> {
-        let reply = self.ask(&Request::OpenName(ByName { name: info.name.clone() }))?;
+        let reply = self.broker.ask(&Request::OpenName(ByName { name: info.name.clone() }))?;
         let opened = answer_of!(reply, OpenName)?;
         let group = Group::File(number);
         let source = sealed_map(self, &info.name, &opened)?;
@@ -275,7 +276,8 @@ impl Session {
             moved: opened.file,
             extents: list(extents)?,
         };
-        let published = self.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
+        let published =
+            self.broker.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
         if let Err(error) = published {
             // It was dropped or replaced meanwhile: then there is nothing to move either.
             self.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);

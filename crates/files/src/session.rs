@@ -1,6 +1,7 @@
 //! A session: what this process holds in the pool, and the conversations that keep it.
 
 use crate::base::Base;
+use crate::broker::{Broker, answer_of};
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
@@ -14,9 +15,9 @@ use crate::stats::{Counters, add, subtract};
 use farpool_host::Turn;
 use farpool_lock::Mutex;
 use farpool_transport::landing::Keeper;
-use farpool_transport::{Brokers, Dialer, Link, LinkError, is_not_leader};
+use farpool_transport::{Brokers, Dialer, LinkError};
 use farpool_wire::control::*;
-use farpool_wire::{Code, Epoch, List, MonoNs, Name, RegionIndex, Reply, Request};
+use farpool_wire::{Code, Epoch, List, MonoNs, Name, RegionIndex, Request};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,8 +40,7 @@ pub(crate) struct Held {
 /// What this process holds in the pool of a broker, and the conversations that keep it.
 pub struct Session {
     pub(crate) base: Arc<Base>,
-    brokers: Brokers,
-    pub(crate) broker: Turn<Option<Box<dyn Link>>>,
+    pub(crate) broker: Arc<Broker>,
     pub(crate) proof: SessionProof,
     pub(crate) lease_ttl_ms: u32,
     pub(crate) grace_ms: u32,
@@ -65,20 +65,6 @@ pub struct Session {
     kept: Kept,
 }
 
-/// The answer of the kind that belongs to the question, or a protocol error.
-macro_rules! answer_of {
-    ($reply:expr, $kind:ident) => {
-        match $reply {
-            farpool_wire::Reply::$kind(message) => Ok(message),
-            other => Err(crate::error::Error::new(
-                crate::error::ErrorKind::Refused,
-                format!("the answer to {} is of kind {:?}", stringify!($kind), other.opcode()),
-            )),
-        }
-    };
-}
-pub(crate) use answer_of;
-
 impl Session {
     pub(crate) fn open(
         host: Arc<dyn Dialer>,
@@ -93,18 +79,19 @@ impl Session {
         let behind = Arc::new(WriteBehind::new(host, counters, base.options.write_behind_bytes));
         let nodes = Arc::new(Nodes::new(Arc::clone(&base)));
         let repair = Arc::new(Repair::new(Arc::clone(&base)));
-        let mut session = Session {
+        let broker = Arc::new(Broker::new(Arc::clone(&base), brokers, Arc::clone(&nodes)));
+        let opened = broker.open(label)?;
+        Ok(Session {
             base,
-            brokers,
-            broker: Turn::default(),
-            proof: SessionProof { session: Default::default(), secret: Default::default() },
-            lease_ttl_ms: 0,
-            grace_ms: 0,
+            broker,
+            proof: SessionProof { session: opened.session, secret: opened.secret },
+            lease_ttl_ms: opened.lease_ttl_ms,
+            grace_ms: opened.grace_ms,
             nodes,
             held: Mutex::default(),
             growing: Turn::default(),
             floor_bytes: AtomicU64::new(0),
-            hosts: AtomicU32::new(0),
+            hosts: AtomicU32::new(opened.hosts),
             page_key: OnceLock::new(),
             behind,
             repair,
@@ -112,16 +99,7 @@ impl Session {
             rebuilding: Rebuilding::default(),
             landing: Keeper::new(),
             kept: Kept::default(),
-        };
-        let open = OpenSession { resume: session.proof.session, secret: session.proof.secret, label };
-        // A pool that is not there should be said at once, not after the patience for one that restarts.
-        let reply = session.ask_first(&Request::OpenSession(open))?;
-        let opened = answer_of!(reply, OpenSession)?;
-        session.proof = SessionProof { session: opened.session, secret: opened.secret };
-        session.lease_ttl_ms = opened.lease_ttl_ms;
-        session.grace_ms = opened.grace_ms;
-        session.hosts.store(opened.hosts, Ordering::Relaxed);
-        Ok(session)
+        })
     }
 
     /// Returns the clock, the threads, the random numbers and the ways to others that it has.
@@ -163,106 +141,6 @@ impl Session {
         self.base.is_forked()
     }
 
-    fn broker_error(&self, error: &LinkError) -> Error {
-        match error {
-            LinkError::Refused { refusal, .. } => self.refused(*refusal),
-            other => Error::of_link(&self.broker_shown(), other),
-        }
-    }
-
-    /// Returns what errors call the broker.
-    pub(crate) fn broker_shown(&self) -> String {
-        format!("broker {}", self.brokers)
-    }
-
-    pub(crate) fn ask_link(&self, request: &Request) -> Result<Reply, LinkError> {
-        add(&self.base.counters.broker_calls, 1);
-        self.ask_over(&mut self.broker.take(&*self.base.host), request, self.base.options.request_timeout_ms)
-    }
-
-    pub(crate) fn ask_over(
-        &self,
-        broker: &mut Option<Box<dyn Link>>,
-        request: &Request,
-        timeout_ms: u64,
-    ) -> Result<Reply, LinkError> {
-        let deadline = self.deadline(timeout_ms);
-        let link = match &mut *broker {
-            Some(link) => link,
-            none => none.insert(self.brokers.dial(&*self.base.host, deadline)?),
-        };
-        let result = link.call(request, self.brokers.until(&*self.base.host, deadline));
-        if self.brokers.heard(&result) || link.is_worn() {
-            *broker = None;
-        }
-        result
-    }
-
-    /// Asks each broker once; again and again only if one of them is there and waits for another to lead.
-    fn ask_first(&self, request: &Request) -> Result<Reply, Error> {
-        let give_up = self.base.host.now().plus_ms(self.base.options.broker_patience_ms);
-        loop {
-            let mut stands_by = false;
-            let mut last = None;
-            for _ in 0..self.brokers.count() {
-                match self.ask_link(request) {
-                    Ok(reply) => return Ok(reply),
-                    Err(error) => {
-                        stands_by |= is_not_leader(&error);
-                        last = Some(error);
-                    }
-                }
-            }
-            if let Some(error) = last.filter(|_| !stands_by || self.base.host.now() >= give_up) {
-                return Err(self.broker_error(&error));
-            }
-            self.base.pause(50)?;
-        }
-    }
-
-    /// Asks the broker, again and again while it cannot be reached, for as long as the patience lasts. Every
-    /// question is one that may be asked twice.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Error> {
-        self.ask_for(request, self.base.options.broker_patience_ms)
-    }
-
-    pub(crate) fn ask_for(&self, request: &Request, patience_ms: u64) -> Result<Reply, Error> {
-        self.check_open()?;
-        let give_up = self.base.host.now().plus_ms(patience_ms);
-        let mut asked_before = false;
-        loop {
-            let error = match self.ask_link(request) {
-                Ok(reply) => return Ok(reply),
-                Err(error) if is_not_leader(&error) => error,
-                Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
-                    // A broker waits for its nodes to present themselves, and to report what they have sealed.
-                    (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
-                        if self.base.host.now() < give_up =>
-                    {
-                        self.base.pause(10)?;
-                        continue;
-                    }
-                    // Done by the first try, whose answer was lost.
-                    (Request::RenameName(_), Code::NoSuchName) if asked_before => {
-                        return Ok(Reply::RenameName(Done {}));
-                    }
-                    (Request::DropName(_), Code::NoSuchName) if asked_before => {
-                        return Ok(Reply::DropName(Done {}));
-                    }
-                    _ => return Err(self.refused(refusal)),
-                },
-                // Waiting makes nobody trusted.
-                Err(error @ LinkError::Untrusted(_)) => return Err(self.broker_error(&error)),
-                Err(error) => error,
-            };
-            asked_before = true;
-            if self.base.host.now() >= give_up {
-                return Err(self.broker_error(&error).during(format!("gave up after {patience_ms} ms")));
-            }
-            self.base.pause(50)?;
-        }
-    }
-
     /// Until when something that begins now may last.
     pub fn deadline(&self, timeout_ms: u64) -> MonoNs {
         self.base.deadline(timeout_ms)
@@ -271,10 +149,6 @@ impl Session {
     /// Until when one peer may be waited for that is asked now.
     pub fn request_deadline(&self) -> MonoNs {
         self.base.request_deadline()
-    }
-
-    pub(crate) fn status(&self) -> Result<StatusReport, Error> {
-        answer_of!(self.ask(&Request::Status(Done {}))?, Status)
     }
 
     pub(crate) fn proof(&self) -> SessionProof {
@@ -433,8 +307,7 @@ impl Session {
             links.mark_lost("the pool was closed");
             self.lose_regions(&links);
         }
-        let _ = self.ask_link(&Request::CloseSession(self.proof.clone()));
-        *self.broker.take(&*self.base.host) = None;
+        self.broker.close(&self.proof);
     }
 
     /// Ends the session in this process without telling anybody: after a fork the connections are another
