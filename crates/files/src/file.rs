@@ -7,7 +7,7 @@
 use crate::direct::Direct;
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};

@@ -9,7 +9,7 @@
 use crate::by_node::{copy_bytes, may_arrive_late, write_bytes};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase};
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};

@@ -3,7 +3,7 @@
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::node_links::Repeat;
 use crate::options::{CreateOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};

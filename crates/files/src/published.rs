@@ -5,7 +5,7 @@ use crate::broker::answer_of;
 use crate::by_node::{copy_bytes, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
 use crate::session::Session;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::file::FarFile;
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::options::Protection;
 use crate::pool::Pool;
 use farpool_wire::FileClass;

@@ -7,7 +7,7 @@
 use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
-use crate::leasing::Patience;
+use crate::leases::leasing::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, FlightKind, Piece, RangeSet, pages_around};

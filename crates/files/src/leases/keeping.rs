@@ -2,7 +2,7 @@
 
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
-use crate::leasing::STEP_BYTES;
+use crate::leases::leasing::STEP_BYTES;
 use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
 use crate::session::Session;

@@ -1,0 +1,4 @@
+//! What a session holds at nodes.
+
+mod keeping;
+pub(crate) mod leasing;
