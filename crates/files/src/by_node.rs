@@ -205,7 +205,7 @@ fn finish<Op: Spanned>(
         let result = match result {
             // In its grace the lease has lost nothing yet: renew it over this very link and go on.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
-                link.call(&Request::Renew(session.proof()), deadline)?;
+                link.call(&Request::Renew(session.leases.proof().clone()), deadline)?;
                 (speech.talk)(link, ops, deadline)
             }
             other => other,
@@ -225,7 +225,7 @@ fn finish<Op: Spanned>(
     });
     result.map_err(|error| {
         if let Some(span) = moved_on {
-            session.lose_region(&region.node, span.region, span.epoch);
+            session.leases.lose_region(&region.node, span.region, span.epoch);
         }
         settle(session, region, error)
     })
@@ -264,13 +264,13 @@ pub(crate) fn write_bytes(
 fn settle(session: &Session, region: &Arc<LeasedRegion>, error: Error) -> Error {
     match error.kind() {
         // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
-        ErrorKind::Lost if region.is_leased => drop(session.renew(&region.node)),
+        ErrorKind::Lost if region.is_leased => drop(session.leases.renew(&region.node)),
         // Whatever else there is to do, others do it faster until this one answers again.
         ErrorKind::Unreachable => region.node.set_suspect(true),
         _ => {}
     }
     if region.node.is_lost() {
-        session.lose_regions(&region.node);
+        session.leases.lose_regions(&region.node);
     }
     // What went while we talked is better named as lost than as a refusal or a broken connection.
     region.check_usable().err().unwrap_or(error)

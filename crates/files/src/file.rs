@@ -7,7 +7,7 @@
 use crate::direct::Direct;
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
@@ -268,7 +268,7 @@ impl FarFile {
             inner.check_writable(&state.phase)?;
             state.map.set_length(length)
         };
-        inner.session.give_back(freed);
+        inner.session.leases.give_back(freed);
         if let Some(disk) = &inner.disk {
             // Before anybody may write there again.
             disk.truncate(length);
@@ -287,14 +287,14 @@ impl FarFile {
         match phase {
             // Readers of other sessions may have it open, and its name has it in any case.
             Ok((Phase::Published(_) | Phase::Deleted, _)) | Err(_) => {}
-            Ok((Phase::Writable, freed)) => inner.session.give_back(freed),
+            Ok((Phase::Writable, freed)) => inner.session.leases.give_back(freed),
             Ok((Phase::Sealing | Phase::Sealed(_), freed)) => {
                 // No name has it, and now none will.
                 let (sealed, leased): (Vec<_>, Vec<_>) =
                     freed.into_iter().partition(|cut| !cut.region.is_leased);
-                inner.session.give_back(leased);
+                inner.session.leases.give_back(leased);
                 let regions: Vec<_> = sealed.into_iter().map(|cut| cut.region).collect();
-                inner.session.release(&regions, inner.session.options().request_timeout_ms);
+                inner.session.leases.release(&regions, inner.session.options().request_timeout_ms);
             }
         }
         inner.forget_direct();
@@ -369,7 +369,7 @@ impl<F: Deref<Target = FileInner>> Drop for Flight<F> {
         }
         drop(state);
         if !left.is_empty() {
-            self.file.session.give_back(left);
+            self.file.session.leases.give_back(left);
         }
     }
 }

@@ -9,7 +9,7 @@
 use crate::by_node::{copy_bytes, may_arrive_late, write_bytes};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase};
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
@@ -127,7 +127,7 @@ impl FileInner {
 
     /// Something runs in the extent and does not end: another round will mend it.
     fn give_up(&self, fresh: Option<Fresh>) -> Error {
-        self.session.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
+        self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
         Error::new(ErrorKind::Unreachable, "operations in the extent do not end")
     }
 
@@ -146,12 +146,12 @@ impl FileInner {
         let label = |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.cut.region.node.info.host_label.clone();
         let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_sound(copy)).map(label).collect();
         let bytes = (snapshot.range.end - snapshot.range.start) as u32;
-        let cut = session.cut(self.group, bytes, &apart, Patience::Brief)?;
+        let cut = session.leases.cut(self.group, bytes, &apart, Patience::Brief)?;
         let copied = self.copy_written(snapshot, &cut);
         if let Err(error) = &copied
             && !may_arrive_late(error, &cut.region)
         {
-            session.give_back(vec![cut.clone()]);
+            session.leases.give_back(vec![cut.clone()]);
         }
         copied.map(|seals| Some(Fresh { cut, seals }))
     }
@@ -214,7 +214,7 @@ impl FileInner {
         }
         let is_over = state.phase != Phase::Writable;
         drop(state);
-        self.session.give_back(freed);
+        self.session.leases.give_back(freed);
         is_taken_in || is_over
     }
 }

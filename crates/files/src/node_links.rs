@@ -132,7 +132,7 @@ impl NodeLinks {
     }
 
     /// What we had at this life of the node is gone in the eyes of this process. The first reason given stays.
-    /// If the node is there after all, it is begun anew with: see `Session::links`.
+    /// If the node is there after all, it is begun anew with: see `Leases::links`.
     pub(crate) fn mark_lost(&self, why: &str) {
         self.lost.get_or_init(|| Lost { why: why.to_owned(), since: self.host.now() });
         self.idle().clear();

@@ -3,7 +3,7 @@
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::node_links::Repeat;
 use crate::options::{CreateOptions, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
@@ -155,7 +155,7 @@ impl Pool {
             files.insert(name.to_owned(), file.clone());
         }
         if options.size_hint > 0
-            && let Err(error) = self.inner.session.reserve(file.group(), options.size_hint)
+            && let Err(error) = self.inner.session.leases.reserve(file.group(), options.size_hint)
         {
             self.inner.files().remove(name);
             return Err(error.during(format_args!("creating far file {name:?}")));
@@ -205,7 +205,7 @@ impl Pool {
     pub fn running_calls(&self, node: &str) -> Result<RunningCalls, Error> {
         self.inner.check()?;
         let session = &self.inner.session;
-        let links = session.links(&self.node_called(node)?)?;
+        let links = session.leases.links(&self.node_called(node)?)?;
         let deadline = session.request_deadline();
         let ask = |link: &mut dyn Link| link.call(&Request::RunningCalls(Done {}), deadline);
         answer_of!(links.converse(deadline, Repeat::Harmless, ask)?, RunningCalls)
@@ -372,6 +372,7 @@ impl Pool {
         self.inner.check()?;
         self.inner
             .session
+            .leases
             .reserve(Group::Class(FileClass::Scratch), bytes)
             .map_err(|error| error.during(format_args!("reserving {bytes} bytes")))
     }

@@ -5,7 +5,7 @@ use crate::broker::answer_of;
 use crate::by_node::{copy_bytes, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
 use crate::session::Session;
@@ -52,7 +52,7 @@ impl FileInner {
         }
         let mut extents = self.sealed_extents()?;
         extents.iter_mut().for_each(|extent| extent.bind(&name));
-        let proof = self.session.proof();
+        let proof = self.session.leases.proof();
         let publish = Publish {
             session: proof.session,
             secret: proof.secret,
@@ -88,7 +88,7 @@ impl FileInner {
             self.fill_holes(&holes)?;
             let _flight = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
-                self.session.seal(self.group, |sealed| {
+                self.session.leases.seal(self.group, |sealed| {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
                 })?;
@@ -238,7 +238,7 @@ impl Session {
             }
             let bytes = file.end - file.start;
             let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
-            let target = self.cut(group, wanted, &[], Patience::Full)?;
+            let target = self.leases.cut(group, wanted, &[], Patience::Full)?;
             let at = |cut: &Cut<Arc<LeasedRegion>>| Piece {
                 copy: CopyId::default(),
                 region: Arc::clone(&cut.region),
@@ -256,7 +256,7 @@ impl Session {
             return Ok(0);
         }
         let mut all: BTreeMap<u64, Arc<LeasedRegion>> = BTreeMap::new();
-        self.seal(group, |sealed| all.extend(sealed))?;
+        self.leases.seal(group, |sealed| all.extend(sealed))?;
         let mut extents = opened.extents.to_vec();
         for (index, cut) in cuts {
             let Some(region) = all.get(&cut.region.id) else {
@@ -266,7 +266,7 @@ impl Session {
             extents[index] = named(&sealed, extents[index].bytes);
             extents[index].bind(&info.name);
         }
-        let proof = self.proof();
+        let proof = self.leases.proof();
         let publish = Publish {
             session: proof.session,
             secret: proof.secret,
@@ -280,7 +280,7 @@ impl Session {
             self.broker.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
         if let Err(error) = published {
             // It was dropped or replaced meanwhile: then there is nothing to move either.
-            self.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
+            self.leases.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
             return match error.kind() {
                 ErrorKind::NotFound => Ok(0),
                 _ => Err(error),
@@ -307,7 +307,7 @@ pub(crate) fn sealed_map(
                 "the broker named an extent on a node it did not name",
             ));
         };
-        let node = session.links(info)?;
+        let node = session.leases.links(info)?;
         let region = regions.entry((extent.node.0, extent.region.0)).or_insert_with(|| {
             Arc::new(LeasedRegion {
                 id: u64::MAX,

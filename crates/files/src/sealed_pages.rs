@@ -305,7 +305,7 @@ impl Session {
     fn accuse(&self, piece: &Piece<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
             piece.region.node.bar("it answered with other bytes than were written");
-            self.lose_regions(&piece.region.node);
+            self.leases.lose_regions(&piece.region.node);
         }
         of_page_error(error, &piece.region)
     }

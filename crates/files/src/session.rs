@@ -1,65 +1,45 @@
 //! A session: what this process holds in the pool, and the conversations that keep it.
+//!
+//! It is made of what it knows: its [`Broker`], its [`Nodes`], the [`Leases`] it has there, the [`Repair`] of files with bytes at
+//! them, and the [`Rebuilding`] of files that are lost. They share the [`Base`]; whoever wants something of one of them asks that
+//! one. Each has its locks and says in which order they are taken; a session has none of its own.
+//!
+//! Methods of three kinds: [`Session::open`] returns a session that the broker knows; those that follow are for use at any time,
+//! by any thread; [`Session::close`] and [`Session::abandon`] end it, and whatever is asked afterwards is refused.
 
 use crate::base::Base;
-use crate::broker::{Broker, answer_of};
+use crate::broker::Broker;
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::leases::Leases;
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::nodes::Nodes;
 use crate::options::PoolOptions;
-use crate::plan::{Allocator, PageKey};
+use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
-use crate::stats::{Counters, add, subtract};
-use farpool_host::Turn;
-use farpool_lock::Mutex;
+use crate::stats::{Counters, add};
 use farpool_transport::landing::Keeper;
-use farpool_transport::{Brokers, Dialer, LinkError};
-use farpool_wire::control::*;
-use farpool_wire::{Code, Epoch, List, MonoNs, Name, RegionIndex, Request};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use farpool_transport::{Brokers, Dialer};
+use farpool_wire::{MonoNs, Name};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// What the session holds, and what is known of it.
-#[derive(Default)]
-pub(crate) struct Held {
-    pub(crate) allocator: Allocator<u64>,
-    pub(crate) regions: BTreeMap<u64, Arc<LeasedRegion>>,
-    pub(crate) idle_for: BTreeMap<u64, u32>,
-    pub(crate) next_id: u64,
-    /// Until when not to ask for memory that there is another way for.
-    pub(crate) brief_until: MonoNs,
-    /// Until when to ask for memory but once: no broker answered a moment ago.
-    pub(crate) unreachable_until: MonoNs,
-    /// When somebody last heard that there is none, in spite of their patience.
-    pub(crate) refused_at: MonoNs,
-}
 
 /// What this process holds in the pool of a broker, and the conversations that keep it.
 pub struct Session {
     pub(crate) base: Arc<Base>,
     pub(crate) broker: Arc<Broker>,
-    pub(crate) proof: SessionProof,
-    pub(crate) lease_ttl_ms: u32,
-    pub(crate) grace_ms: u32,
     pub(crate) nodes: Arc<Nodes>,
-    pub(crate) held: Mutex<Held>,
-    /// One thread at a time asks for more.
-    pub(crate) growing: Turn<()>,
-    /// Scratch bytes that stay leased however idle they are.
-    pub(crate) floor_bytes: AtomicU64,
+    pub(crate) repair: Arc<Repair>,
+    pub(crate) leases: Leases,
+    pub(crate) rebuilding: Rebuilding,
     /// Failure domains that can grant leases, as the broker said last.
-    pub(crate) hosts: AtomicU32,
+    hosts: AtomicU32,
     /// Seals the pages of sealed files; made when the first of them is.
     page_key: OnceLock<Arc<PageKey>>,
     /// What waits for the local disk.
     pub(crate) behind: Arc<WriteBehind>,
-    pub(crate) repair: Arc<Repair>,
-    /// Regions given up whose node has not heard of it.
-    pub(crate) unheard: Mutex<Vec<Arc<LeasedRegion>>>,
-    pub(crate) rebuilding: Rebuilding,
     /// What has been received is to be received into again.
     pub(crate) landing: Keeper,
     kept: Kept,
@@ -81,22 +61,23 @@ impl Session {
         let repair = Arc::new(Repair::new(Arc::clone(&base)));
         let broker = Arc::new(Broker::new(Arc::clone(&base), brokers, Arc::clone(&nodes)));
         let opened = broker.open(label)?;
+        let leases = Leases::new(
+            Arc::clone(&base),
+            Arc::clone(&broker),
+            Arc::clone(&nodes),
+            Arc::clone(&repair),
+            &opened,
+        );
         Ok(Session {
             base,
             broker,
-            proof: SessionProof { session: opened.session, secret: opened.secret },
-            lease_ttl_ms: opened.lease_ttl_ms,
-            grace_ms: opened.grace_ms,
             nodes,
-            held: Mutex::default(),
-            growing: Turn::default(),
-            floor_bytes: AtomicU64::new(0),
+            repair,
+            leases,
+            rebuilding: Rebuilding::default(),
             hosts: AtomicU32::new(opened.hosts),
             page_key: OnceLock::new(),
             behind,
-            repair,
-            unheard: Mutex::default(),
-            rebuilding: Rebuilding::default(),
             landing: Keeper::new(),
             kept: Kept::default(),
         })
@@ -151,32 +132,6 @@ impl Session {
         self.base.request_deadline()
     }
 
-    pub(crate) fn proof(&self) -> SessionProof {
-        self.proof.clone()
-    }
-
-    /// The links to a life of a node. One that was given up as lost, and is there after all, is begun anew with.
-    pub(crate) fn links(&self, info: &NodeInfo) -> Result<Arc<NodeLinks>, Error> {
-        self.nodes.links(info, |former, fresh| self.leave_behind(former, fresh))
-    }
-
-    /// What we had at a node and gave up as lost, the node may still keep for us, and the next lease would prolong
-    /// that.
-    fn leave_behind(&self, former: &Arc<NodeLinks>, fresh: &NodeLinks) -> Result<(), Error> {
-        self.lose_regions(former);
-        let release = Request::Release(Release {
-            session: self.proof.session,
-            secret: self.proof.secret,
-            whole: true,
-            regions: List::default(),
-        });
-        let deadline = self.request_deadline();
-        fresh.converse(deadline, Repeat::Harmless, |link| match link.call(&release, deadline) {
-            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::UnknownSession => Ok(()),
-            other => other.map(drop),
-        })
-    }
-
     /// The key of sealed files. It never leaves this process, nor outlives the session.
     pub(crate) fn page_key(&self) -> Result<Arc<PageKey>, Error> {
         if let Some(key) = self.page_key.get() {
@@ -197,117 +152,37 @@ impl Session {
 
     /// Makes sure our leases at a node still hold, renewing at once if the time for it was missed.
     pub fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
-        region.check_usable()?;
-        if region.is_leased && self.base.host.now() >= region.node.leased_until() {
-            self.renew(&region.node)?;
-            region.check_usable()?;
+        self.leases.check(region)
+    }
+
+    /// What the background thread does until the session ends: renew, notice losses, give idle regions back. Whether to go on.
+    ///
+    /// The nodes come first, and the broker, which only lists us, last.
+    pub(crate) fn keep_alive(&self) -> bool {
+        let (period_ms, share_ms) = (self.leases.ttl_ms() / 3, self.leases.ttl_ms() / 4);
+        if self.base.pause(period_ms.clamp(20, self.base.options.renew_ms_max)).is_err() {
+            return false;
         }
-        Ok(())
-    }
-
-    /// Extends our leases at a node, or learns that they are over.
-    pub(crate) fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
-        self.renew_within(links, self.base.options.request_timeout_ms)
-    }
-
-    pub(crate) fn renew_within(&self, links: &Arc<NodeLinks>, timeout_ms: u64) -> Result<(), Error> {
-        let asked = self.base.host.now();
-        let deadline = self.deadline(timeout_ms);
-        let renew = Request::Renew(self.proof.clone());
-        // What is leased while we ask is not what the answer is about.
-        let below = self.held.lock().next_id;
-        let answer = links.converse(deadline, Repeat::Harmless, |link| {
-            // A node that forgot the session has freed its regions: that is an answer, not a failure.
-            match link.call(&renew, deadline) {
-                Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::UnknownSession => Ok(None),
-                other => other.map(Some),
-            }
-        })?;
-        match answer {
-            Some(reply) => {
-                let renewed = answer_of!(reply, Renew)?;
-                links.extend_lease(asked, renewed.lease_ttl_ms);
-                links.set_suspect(false);
-                if links.set_draining(renewed.draining) {
-                    self.repair.request();
-                }
-            }
-            None => {
-                links.set_suspect(false);
-                // It told an earlier lease of ours that it was being emptied. Whether it still is, the next one
-                // hears; the broker gives no tickets for a node that is.
-                links.set_draining(false);
-                self.lose_regions_below(links, below);
-            }
-        }
-        Ok(())
-    }
-
-    /// The regions held at a node are not ours any more.
-    pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) {
-        self.lose_regions_below(links, u64::MAX);
-    }
-
-    /// One region is not ours any more, although the node knows the session: it had forgotten us, and a lease
-    /// that was under way meanwhile introduced us anew. So no renewal tells; the region itself does.
-    pub(crate) fn lose_region(&self, links: &Arc<NodeLinks>, region: RegionIndex, epoch: Epoch) {
-        let mut held = self.held.lock();
-        let is_it = |held: &&Arc<LeasedRegion>| {
-            Arc::ptr_eq(&held.node, links) && held.region == region && held.epoch == epoch
-        };
-        if let Some(gone) = held.regions.values().find(is_it).cloned() {
-            self.repair.request();
-            gone.is_taken.store(true, Ordering::Release);
-            self.forget_region(&mut held, &gone);
-        }
-    }
-
-    fn lose_regions_below(&self, links: &Arc<NodeLinks>, below: u64) {
-        let mut held = self.held.lock();
-        let gone: Vec<Arc<LeasedRegion>> = held
-            .regions
-            .values()
-            .filter(|region| Arc::ptr_eq(&region.node, links) && region.id < below)
-            .cloned()
-            .collect();
-        if links.is_lost() && !gone.is_empty() {
-            add(&self.base.counters.nodes_lost, 1);
-        }
-        if !gone.is_empty() {
+        let share_ms = share_ms.min(self.base.options.request_timeout_ms);
+        self.leases.renew_all(share_ms);
+        if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms)
+            && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
+        {
+            // What found no second place may find one now.
             self.repair.request();
         }
-        for region in gone {
-            region.is_taken.store(true, Ordering::Release);
-            self.forget_region(&mut held, &region);
-        }
+        self.leases.release_idle(share_ms);
+        self.landing.age();
+        self.repair.begin();
+        true
     }
 
-    pub(crate) fn forget_region(&self, held: &mut Held, region: &LeasedRegion) {
-        subtract(&self.base.counters.used_bytes, held.allocator.remove(region.id));
-        held.regions.remove(&region.id);
-        held.idle_for.remove(&region.id);
-        region.node.forget(region.region);
-        subtract(&self.base.counters.leased_bytes, region.node.info.region_bytes);
-    }
-
-    /// Gives everything back and ends the session. Nodes that cannot be told free it by themselves.
+    /// Gives everything back and ends the session.
     pub(crate) fn close(&self) {
-        if !self.base.close() {
-            return;
+        if self.base.close() {
+            self.leases.end();
+            self.broker.close(self.leases.proof());
         }
-        for links in self.nodes.all() {
-            let release = Request::Release(Release {
-                session: self.proof.session,
-                secret: self.proof.secret,
-                whole: true,
-                regions: List::default(),
-            });
-            let deadline = self.request_deadline();
-            let _ = links.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
-            links.mark_lost("the pool was closed");
-            self.lose_regions(&links);
-        }
-        self.broker.close(&self.proof);
     }
 
     /// Ends the session in this process without telling anybody: after a fork the connections are another

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::file::FarFile;
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::options::Protection;
 use crate::pool::Pool;
 use farpool_wire::FileClass;
@@ -40,10 +40,10 @@ impl Unlisted {
     pub fn append_in_one_region(&mut self, bytes: &[u8]) -> Result<u64, Error> {
         let inner = &self.file.inner;
         let count = bytes.len() as u64;
-        let (held, free) = inner.session.held_by(inner.group);
+        let (held, free) = inner.session.leases.held_by(inner.group);
         // It takes whole regions, so a small one should not take one at every node.
         if self.may_widen && held > 0 && (held - free) * 4 >= held {
-            self.may_widen = inner.session.widen(inner.group, count);
+            self.may_widen = inner.session.leases.widen(inner.group, count);
         }
         let offset = inner.grow_in_one_region(count)?;
         self.file.write_at(offset, bytes)?;

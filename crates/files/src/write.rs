@@ -7,7 +7,7 @@
 use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
-use crate::leases::leasing::Patience;
+use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, FlightKind, Piece, RangeSet, pages_around};
@@ -214,7 +214,7 @@ impl FileInner {
         let missing = end.saturating_sub(self.state().map.allocated());
         if missing > EXTENT_BYTES_MAX && self.protection == Protection::None {
             self.check_writable(&self.state().phase)?;
-            self.session.make_room(self.group, missing)?;
+            self.session.leases.make_room(self.group, missing)?;
         }
         loop {
             let (at, bytes) = {
@@ -229,7 +229,7 @@ impl FileInner {
                 state.map.push(bytes, cuts);
             } else {
                 drop(state);
-                self.session.give_back(cuts);
+                self.session.leases.give_back(cuts);
             }
         }
     }
@@ -238,11 +238,11 @@ impl FileInner {
     /// serve them. Where they begin in the file.
     pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
-        let cuts = self.session.cut_run(self.group, bytes)?;
+        let cuts = self.session.leases.cut_run(self.group, bytes)?;
         let mut state = self.state();
         if state.phase != Phase::Writable {
             drop(state);
-            self.session.give_back(cuts);
+            self.session.leases.give_back(cuts);
             return self.check_writable(&self.state().phase).and(Ok(0));
         }
         let start = state.map.allocated();
@@ -256,11 +256,11 @@ impl FileInner {
     fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
         match self.protection {
-            Protection::None => Ok(vec![session.cut(self.group, bytes, &[], self.patience)?]),
+            Protection::None => Ok(vec![session.leases.cut(self.group, bytes, &[], self.patience)?]),
             Protection::Mirror => {
-                let first = session.cut(self.group, bytes, &[], self.patience)?;
+                let first = session.leases.cut(self.group, bytes, &[], self.patience)?;
                 let label = first.region.node.info.host_label.clone();
-                match session.cut(self.group, bytes, &[label], Patience::Brief) {
+                match session.leases.cut(self.group, bytes, &[label], Patience::Brief) {
                     Ok(second) => Ok(vec![first, second]),
                     // Better one copy than none; the second is made when there is room for it.
                     Err(_) => {
@@ -269,7 +269,7 @@ impl FileInner {
                     }
                 }
             }
-            Protection::Local => match session.cut(self.group, bytes, &[], Patience::Brief) {
+            Protection::Local => match session.leases.cut(self.group, bytes, &[], Patience::Brief) {
                 Ok(cut) => Ok(vec![cut]),
                 Err(error) if error.kind() == ErrorKind::Closed => Err(error),
                 // The disk takes what the pool cannot.

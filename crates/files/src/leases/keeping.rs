@@ -1,34 +1,29 @@
 //! Keeping what the session holds, sealing what is to outlive it, and giving back what it does not need.
 
+use super::{Leases, STEP_BYTES};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
-use crate::leases::leasing::STEP_BYTES;
 use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
-use crate::session::Session;
 use crate::stats::add;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
 use farpool_wire::{FileClass, Incarnation, List, NodeId, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// A region that holds nothing for this many renewals goes back.
 const IDLE_RENEWALS: u32 = 4;
-impl Session {
-    /// What the background thread does until the session ends: renew, notice losses, give idle regions back.
+
+impl Leases {
+    /// Renews at every node, and notices losses.
     ///
-    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time
-    /// only, nodes that answered last time come first, and the broker last.
-    pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
-        let period = (u64::from(self.lease_ttl_ms) / 3).clamp(20, self.base.options.renew_ms_max);
-        if self.base.pause(period).is_err() {
-            return false;
-        }
+    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time only, and nodes
+    /// that answered last time come first.
+    pub(crate) fn renew_all(&self, share_ms: u64) {
         let mut nodes = self.nodes.all();
         nodes.sort_by_key(|links| links.is_suspect());
-        let share_ms = (u64::from(self.lease_ttl_ms) / 4).min(self.base.options.request_timeout_ms);
         let suspects_until = self.base.host.now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
@@ -41,8 +36,7 @@ impl Session {
                 links.set_suspect(fails);
                 // A node that does not answer keeps our bytes until the lease is over on its clock as well. If
                 // it is one failure only, it was this process that let the time pass.
-                let lease_ms = u64::from(self.lease_ttl_ms) + u64::from(self.grace_ms);
-                let over = links.leased_until().plus_ms(lease_ms);
+                let over = links.leased_until().plus_ms(self.ttl_ms + self.grace_ms);
                 if fails && failed_before && links.leased_until().0 > 0 && self.base.host.now() > over {
                     // What it held of ours is gone. The node may only be out of reach, and come back.
                     links.end_lease();
@@ -56,32 +50,21 @@ impl Session {
                 self.lose_regions(&links);
             }
         }
-        if let Some(kept) = self.broker.keep(&self.proof, share_ms)
-            && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
-        {
-            // What found no second place may find one now.
-            self.repair.request();
-        }
-        self.release_idle(share_ms);
-        self.landing.age();
-        self.repair.begin();
-        true
     }
 
-    fn release_idle(&self, timeout_ms: u64) {
-        // What a node did not hear is said again once it answers.
-        let (unheard, mut leaving): (Vec<_>, Vec<_>) = std::mem::take(&mut *self.unheard.lock())
-            .into_iter()
-            .partition(|region| region.node.is_suspect());
-        self.unheard.lock().extend(unheard);
+    /// Gives back what has been idle for long, or is at a node that is being emptied.
+    pub(crate) fn release_idle(&self, timeout_ms: u64) {
+        let mut leaving = Vec::new();
         {
             let mut held = self.held.lock();
+            // What a node did not hear is said again once it answers.
+            leaving.extend(held.unheard.extract_if(.., |region| !region.node.is_suspect()));
             let mut groups: Vec<Group> = held.allocator.regions().map(|(_, _, group)| group).collect();
             groups.sort_unstable();
             groups.dedup();
             for group in groups {
                 let is_scratch = group == Group::Class(FileClass::Scratch);
-                let floor = if is_scratch { self.floor_bytes.load(Ordering::Relaxed) } else { 0 };
+                let floor = if is_scratch { held.floor_bytes } else { 0 };
                 let (mut all, _) = held.allocator.held(group);
                 for id in held.allocator.idle(group) {
                     let Some(region) = held.regions.get(&id).cloned() else { continue };
@@ -115,11 +98,11 @@ impl Session {
                 whole: false,
                 regions: List::new(at.collect()).unwrap_or_default(),
             });
-            let deadline = self.deadline(timeout_ms);
+            let deadline = self.base.deadline(timeout_ms);
             let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             // Our renewals would keep them for nobody until the session ends.
             if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
-                self.unheard.lock().extend(regions.iter().map(|region| Arc::clone(region)));
+                self.held.lock().unheard.extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }
     }
@@ -145,7 +128,7 @@ impl Session {
         self.release(&idle, self.base.options.request_timeout_ms);
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
         for region in regions {
-            self.check_lease(&region)?;
+            self.check(&region)?;
             by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
         }
         for regions in by_node.into_values() {
@@ -170,7 +153,7 @@ impl Session {
                 Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
             })?,
         });
-        let deadline = self.request_deadline();
+        let deadline = self.base.request_deadline();
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
         let grants = answer_of!(reply, Seal)?;
         if grants.regions.len() != regions.len() {

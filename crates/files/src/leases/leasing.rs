@@ -3,16 +3,17 @@
 //! The idea: tickets from the broker, leases at the nodes, ahead of need and without taking everything. Nodes
 //! that are lost, being emptied or not answering are left out.
 
+use super::{Growing, Leases, Patience, STEP_BYTES};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::plan::{Cut, Group};
-use crate::session::Session;
 use crate::stats::{add, subtract};
+use farpool_lock::MutexGuard;
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Request, mutant};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Regions are leased ahead by a quarter of what is held, within these bounds: few questions to the broker,
 /// little taken in vain.
@@ -20,15 +21,6 @@ const AHEAD_BYTES_MIN: u64 = 128 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// A node may be wiping what was just released: a full pool is asked again this often.
 const FULL_TRIES: u32 = 5;
-
-/// How hard to try to get memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Wait for a broker that restarts and for nodes that are wiping.
-    Full,
-    /// There is another way: ask once, and not again for a while if the answer was no.
-    Brief,
-}
 
 /// After a brief no, this long passes before the broker is asked again.
 const BRIEF_PAUSE_MS: u64 = 1_000;
@@ -38,10 +30,16 @@ const UNREACHABLE_PAUSE_MS: u64 = 1_000;
 /// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host of a
 /// virtual machine has to find its pages first (400 MB/s were seen).
 const READY_BYTES_PER_MS: u64 = 128 << 10;
-/// A lease this large is made ready, and a seal this large is carried out, well within a request's time.
-pub(crate) const STEP_BYTES: u64 = 512 << 20;
 
-impl Session {
+impl Leases {
+    /// Takes the turn to ask for more.
+    fn grow(&self) -> MutexGuard<'_, Growing> {
+        let asked = self.base.host.now();
+        let mut growing = self.growing.take(&*self.base.host);
+        growing.asked = asked;
+        growing
+    }
+
     /// Cuts an extent on a node of none of the failure domains in `apart`, leasing more regions if need be.
     pub(crate) fn cut(
         &self,
@@ -55,26 +53,24 @@ impl Session {
         if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
             return Ok(cut);
         }
-        let asked = self.base.host.now();
-        let _growing = self.growing.take(&*self.base.host);
+        let mut growing = self.grow();
         loop {
             // Another thread may have leased what both wanted.
             if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
                 return Ok(cut);
             }
-            if patience == Patience::Brief && self.base.host.now() < self.held.lock().brief_until {
+            if patience == Patience::Brief && self.base.host.now() < growing.brief_until {
                 return Err(Error::new(ErrorKind::Exhausted, "there was no memory a moment ago"));
             }
             let (held, _) = self.held.lock().allocator.held(group);
-            let ahead = match group {
-                Group::Class(_) => (held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX),
-                Group::File(_) => 0,
+            let needed = u64::from(bytes);
+            let wanted = match group {
+                Group::Class(_) => needed.max((held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)),
+                Group::File(_) => needed,
             };
-            if let Err(error) =
-                self.lease_more(group, u64::from(bytes), ahead.max(bytes.into()), apart, patience, asked)
-            {
+            if let Err(error) = self.lease_more(&mut growing, group, needed, wanted, apart, patience) {
                 if patience == Patience::Brief {
-                    self.held.lock().brief_until = self.deadline(BRIEF_PAUSE_MS);
+                    growing.brief_until = self.base.deadline(BRIEF_PAUSE_MS);
                     return Err(error);
                 }
                 // A node that did not answer a moment ago is better than none.
@@ -110,13 +106,12 @@ impl Session {
     pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region; only one that is too small, or lost at once, makes another necessary.
         const ROUNDS: u32 = 3;
-        let asked = self.base.host.now();
-        let _growing = self.growing.take(&*self.base.host);
+        let mut growing = self.grow();
         for _ in 0..ROUNDS {
             if let Some(cuts) = self.cut_run_from_held(group, bytes) {
                 return Ok(cuts);
             }
-            self.lease_more(group, bytes, bytes, &[], Patience::Full, asked)?;
+            self.lease_more(&mut growing, group, bytes, bytes, &[], Patience::Full)?;
         }
         let message = format!("no region that was leased has {bytes} bytes in one piece");
         self.cut_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
@@ -144,7 +139,7 @@ impl Session {
     /// Leases a region of at least `bytes` bytes at a node where a group has none yet, so that the group's extents
     /// take turns there. Whether there was one; if not, nothing is lost.
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
-        let _growing = self.growing.take(&*self.base.host);
+        let _growing = self.grow();
         let mut avoid: Vec<Incarnation> = {
             let held = self.held.lock();
             let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
@@ -175,60 +170,58 @@ impl Session {
         if self.held.lock().allocator.held(group).1 >= bytes {
             return Ok(());
         }
-        let asked = self.base.host.now();
-        let _growing = self.growing.take(&*self.base.host);
+        let mut growing = self.grow();
         let (_, free) = self.held.lock().allocator.held(group);
         if free >= bytes {
             return Ok(());
         }
-        self.lease_more(group, bytes - free, bytes - free, &[], Patience::Full, asked)
+        self.lease_more(&mut growing, group, bytes - free, bytes - free, &[], Patience::Full)
     }
 
     /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
     /// leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
-        let asked = self.base.host.now();
-        let _growing = self.growing.take(&*self.base.host);
+        let mut growing = self.grow();
         loop {
-            let (all, free) = self.held.lock().allocator.held(group);
-            if free >= bytes {
-                if group == Group::Class(FileClass::Scratch) {
-                    self.floor_bytes.fetch_max(all, Ordering::Relaxed);
+            let free = {
+                let mut held = self.held.lock();
+                let (all, free) = held.allocator.held(group);
+                if free >= bytes && group == Group::Class(FileClass::Scratch) {
+                    held.floor_bytes = held.floor_bytes.max(all);
                 }
+                free
+            };
+            if free >= bytes {
                 return Ok(());
             }
             let next = (bytes - free).min(STEP_BYTES);
-            self.lease_more(group, next, next, &[], Patience::Full, asked)?;
+            self.lease_more(&mut growing, group, next, next, &[], Patience::Full)?;
         }
     }
 
-    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`, for somebody who asked then.
+    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`, for whoever has the turn.
     fn lease_more(
         &self,
+        growing: &mut Growing,
         group: Group,
         needed: u64,
         wanted: u64,
         apart: &[Name],
         patience: Patience,
-        asked: MonoNs,
     ) -> Result<(), Error> {
         if patience == Patience::Brief {
             return self.lease_within(group, needed, wanted, apart, patience);
         }
         // Those who stood in line while others waited in vain have waited as long as they.
-        let waits = {
-            let held = self.held.lock();
-            self.base.host.now() >= held.unreachable_until && asked >= held.refused_at
-        };
+        let waits = self.base.host.now() >= growing.unreachable_until && growing.asked >= growing.refused_at;
         let patience = if waits { patience } else { Patience::Brief };
         let leased = self.lease_within(group, needed, wanted, apart, patience);
-        let mut held = self.held.lock();
         match &leased {
-            Ok(()) => held.unreachable_until = MonoNs(0),
+            Ok(()) => growing.unreachable_until = MonoNs(0),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
-                held.unreachable_until = self.deadline(UNREACHABLE_PAUSE_MS);
+                growing.unreachable_until = self.base.deadline(UNREACHABLE_PAUSE_MS);
             }
-            Err(_) if waits => held.refused_at = self.base.host.now(),
+            Err(_) if waits => growing.refused_at = self.base.host.now(),
             Err(_) => {}
         }
         leased
@@ -282,7 +275,7 @@ impl Session {
         patience: Patience,
         avoid: &mut Vec<Incarnation>,
     ) -> Result<(), Error> {
-        self.check_open()?;
+        self.base.check_open()?;
         let class = match group {
             Group::Class(class) => class,
             Group::File(_) => FileClass::Pinned,
@@ -335,7 +328,7 @@ impl Session {
         let asked = self.base.host.now();
         let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
         let ready_ms = bytes / READY_BYTES_PER_MS;
-        let deadline = self.deadline(self.base.options.request_timeout_ms.saturating_add(ready_ms));
+        let deadline = self.base.deadline(self.base.options.request_timeout_ms.saturating_add(ready_ms));
         // If the first try's answer was lost, the second is refused as spent; the regions of the first are
         // this session's all the same and go back when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
