@@ -1,16 +1,21 @@
 //! `cargo xtask tidy`: house rules on files, names and the specification. Every rule looks at the files git
-//! knows, or would if they were added.
+//! knows, or would if they were added; no folder is left out. What a rule is not kept by yet is in `ratchets`.
+
+mod ratchets;
 
 use crate::{Findings, read};
+use ratchets::{Number, Rule};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
+/// How names of source files end.
+const SOURCES: [&str; 9] = [".c", ".cpp", ".h", ".mjs", ".py", ".pyi", ".rs", ".sh", ".tcl"];
 /// Most lines of a source file.
-const LINES_MAX: usize = 700;
-/// Files that are longer than that already, and how long they may be. Numbers here only go down.
-const LINES_RATCHET: [(&str, usize); 0] = [];
+const LINES: Rule =
+    Rule { section: "lines", unit: "lines", free: 700, slack: 20, cure: "split it by subject" };
 /// Names under which everything ends up.
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
 /// What `lib.rs` must say in its opening comment.
@@ -45,18 +50,21 @@ const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
 pub(crate) fn run(root: &Path) -> Findings {
+    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES])?;
+    let paths = files(root)?;
+    let crates = crates(root, &paths)?;
     let mut findings = Vec::new();
-    for path in files(root)? {
+    let mut sources = BTreeMap::new();
+    for path in paths {
         findings.extend(check_name(&path));
         let Ok(text) = std::fs::read_to_string(root.join(&path)) else { continue };
         findings.extend(check_machine_paths(&path, &text));
         if is_source(&path) {
-            findings.extend(check_length(&path, &text));
-        }
-        if is_crate_root(&path) {
-            findings.extend(check_opening(&path, &text));
+            sources.insert(path, text);
         }
     }
+    findings.extend(ratchets.check(&LINES, &long(&sources)));
+    findings.extend(check_openings(&crates, &sources, &ratchets.without_never));
     for (document, folder, names) in SPECS {
         let mut sources = Vec::new();
         for name in names {
@@ -82,15 +90,22 @@ fn files(root: &Path) -> Result<Vec<String>, String> {
     Ok(listed.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect())
 }
 
-/// `crates/NAME/src/**.rs`, and what `bench` has of it.
 fn is_source(path: &str) -> bool {
-    let is_measured = path.starts_with("crates/") || path.starts_with("bench/");
-    is_measured && path.contains("/src/") && path.ends_with(".rs")
+    SOURCES.iter().any(|end| path.ends_with(end))
 }
 
-/// `crates/NAME/src/lib.rs`.
-fn is_crate_root(path: &str) -> bool {
-    is_source(path) && path.ends_with("/src/lib.rs") && path.matches('/').count() == 3
+/// The crates, by their folders.
+fn crates(root: &Path, paths: &[String]) -> Result<BTreeMap<String, String>, String> {
+    let mut crates = BTreeMap::new();
+    for path in paths {
+        let Some(folder) = path.strip_suffix("/Cargo.toml") else { continue };
+        let manifest: toml::Table = read(root, path)?.parse().map_err(|error| format!("{path}: {error}"))?;
+        let name = manifest.get("package").and_then(|package| package.get("name"));
+        if let Some(name) = name.and_then(toml::Value::as_str) {
+            crates.insert(folder.to_owned(), name.to_owned());
+        }
+    }
+    Ok(crates)
 }
 
 fn check_name(path: &str) -> Option<String> {
@@ -119,17 +134,42 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<String> {
     findings
 }
 
-fn check_length(path: &str, text: &str) -> Option<String> {
-    let lines = text.lines().count();
-    let listed = LINES_RATCHET.iter().find(|(listed, _)| *listed == path);
-    let max = listed.map_or(LINES_MAX, |(_, max)| *max);
-    (lines > max).then(|| format!("{path}: {lines} lines, at most {max} are permitted: split it by subject"))
+/// Files that are too long.
+fn long(sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
+    let lines = sources.iter().map(|(path, text)| (path, text.lines().count()));
+    lines
+        .filter(|(_, lines)| *lines > LINES.free)
+        .map(|(path, lines)| (path.clone(), Number { parts: vec![lines], places: Vec::new() }))
+        .collect()
 }
 
-fn check_opening(path: &str, text: &str) -> Option<String> {
-    let opening: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
-    let says_never = opening.iter().any(|line| line.contains(NEVER));
-    (!says_never).then(|| format!("{path}: its opening `//!` comment does not say \"{NEVER}: ...\""))
+/// The `lib.rs` of each crate says what is never in it, but for those that are listed as not saying so.
+fn check_openings(
+    crates: &BTreeMap<String, String>,
+    sources: &BTreeMap<String, String>,
+    without: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut silent = BTreeSet::new();
+    for (folder, name) in crates {
+        let path = format!("{folder}/src/lib.rs");
+        let Some(text) = sources.get(&path) else { continue };
+        if !says_never(text) {
+            silent.insert(name.clone());
+            if !without.contains(name) {
+                findings.push(format!("{path}: its opening `//!` comment does not say \"{NEVER}: ...\""));
+            }
+        }
+    }
+    for name in without.difference(&silent) {
+        findings
+            .push(format!("{name} is no crate without \"{NEVER}: ...\": delete it in {}", ratchets::FILE));
+    }
+    findings
+}
+
+fn says_never(text: &str) -> bool {
+    text.lines().take_while(|line| line.starts_with("//!")).any(|line| line.contains(NEVER))
 }
 
 fn sha256(text: &str) -> String {
@@ -188,29 +228,48 @@ mod tests {
         );
     }
 
-    #[test]
-    fn length_is_checked_against_the_limit() {
-        assert_eq!(check_length("a.rs", &"x\n".repeat(LINES_MAX)), None);
-        assert!(check_length("a.rs", &"x\n".repeat(LINES_MAX + 1)).is_some());
+    fn sources(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+        files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
     }
 
     #[test]
-    fn only_sources_of_crates_and_benches_are_measured() {
-        assert!(is_source("crates/a/src/b/c.rs") && is_source("bench/src/a.rs"));
-        assert!(
-            !is_source("crates/a/tests/c.rs")
-                && !is_source("xtask/src/main.rs")
-                && !is_source("crates/a/src/b.md")
-        );
-        assert!(is_crate_root("crates/a/src/lib.rs"));
-        assert!(!is_crate_root("crates/a/src/b/src/lib.rs") && !is_crate_root("crates/a/src/main.rs"));
+    fn source_is_measured_in_every_folder() {
+        for path in ["crates/a/src/b.rs", "python/a/b.py", "python/a/b.pyi", "sdk/c/a.h", "bench/a.sh"] {
+            assert!(is_source(path), "{path}");
+        }
+        for path in ["docs/a.md", "spec/frozen/a.bin", "crates/a/Cargo.toml", "Makefile"] {
+            assert!(!is_source(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn file_of_more_lines_than_permitted_is_counted() {
+        let (most, more) = ("x\n".repeat(LINES.free), "x\n".repeat(LINES.free + 1));
+        let found = long(&sources(&[("a/most.py", &most), ("b/more.c", &more)]));
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["b/more.c"]);
+        assert_eq!(found["b/more.c"].parts, [LINES.free + 1]);
     }
 
     #[test]
     fn opening_counts_only_before_the_first_line_of_code() {
-        assert_eq!(check_opening("a", "//! What.\n//!\n//! Never in this crate: I/O.\nmod a;\n"), None);
-        assert!(check_opening("a", "//! What.\nmod a;\n//! Never in this crate: I/O.\n").is_some());
-        assert!(check_opening("a", "mod a;\n").is_some());
+        assert!(says_never("//! What.\n//!\n//! Never in this crate: I/O.\nmod a;\n"));
+        assert!(!says_never("//! What.\nmod a;\n//! Never in this crate: I/O.\n"));
+        assert!(!says_never("mod a;\n"));
+    }
+
+    #[test]
+    fn silent_opening_is_named_unless_listed_and_listed_one_that_speaks_is_named() {
+        let crates = [("x/a", "farpool-a"), ("x/b", "farpool-b"), ("c", "c")]
+            .map(|(folder, name)| (folder.to_owned(), name.to_owned()))
+            .into();
+        let never = "//! Never in this crate: I/O.\n";
+        let sources = sources(&[("x/a/src/lib.rs", never), ("x/b/src/lib.rs", ""), ("c/src/main.rs", "")]);
+        let check = |listed: &[&str]| {
+            check_openings(&crates, &sources, &listed.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(check(&["farpool-b"]), [""; 0]);
+        assert!(check(&[])[0].starts_with("x/b/src/lib.rs: its opening"));
+        assert!(check(&["farpool-a", "farpool-b"])[0].starts_with("farpool-a is no crate without"));
     }
 
     #[test]
