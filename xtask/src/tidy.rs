@@ -16,6 +16,16 @@ const SOURCES: [&str; 9] = [".c", ".cpp", ".h", ".mjs", ".py", ".pyi", ".rs", ".
 /// Most lines of a source file.
 const LINES: Rule =
     Rule { section: "lines", unit: "lines", free: 700, slack: 20, cure: "split it by subject" };
+/// Most columns of a line.
+const COLUMNS_MAX: usize = 120;
+/// Lines that are wider, by crate.
+const WIDE: Rule = Rule {
+    section: "wide",
+    unit: "lines wider than 120 columns",
+    free: 0,
+    slack: 0,
+    cure: "break those that were added here:",
+};
 /// Names under which everything ends up.
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
 /// What `lib.rs` must say in its opening comment.
@@ -50,7 +60,7 @@ const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
 pub(crate) fn run(root: &Path) -> Findings {
-    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES])?;
+    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE])?;
     let paths = files(root)?;
     let crates = crates(root, &paths)?;
     let mut findings = Vec::new();
@@ -64,6 +74,7 @@ pub(crate) fn run(root: &Path) -> Findings {
         }
     }
     findings.extend(ratchets.check(&LINES, &long(&sources)));
+    findings.extend(ratchets.check(&WIDE, &wide(&crates, &sources)));
     findings.extend(check_openings(&crates, &sources, &ratchets.without_never));
     for (document, folder, names) in SPECS {
         let mut sources = Vec::new();
@@ -99,7 +110,9 @@ fn crates(root: &Path, paths: &[String]) -> Result<BTreeMap<String, String>, Str
     let mut crates = BTreeMap::new();
     for path in paths {
         let Some(folder) = path.strip_suffix("/Cargo.toml") else { continue };
-        let manifest: toml::Table = read(root, path)?.parse().map_err(|error| format!("{path}: {error}"))?;
+        // git lists what is deleted, until that is added.
+        let Ok(text) = read(root, path) else { continue };
+        let manifest: toml::Table = text.parse().map_err(|error| format!("{path}: {error}"))?;
         let name = manifest.get("package").and_then(|package| package.get("name"));
         if let Some(name) = name.and_then(toml::Value::as_str) {
             crates.insert(folder.to_owned(), name.to_owned());
@@ -141,6 +154,31 @@ fn long(sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
         .filter(|(_, lines)| *lines > LINES.free)
         .map(|(path, lines)| (path.clone(), Number { parts: vec![lines], places: Vec::new() }))
         .collect()
+}
+
+/// Lines that are too wide.
+fn wide(crates: &BTreeMap<String, String>, sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
+    let mut found: BTreeMap<String, Number> = BTreeMap::new();
+    for (path, text) in sources {
+        for (at, line) in text.lines().enumerate() {
+            if line.chars().count() > COLUMNS_MAX {
+                found.entry(owner(crates, path)).or_default().add(format!("{path}:{}", at + 1));
+            }
+        }
+    }
+    found
+}
+
+/// The crate in whose folder a file lies; its uppermost folder if there is none.
+fn owner(crates: &BTreeMap<String, String>, path: &str) -> String {
+    let mut folder = path;
+    while let Some((above, _)) = folder.rsplit_once('/') {
+        if let Some(name) = crates.get(above) {
+            return name.clone();
+        }
+        folder = above;
+    }
+    folder.to_owned()
 }
 
 /// The `lib.rs` of each crate says what is never in it, but for those that are listed as not saying so.
@@ -248,6 +286,19 @@ mod tests {
         let found = long(&sources(&[("a/most.py", &most), ("b/more.c", &more)]));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["b/more.c"]);
         assert_eq!(found["b/more.c"].parts, [LINES.free + 1]);
+    }
+
+    #[test]
+    fn wide_line_is_counted_for_the_crate_whose_folder_it_is_in() {
+        let crates = [("a", "farpool-a"), ("a/b", "farpool-b")]
+            .map(|(one, two)| (one.to_owned(), two.to_owned()))
+            .into();
+        let wide_line = format!("fits\n{}\n{}\n", "ä".repeat(COLUMNS_MAX), "x".repeat(COLUMNS_MAX + 1));
+        let paths = ["a/run.py", "a/b/src/lib.rs", "a/b/tests/c/d.rs", "c/d.sh"];
+        let found = wide(&crates, &sources(&paths.map(|path| (path, &*wide_line))));
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["c", "farpool-a", "farpool-b"]);
+        assert_eq!(found["farpool-b"].parts, [2]);
+        assert_eq!(found["farpool-b"].places, ["a/b/src/lib.rs:3", "a/b/tests/c/d.rs:3"]);
     }
 
     #[test]

@@ -28,6 +28,14 @@ pub(super) struct Number {
     pub(super) places: Vec<String>,
 }
 
+impl Number {
+    /// One more, there.
+    pub(super) fn add(&mut self, place: String) {
+        self.places.push(place);
+        self.parts = vec![self.places.len()];
+    }
+}
+
 type Bounds = BTreeMap<String, Vec<usize>>;
 
 #[derive(Debug)]
