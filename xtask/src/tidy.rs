@@ -1,7 +1,9 @@
 //! `cargo xtask tidy`: house rules on files, names and the specification. Every rule looks at the files git
 //! knows, or would if they were added; no folder is left out. What a rule is not kept by yet is in `ratchets`.
 
+mod modules;
 mod ratchets;
+mod tokens;
 
 use crate::{Findings, read};
 use ratchets::{Number, Rule};
@@ -10,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+use tokens::{Tokens, tokens};
 
 /// How names of source files end.
 const SOURCES: [&str; 9] = [".c", ".cpp", ".h", ".mjs", ".py", ".pyi", ".rs", ".sh", ".tcl"];
@@ -25,6 +28,14 @@ const WIDE: Rule = Rule {
     free: 0,
     slack: 0,
     cure: "break those that were added here:",
+};
+/// Modules that import each other, by crate: how many in each circle.
+const CIRCLES: Rule = Rule {
+    section: "circles",
+    unit: "modules in circles of imports",
+    free: 0,
+    slack: 0,
+    cure: "what two modules of a circle both need belongs in one that imports neither:",
 };
 /// Names under which everything ends up.
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
@@ -60,7 +71,7 @@ const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
 pub(crate) fn run(root: &Path) -> Findings {
-    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE])?;
+    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE, &CIRCLES])?;
     let paths = files(root)?;
     let crates = crates(root, &paths)?;
     let mut findings = Vec::new();
@@ -75,6 +86,8 @@ pub(crate) fn run(root: &Path) -> Findings {
     }
     findings.extend(ratchets.check(&LINES, &long(&sources)));
     findings.extend(ratchets.check(&WIDE, &wide(&crates, &sources)));
+    let rust = rust(&crates, &sources);
+    findings.extend(ratchets.check(&CIRCLES, &circles(&rust)));
     findings.extend(check_openings(&crates, &sources, &ratchets.without_never));
     for (document, folder, names) in SPECS {
         let mut sources = Vec::new();
@@ -179,6 +192,38 @@ fn owner(crates: &BTreeMap<String, String>, path: &str) -> String {
         folder = above;
     }
     folder.to_owned()
+}
+
+/// What is in the `src` of each crate, by its path there.
+fn rust<'a>(
+    crates: &'a BTreeMap<String, String>,
+    sources: &'a BTreeMap<String, String>,
+) -> BTreeMap<&'a str, Vec<(&'a str, Tokens<'a>)>> {
+    let mut rust: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (folder, name) in crates {
+        let src = format!("{folder}/src/");
+        for (path, text) in sources {
+            if let Some(path) = path.strip_prefix(&src).filter(|path| path.ends_with(".rs")) {
+                rust.entry(name.as_str()).or_default().push((path, tokens(text)));
+            }
+        }
+    }
+    rust
+}
+
+/// Modules that import each other, with what they import of their circle.
+fn circles(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Number> {
+    let mut found = BTreeMap::new();
+    for (name, files) in rust {
+        let circles = modules::circles(files);
+        let parts: Vec<usize> = circles.iter().map(Vec::len).collect();
+        let of_one = |(module, imports): (String, Vec<String>)| format!("{module} -> {}", imports.join(", "));
+        let places = circles.into_iter().flatten().map(of_one).collect();
+        if !parts.is_empty() {
+            found.insert((*name).to_owned(), Number { parts, places });
+        }
+    }
+    found
 }
 
 /// The `lib.rs` of each crate says what is never in it, but for those that are listed as not saying so.
@@ -299,6 +344,23 @@ mod tests {
         assert_eq!(found.keys().collect::<Vec<_>>(), ["c", "farpool-a", "farpool-b"]);
         assert_eq!(found["farpool-b"].parts, [2]);
         assert_eq!(found["farpool-b"].places, ["a/b/src/lib.rs:3", "a/b/tests/c/d.rs:3"]);
+    }
+
+    #[test]
+    fn circles_are_those_of_each_crate_by_its_name() {
+        let crates =
+            [("a", "farpool-a"), ("a/b", "farpool-b")].map(|(one, two)| (one.to_owned(), two.to_owned()));
+        let sources = sources(&[
+            ("a/src/lib.rs", "mod c; mod d;"),
+            ("a/src/c.rs", "use crate::d::D;"),
+            ("a/src/d.rs", "use crate::c::C;"),
+            ("a/b/src/lib.rs", "mod c;"),
+            ("a/b/src/c.rs", "use crate::d::D;"),
+        ]);
+        let found = circles(&rust(&crates.into(), &sources));
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["farpool-a"]);
+        assert_eq!(found["farpool-a"].parts, [2]);
+        assert_eq!(found["farpool-a"].places, ["c -> d", "d -> c"]);
     }
 
     #[test]
