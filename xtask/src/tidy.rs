@@ -3,6 +3,7 @@
 
 mod modules;
 mod ratchets;
+mod signatures;
 mod tokens;
 
 use crate::{Findings, read};
@@ -36,6 +37,14 @@ const CIRCLES: Rule = Rule {
     free: 0,
     slack: 0,
     cure: "what two modules of a circle both need belongs in one that imports neither:",
+};
+/// Public functions with such parameters, by crate.
+const BOOLS: Rule = Rule {
+    section: "bools",
+    unit: "public functions that take a bool",
+    free: 0,
+    slack: 0,
+    cure: "say what is meant by an enum or by two names:",
 };
 /// Names under which everything ends up.
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
@@ -71,7 +80,7 @@ const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
 pub(crate) fn run(root: &Path) -> Findings {
-    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE, &CIRCLES])?;
+    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE, &CIRCLES, &BOOLS])?;
     let paths = files(root)?;
     let crates = crates(root, &paths)?;
     let mut findings = Vec::new();
@@ -88,6 +97,7 @@ pub(crate) fn run(root: &Path) -> Findings {
     findings.extend(ratchets.check(&WIDE, &wide(&crates, &sources)));
     let rust = rust(&crates, &sources);
     findings.extend(ratchets.check(&CIRCLES, &circles(&rust)));
+    findings.extend(ratchets.check(&BOOLS, &bools(&rust)));
     findings.extend(check_openings(&crates, &sources, &ratchets.without_never));
     for (document, folder, names) in SPECS {
         let mut sources = Vec::new();
@@ -221,6 +231,19 @@ fn circles(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, N
         let places = circles.into_iter().flatten().map(of_one).collect();
         if !parts.is_empty() {
             found.insert((*name).to_owned(), Number { parts, places });
+        }
+    }
+    found
+}
+
+/// Public functions that take a bool.
+fn bools(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Number> {
+    let mut found: BTreeMap<String, Number> = BTreeMap::new();
+    for (name, files) in rust {
+        for (path, tokens) in files {
+            for function in signatures::with_bools(&tokens.all) {
+                found.entry((*name).to_owned()).or_default().add(format!("src/{path}: {function}"));
+            }
         }
     }
     found
@@ -361,6 +384,18 @@ mod tests {
         assert_eq!(found.keys().collect::<Vec<_>>(), ["farpool-a"]);
         assert_eq!(found["farpool-a"].parts, [2]);
         assert_eq!(found["farpool-a"].places, ["c -> d", "d -> c"]);
+    }
+
+    #[test]
+    fn bools_of_public_functions_are_counted_by_crate() {
+        let crates = [("a".to_owned(), "farpool-a".to_owned())].into();
+        let sources = sources(&[
+            ("a/src/b.rs", "pub fn c(d: bool) {} pub fn e(f: bool) {}"),
+            ("a/tests/g.rs", "pub fn h(i: bool) {}"),
+        ]);
+        let found = bools(&rust(&crates, &sources));
+        assert_eq!(found["farpool-a"].parts, [2]);
+        assert_eq!(found["farpool-a"].places, ["src/b.rs: c", "src/b.rs: e"]);
     }
 
     #[test]
