@@ -1,12 +1,13 @@
 //! `cargo xtask deps`: the dependencies among our own crates are exactly those of the table in
-//! ARCHITECTURE.md. Development dependencies are free.
+//! ARCHITECTURE.md, and nobody needs what it says they may not. Development dependencies are free.
 //!
-//! The table stands between two comments and has two columns: a crate, and the crates it depends on
-//! (`-`: none, `any`: whatever it likes, for tests and benches).
+//! The table stands between two comments and has three columns: a crate, the crates it depends on
+//! (`-`: none, `any`: whatever it likes, for tests and benches), and the packages of others that it may not need,
+//! by itself or by way of others (`-`: free). `arrow` is all of `arrow`, `arrow-array`, and so on.
 
-use crate::metadata::{self, Package};
+use crate::metadata::{self, Graph, Package};
 use crate::{Findings, read};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 const FILE: &str = "ARCHITECTURE.md";
@@ -19,11 +20,28 @@ enum Allowed {
     These(BTreeSet<String>),
 }
 
-type Table = BTreeMap<String, Allowed>;
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    allowed: Allowed,
+    /// Packages that it may not need.
+    refused: BTreeSet<String>,
+}
+
+type Table = BTreeMap<String, Row>;
 
 pub(crate) fn run(root: &Path) -> Findings {
     let table = parse(&read(root, FILE)?)?;
-    Ok(compare(&table, &metadata::members(root)?))
+    let mut findings = compare(&table, &metadata::members(root)?);
+    let graph = metadata::graph(root)?;
+    findings.extend(check_words(&table, &graph));
+    for (name, word) in suspects(&table, &graph) {
+        // Perhaps needed only with features that other crates turn on. Asking takes a while, and seldom has to be.
+        let needs = metadata::needs_of(root, name)?;
+        findings.extend(way(&graph, name, word, |package| needs.contains(package)).map(|way| {
+            format!("{name} may not need {word}, says the table of {FILE}, but does: {}", way.join(" -> "))
+        }));
+    }
+    Ok(findings)
 }
 
 /// Reads the table; every row must be understood.
@@ -33,27 +51,28 @@ fn parse(text: &str) -> Result<Table, String> {
     let rows = inside.lines().map(str::trim).filter(|line| !line.is_empty()).skip(2);
     let mut table = Table::new();
     for row in rows {
-        let wrong = || format!("{FILE}: this row is not `| crate | crates |`: {row}");
+        let wrong = || format!("{FILE}: this row is not `| crate | crates | packages |`: {row}");
         let cells = row.strip_prefix('|').and_then(|row| row.strip_suffix('|')).ok_or_else(wrong)?;
-        let (name, dependencies) = cells.split_once('|').ok_or_else(wrong)?;
-        let name = name.trim().trim_matches('`').to_owned();
-        let allowed = match dependencies.trim() {
-            "-" => Allowed::These(BTreeSet::new()),
+        let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+        let [name, dependencies, refused] = cells[..] else { return Err(wrong()) };
+        let name = name.trim_matches('`').to_owned();
+        let allowed = match dependencies {
             "any" => Allowed::Any,
-            listed => {
-                let names: BTreeSet<String> =
-                    listed.split(',').map(|one| one.trim().trim_matches('`').to_owned()).collect();
-                if names.iter().any(|one| one.is_empty() || one.contains([' ', '|'])) {
-                    return Err(wrong());
-                }
-                Allowed::These(names)
-            }
+            listed => Allowed::These(names(listed).ok_or_else(wrong)?),
         };
-        if name.is_empty() || table.insert(name.clone(), allowed).is_some() {
+        let row = Row { allowed, refused: names(refused).ok_or_else(wrong)? };
+        if name.is_empty() || table.insert(name.clone(), row).is_some() {
             return Err(format!("{FILE}: crate {name:?} stands in the table twice or has no name"));
         }
     }
     Ok(table)
+}
+
+/// The names in a cell; `-` is none.
+fn names(cell: &str) -> Option<BTreeSet<String>> {
+    let listed = cell.split(',').filter(|_| cell != "-");
+    let names: BTreeSet<String> = listed.map(|one| one.trim().trim_matches('`').to_owned()).collect();
+    names.iter().all(|one| !one.is_empty() && !one.contains(' ')).then_some(names)
 }
 
 fn compare(table: &Table, members: &[Package]) -> Vec<String> {
@@ -67,7 +86,7 @@ fn compare(table: &Table, members: &[Package]) -> Vec<String> {
             .map(String::as_str)
             .filter(|dependency| names.contains(dependency))
             .collect();
-        match table.get(name) {
+        match table.get(name).map(|row| &row.allowed) {
             None => findings.push(format!("crate {name} is not in the table of {FILE}: add a row")),
             Some(Allowed::Any) => {}
             Some(Allowed::These(allowed)) => {
@@ -88,12 +107,57 @@ fn compare(table: &Table, members: &[Package]) -> Vec<String> {
     findings
 }
 
+/// Whether a package is meant by a word of the third column.
+fn is_of(package: &str, word: &str) -> bool {
+    package.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// A word that means no package would refuse nothing.
+fn check_words(table: &Table, graph: &Graph) -> Vec<String> {
+    let words: BTreeSet<&String> = table.values().flat_map(|row| &row.refused).collect();
+    let unknown = words.into_iter().filter(|word| !graph.keys().any(|package| is_of(package, word)));
+    unknown
+        .map(|word| format!("{word} stands in the table of {FILE}, but is no package that anything needs"))
+        .collect()
+}
+
+/// Crates with what they may not need and perhaps do.
+fn suspects<'a>(table: &'a Table, graph: &Graph) -> Vec<(&'a str, &'a str)> {
+    let refused = table.iter().flat_map(|(name, row)| row.refused.iter().map(move |word| (&**name, &**word)));
+    refused.filter(|(name, word)| way(graph, name, word, |_| true).is_some()).collect()
+}
+
+/// The shortest way from a crate to what is meant by a word, over packages that are built.
+fn way<'a>(
+    graph: &'a Graph,
+    from: &'a str,
+    word: &str,
+    is_built: impl Fn(&str) -> bool,
+) -> Option<Vec<&'a str>> {
+    let mut seen = BTreeSet::new();
+    let mut ways = VecDeque::from([vec![from]]);
+    while let Some(way) = ways.pop_front() {
+        let last = way.last().and_then(|last| graph.get(*last));
+        for next in last.into_iter().flatten().filter(|next| is_built(next)) {
+            if seen.insert(next) {
+                let longer = [&way[..], &[&**next]].concat();
+                if is_of(next, word) {
+                    return Some(longer);
+                }
+                ways.push_back(longer);
+            }
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = "words\n<!-- deps:begin -->\n| crate | depends on |\n| --- | --- |\n| `wire` | - |\n\
-        | `node` | `wire`, `region` |\n| tests | any |\n<!-- deps:end -->\nmore | words |\n";
+    const TEXT: &str = "words\n<!-- deps:begin -->\n| crate | depends on | may not need |\n| --- | --- | --- |\n\
+        | `wire` | - | `arrow`, `tokio` |\n| `node` | `wire`, `region` | `arrow` |\n| tests | any | - |\n\
+        <!-- deps:end -->\nmore | words |\n";
 
     fn member(name: &str, dependencies: &[&str]) -> Package {
         Package {
@@ -110,17 +174,25 @@ mod tests {
     fn table_is_read_with_none_some_and_any() {
         let table = parse(TEXT).unwrap();
         assert_eq!(table.len(), 3);
-        assert_eq!(table["wire"], Allowed::These(BTreeSet::new()));
-        assert_eq!(table["node"], Allowed::These(["wire".into(), "region".into()].into()));
-        assert_eq!(table["tests"], Allowed::Any);
+        assert_eq!(table["wire"].allowed, Allowed::These(BTreeSet::new()));
+        assert_eq!(table["wire"].refused, ["arrow".to_owned(), "tokio".to_owned()].into());
+        assert_eq!(table["node"].allowed, Allowed::These(["wire".into(), "region".into()].into()));
+        assert_eq!(table["tests"], Row { allowed: Allowed::Any, refused: BTreeSet::new() });
     }
 
     #[test]
     fn row_or_table_that_is_not_understood_is_an_error() {
         assert!(parse("no table").is_err_and(|error| error.contains(BEGIN)));
         assert!(parse("<!-- deps:begin --> | a |").is_err_and(|error| error.contains(END)));
-        assert!(parse(&TEXT.replace("| tests | any |", "| tests any |")).is_err());
-        assert!(parse(&TEXT.replace("| tests | any |", "| tests | a b |")).is_err());
+        for row in [
+            "| tests any |",
+            "| tests | any |",
+            "| tests | a b | - |",
+            "| tests | - | a, |",
+            "| a | - | - | - |",
+        ] {
+            assert!(parse(&TEXT.replace("| tests | any | - |", row)).is_err(), "{row}");
+        }
         assert!(parse(&TEXT.replace("| tests |", "| `wire` |")).is_err_and(|error| error.contains("twice")));
     }
 
@@ -149,5 +221,48 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("node -> region stands in the table"));
         assert!(found[1].starts_with("crate tests stands in the table"));
+    }
+
+    fn graph(edges: &[(&str, &[&str])]) -> Graph {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        edges.iter().map(|(from, to)| ((*from).to_owned(), owned(to))).collect()
+    }
+
+    #[test]
+    fn what_a_crate_may_not_need_is_found_at_any_depth_by_the_shortest_way() {
+        let table = parse(TEXT).unwrap();
+        let graph = graph(&[
+            ("wire", &["bytes"]),
+            ("bytes", &["arrow-schema", "arrowhead"]),
+            ("node", &["a", "b"]),
+            ("a", &["c"]),
+            ("b", &["arrow-array"]),
+            ("c", &["arrow"]),
+            ("tests", &["arrow"]),
+        ]);
+        assert_eq!(suspects(&table, &graph), [("node", "arrow"), ("wire", "arrow")]);
+        assert_eq!(way(&graph, "node", "arrow", |_| true).unwrap(), ["node", "b", "arrow-array"]);
+    }
+
+    #[test]
+    fn way_over_what_the_crate_by_itself_does_not_build_is_none() {
+        let graph = graph(&[("node", &["a", "b"]), ("a", &["arrow"]), ("b", &["arrow"])]);
+        assert_eq!(way(&graph, "node", "arrow", |package| package != "a").unwrap(), ["node", "b", "arrow"]);
+        assert_eq!(way(&graph, "node", "arrow", |package| package != "arrow"), None);
+    }
+
+    #[test]
+    fn packages_are_meant_by_their_name_or_what_it_begins_with() {
+        assert!(is_of("arrow", "arrow") && is_of("arrow-array", "arrow"));
+        assert!(!is_of("arrowhead", "arrow") && !is_of("farpool-arrow", "arrow"));
+    }
+
+    #[test]
+    fn word_that_means_no_package_is_named() {
+        let found = check_words(&parse(TEXT).unwrap(), &graph(&[("wire", &[]), ("arrow-array", &[])]));
+        assert_eq!(
+            found,
+            ["tokio stands in the table of ARCHITECTURE.md, but is no package that anything needs"]
+        );
     }
 }

@@ -22,7 +22,7 @@ struct Check {
 const CHECKS: [Check; 3] = [
     Check {
         name: "deps",
-        about: "dependencies among our crates are those of the table in ARCHITECTURE.md",
+        about: "dependencies of our crates are those that the table in ARCHITECTURE.md permits",
         run: deps::run,
     },
     Check {

@@ -1,6 +1,7 @@
 //! What `cargo metadata` says, as much of it as the checks need. Always offline: a check downloads nothing.
 
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -18,20 +19,29 @@ pub(crate) struct Package {
     pub(crate) normal_dependencies: Vec<String>,
 }
 
-/// Runs `cargo metadata` with these arguments and returns its JSON.
-fn cargo_metadata(root: &Path, args: &[&str]) -> Result<Value, String> {
+/// Names of packages, with those that each of them needs to run.
+pub(crate) type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Runs this subcommand of cargo and returns what it prints.
+fn cargo(root: &Path, subcommand: &str, args: &[&str]) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root)
-        .args(["metadata", "--offline", "--locked", "--format-version", "1"])
+        .args([subcommand, "--offline", "--locked"])
         .args(args)
         .output()
-        .map_err(|error| format!("starting cargo metadata: {error}"))?;
+        .map_err(|error| format!("starting cargo {subcommand}: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("cargo metadata: {} (try `cargo fetch --locked` first)", said.trim()));
+        return Err(format!("cargo {subcommand}: {} (try `cargo fetch --locked` first)", said.trim()));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata printed no JSON: {error}"))
+    Ok(output.stdout)
+}
+
+/// Runs `cargo metadata` with these arguments and returns its JSON.
+fn cargo_metadata(root: &Path, args: &[&str]) -> Result<Value, String> {
+    let printed = cargo(root, "metadata", &[&["--format-version", "1"][..], args].concat())?;
+    serde_json::from_slice(&printed).map_err(|error| format!("cargo metadata printed no JSON: {error}"))
 }
 
 /// The packages of this workspace.
@@ -46,6 +56,19 @@ pub(crate) fn resolved(root: &Path, targets: &[String]) -> Result<Vec<Package>, 
         args.extend(["--filter-platform", target.as_str()]);
     }
     in_graph(&cargo_metadata(root, &args)?)
+}
+
+/// What packages need, on any platform and with the features that all crates of the workspace turn on together.
+pub(crate) fn graph(root: &Path) -> Result<Graph, String> {
+    needs(&cargo_metadata(root, &[])?)
+}
+
+/// What one crate of the workspace needs, directly or not, on this platform and with the features that it has by
+/// itself.
+pub(crate) fn needs_of(root: &Path, name: &str) -> Result<BTreeSet<String>, String> {
+    let args = ["--package", name, "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let printed = String::from_utf8_lossy(&cargo(root, "tree", &args)?).into_owned();
+    Ok(printed.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
 }
 
 fn text(value: &Value, key: &str) -> Result<String, String> {
@@ -83,6 +106,24 @@ fn in_graph(metadata: &Value) -> Result<Vec<Package>, String> {
     Ok(found)
 }
 
+/// Versions of one package are one here.
+fn needs(metadata: &Value) -> Result<Graph, String> {
+    let names: BTreeMap<String, String> =
+        packages(metadata)?.into_iter().map(|package| (package.id, package.name)).collect();
+    let name = |id: &str| names.get(id).cloned().ok_or_else(|| format!("cargo metadata: no package {id}"));
+    let mut graph = Graph::new();
+    for node in metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no resolved graph")? {
+        let needs = graph.entry(name(&text(node, "id")?)?).or_default();
+        for dependency in node["deps"].as_array().map_or(&[][..], Vec::as_slice) {
+            let kinds = dependency["dep_kinds"].as_array().map_or(&[][..], Vec::as_slice);
+            if kinds.iter().any(|kind| kind["kind"].is_null()) {
+                needs.insert(name(&text(dependency, "pkg")?)?);
+            }
+        }
+    }
+    Ok(graph)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,7 +139,10 @@ mod tests {
                 { "id": "b 2", "name": "b", "version": "2.0.0", "license": null,
                   "source": "git+https://example.org/b", "dependencies": [] },
             ],
-            "resolve": { "nodes": [ { "id": "a 1" } ] },
+            "resolve": { "nodes": [ { "id": "a 1", "deps": [
+                { "pkg": "b 2", "dep_kinds": [ { "kind": "dev" }, { "kind": null } ] },
+                { "pkg": "a 1", "dep_kinds": [ { "kind": "dev" }, { "kind": "build" } ] },
+            ] } ] },
         })
     }
 
@@ -114,6 +158,11 @@ mod tests {
         let names: Vec<String> =
             in_graph(&sample()).unwrap().into_iter().map(|package| package.name).collect();
         assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn graph_has_what_packages_need_to_run() {
+        assert_eq!(needs(&sample()).unwrap(), [("a".to_owned(), ["b".to_owned()].into())].into());
     }
 
     #[test]
