@@ -1,9 +1,9 @@
 //! What the brokers of some worlds agree by: a cluster with etcd's semantics, over the disk of the world.
 //!
-//! The idea: it gives no more than etcd does. A lease ends early, or late, or is prolonged by a change of the cluster's own
-//! leader; the key of a leader may go while its lease lives on; the cluster
-//! does not answer, or not everybody; a transaction takes so long that another leads when it is carried out. What it does
-//! keep to is its revisions: whoever was elected by an earlier one writes nothing.
+//! The idea: it gives no more than etcd does. A lease ends early, or late, or is prolonged by a change of the cluster's
+//! own leader; the key of a leader may go while its lease lives on; the cluster does not answer, or not everybody; a
+//! transaction takes so long that another leads when it is carried out. What it does keep to is its revisions: whoever
+//! was elected by an earlier one writes nothing.
 
 use crate::kernel::{MachineId, ProcessId, World, rest, world};
 use farpool_broker::election::{Electorate, Lead, Won};

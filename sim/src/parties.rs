@@ -193,8 +193,8 @@ fn start_standing(machine: MachineId) {
     world(|world| world.spawn(process, Box::new(begin)));
 }
 
-/// Starts a broker over the disk of the world; whoever had the disk loses it. Where brokers stand in for each other, one that
-/// stands for election.
+/// Starts a broker over the disk of the world; whoever had the disk loses it. Where brokers stand in for each other,
+/// one that stands for election.
 pub(crate) fn start_broker(machine: MachineId) {
     if world(|world| world.plan.stands) {
         return start_standing(machine);

@@ -1,5 +1,5 @@
-//! A broker that believes a damaged catalog serves no file's bytes under the name of another, for the nodes know better; and
-//! what `farpool broker` says and does with a damaged store.
+//! A broker that believes a damaged catalog serves no file's bytes under the name of another, for the nodes know
+//! better; and what `farpool broker` says and does with a damaged store.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output, reserved_address};
@@ -153,7 +153,8 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     drop(donor);
 }
 
-/// What the message about a damaged store says to do works: nodes had seen later terms, and refused all tickets of an earlier one.
+/// What the message about a damaged store says to do works: nodes had seen later terms, and refused all tickets of an
+/// earlier one.
 #[test]
 fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -62,8 +62,8 @@ impl Load {
 
 fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
     let protection = Some(protection);
-    // A lease whose answer comes too late for the session that asked is the session's until it ends: the drain would wait
-    // for that (spec/lease.md). What is longer is not permitted.
+    // A lease whose answer comes too late for the session that asked is the session's until it ends: the drain would
+    // wait for that (spec/lease.md). What is longer is not permitted.
     let request_timeout_ms = PATIENCE.as_millis() as u64;
     let options = PoolOptions { transport, protection, request_timeout_ms, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
@@ -261,8 +261,8 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     println!("{:?}", load.done.lock());
 }
 
-/// Drains a node under a call of a function that never ends by itself, and does something then with the other node: how the call
-/// ended, and what the command said.
+/// Drains a node under a call of a function that never ends by itself, and does something then with the other node: how
+/// the call ended, and what the command said.
 fn drain_under_a_call(
     deadline: Duration,
     wait: &str,

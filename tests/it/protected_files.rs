@@ -168,8 +168,8 @@ fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
             }
             files.iter().for_each(Modelled::check);
             cluster.start_node();
-            // Before the next loss, what lay on this one must be kept twice again. Mapped memory outlives its node until
-            // the session notices; and then repair begins.
+            // Before the next loss, what lay on this one must be kept twice again. Mapped memory outlives its node
+            // until the session notices; and then repair begins.
             until(&pool, PATIENCE, "nothing is held on lost nodes", |status| {
                 pool.stats().leased_bytes == MIB * cluster.leased_regions(status)
             });

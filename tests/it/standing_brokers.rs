@@ -1,4 +1,5 @@
-//! Brokers that stand in for each other over a real etcd cluster: killed, paused and cut off, with etcd's members as well.
+//! Brokers that stand in for each other over a real etcd cluster: killed, paused and cut off, with etcd's members as
+//! well.
 
 #[path = "../../crates/broker/tests/contract/mod.rs"]
 mod contract;

@@ -8,8 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for what takes a second or two on an idle machine. On one where twenty threads want two CPUs, starting a process has
-/// taken minutes.
+/// Time for what takes a second or two on an idle machine. On one where twenty threads want two CPUs, starting a
+/// process has taken minutes.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two looks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -55,8 +55,8 @@ pub fn output_of(child: Child, what: &str) -> Output {
     }
 }
 
-/// An address for one that may stop and come back: nobody else has it meanwhile. Every process of tests has a host of its
-/// own on the loopback device, by its number, and counts ports up that the system gives to nobody.
+/// An address for one that may stop and come back: nobody else has it meanwhile. Every process of tests has a host of
+/// its own on the loopback device, by its number, and counts ports up that the system gives to nobody.
 pub fn reserved_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(10_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();

@@ -31,15 +31,16 @@ pub(crate) struct FunctionArgs {
     /// How the client reaches the node
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Tcp, Way::Shm])]
     pub(super) transports: Vec<Way>,
-    /// A pool that is there, by the address of its broker; by default one is started. Its nodes cannot be started again, so no
-    /// first use of what a node compiled in an earlier life is measured
+    /// A pool that is there, by the address of its broker; by default one is started. Its nodes cannot be started
+    /// again, so no first use of what a node compiled in an earlier life is measured
     #[arg(long, value_name = "ADDRESS")]
     pub(super) pool: Option<String>,
     /// Reach it without TLS, also beyond this machine
     #[arg(long, requires = "pool")]
     pub(super) plaintext: bool,
-    /// A folder of what examples/functions/build.sh makes, with --native and without: for native calls, and for scans by
-    /// modules with and without vectors beside native ones. Nodes of a pool that is there do not know the key of this run
+    /// A folder of what examples/functions/build.sh makes, with --native and without: for native calls, and for scans
+    /// by modules with and without vectors beside native ones. Nodes of a pool that is there do not know the key of
+    /// this run
     #[arg(long, value_name = "DIR", conflicts_with = "pool")]
     pub(super) examples: Option<PathBuf>,
     /// For machines: one JSON object

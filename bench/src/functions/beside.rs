@@ -1,7 +1,7 @@
 //! What others notice of hostile functions: page reads of one client beside the calls of another.
 //!
-//! The idea: calls that keep a CPU busy are in others' way however they end, and on a machine of few CPUs the most of what
-//! is seen is that. So hostile calls are compared with calls that run about as long and end well, in turns.
+//! The idea: calls that keep a CPU busy are in others' way however they end, and on a machine of few CPUs the most of
+//! what is seen is that. So hostile calls are compared with calls that run about as long and end well, in turns.
 
 use super::list::{List, NODE_BYTES, PAGE, PAGE_BYTES, check, words};
 use super::shipped::WALK;

@@ -66,8 +66,8 @@ pub(super) fn measure(
     found
 }
 
-/// Measures at one pool, over the published list. `firsts` are functions that nobody has used: modules of one function, of
-/// eight, and those that an earlier life of the node has compiled.
+/// Measures at one pool, over the published list. `firsts` are functions that nobody has used: modules of one function,
+/// of eight, and those that an earlier life of the node has compiled.
 fn measure_at(
     args: &FunctionArgs,
     list: &List,

@@ -1,7 +1,7 @@
 //! How long an access to memory of this machine takes, by which cache holds the memory, or none.
 //!
-//! The idea: each access gives the address of the next, so that the CPU can neither overlap nor predict them. The list that is
-//! followed is half as large as the cache, or so large that hardly any of it is in a cache.
+//! The idea: each access gives the address of the next, so that the CPU can neither overlap nor predict them. The list
+//! that is followed is half as large as the cache, or so large that hardly any of it is in a cache.
 
 use super::list::List;
 use crate::harness::statistics::median;

@@ -1,7 +1,9 @@
-//! One function over the row groups of a far table, at its node, here, at both at once, and as the pool chooses, in turns.
+//! One function over the row groups of a far table, at its node, here, at both at once, and as the pool chooses, in
+//! turns.
 //!
 //! The idea: what a function does with each value decides where it had better run. So it is a function whose work for a
-//! value is an argument: from a glance, which the way of the bytes outweighs, to so much that two CPUs are better than one.
+//! value is an argument: from a glance, which the way of the bytes outweighs, to so much that two CPUs are better than
+//! one.
 
 use super::list::{check, words};
 use crate::exit::Failure;

@@ -1,5 +1,5 @@
-//! `farpool bench cache`: a working set four times as large as local memory, read from a disk, and through a cache in far memory
-//! (paper 000, section 3.1).
+//! `farpool bench cache`: a working set four times as large as local memory, read from a disk, and through a cache in
+//! far memory (paper 000, section 3.1).
 //!
 //! Each cache is filled by a first pass over the file. Then the same random reads go to the file by direct I/O and
 //! through each cache in turns. Every byte that is read is compared, outside the timed part.

@@ -1,8 +1,8 @@
 //! Encrypted tables: opening their buffers beside the library's ciphers alone, and selecting behind opening.
 //!
 //! The idea: what a node does is opened by the code that it runs, [`TableSeals`], into memory that is used again; what
-//! that costs is seen beside the same cipher over one long buffer, and beside the same program over columns that are not
-//! encrypted.
+//! that costs is seen beside the same cipher over one long buffer, and beside the same program over columns that are
+//! not encrypted.
 
 use super::cryptopp::CryptoPp;
 use super::operators::{SHARES, Tables, gb_per_s, program_over, values};

@@ -1,10 +1,10 @@
 //! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
 //!
-//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and groupings
-//! of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all modes in turns. Each mode has
-//! a session of its own: the planner learns from nothing but its own runs, so its first run of a query is the first that
-//! it sees of it, and no mode finds connections and memory warmer than another. What is shown is its time over that of
-//! the best of the others, in the first run and in those behind it.
+//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and
+//! groupings of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all modes in turns.
+//! Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run of a query is
+//! the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its
+//! time over that of the best of the others, in the first run and in those behind it.
 
 use super::choices::{self, Cell, Run};
 use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};

@@ -1,5 +1,5 @@
-//! A far table of eight columns of eight bytes (the shape of paper 003's experiments), ways to its node, and what queries over it
-//! must answer.
+//! A far table of eight columns of eight bytes (the shape of paper 003's experiments), ways to its node, and what
+//! queries over it must answer.
 
 use crate::exit::Failure;
 use crate::harness::pools::{Cluster, Existing, Room};
@@ -145,7 +145,8 @@ pub(crate) struct TablePool {
 }
 
 impl TablePool {
-    /// Returns the pool that is named, or starts one for a table of so many bytes and so many sessions that ask about it.
+    /// Returns the pool that is named, or starts one for a table of so many bytes and so many sessions that ask about
+    /// it.
     pub(crate) fn cluster(
         &self,
         bytes: u64,

@@ -1,8 +1,8 @@
 //! `farpool bench join`: hash joins of tuples of 16 bytes, phase by phase (paper 002).
 //!
-//! The idea: the paper's workload, dense keys in random order, of which the probe side draws evenly or by Zipf's law. Every
-//! algorithm and partitioner joins the same tuples in turns, in the same huge pages, which are there before the clock
-//! starts; what comes out (how many pairs, and the sum of all payloads) is compared with what arrays by key say.
+//! The idea: the paper's workload, dense keys in random order, of which the probe side draws evenly or by Zipf's law.
+//! Every algorithm and partitioner joins the same tuples in turns, in the same huge pages, which are there before the
+//! clock starts; what comes out (how many pairs, and the sum of all payloads) is compared with what arrays by key say.
 
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};

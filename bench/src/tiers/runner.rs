@@ -1,8 +1,9 @@
-//! Who runs joins for `farpool bench tiers`: tickets under a virtual clock, or kernels on memory that is emulated or real.
+//! Who runs joins for `farpool bench tiers`: tickets under a virtual clock, or kernels on memory that is emulated or
+//! real.
 //!
-//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side differ, are in no order and
-//! spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds one. What comes
-//! out of every join is compared with what was drawn.
+//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side differ, are in no
+//! order and spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds
+//! one. What comes out of every join is compared with what was drawn.
 
 use super::hash_join::Sum;
 use super::strategies::Setting;
@@ -20,8 +21,8 @@ use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, Virtual, join};
 
 /// Bytes of a row.
 pub(crate) const ROW_BYTES: usize = size_of::<Tuple>();
-/// On two emulated tiers: what keeps both busy without a crowd of threads. The virtual clock has a crowd for lines where they
-/// take a latency, as hardware has many more under way than one group of a worker.
+/// On two emulated tiers: what keeps both busy without a crowd of threads. The virtual clock has a crowd for lines
+/// where they take a latency, as hardware has many more under way than one group of a worker.
 const WORKERS: usize = 2;
 const CROWD: usize = 32;
 /// The mix of the paper's machine: three near to two far.

@@ -1,10 +1,10 @@
-//! `farpool bench tiers`: hash joins over a near and a far memory tier, as paper 002 ("Hash Joins Meet CXL") has them and
-//! as they may be.
+//! `farpool bench tiers`: hash joins over a near and a far memory tier, as paper 002 ("Hash Joins Meet CXL") has them
+//! and as they may be.
 //!
-//! The idea: three numbers for everything: what the paper measured, what follows from bytes alone, and what a backend takes.
-//! The virtual clock shows that strategies take what their bytes say, the emulator that they do with the kernels of
-//! `farpool-join` on a machine that has one tier only; where there are two nodes, time is what it takes there. Each gain is
-//! over staying in the far tier, in the same round.
+//! The idea: three numbers for everything: what the paper measured, what follows from bytes alone, and what a backend
+//! takes. The virtual clock shows that strategies take what their bytes say, the emulator that they do with the kernels
+//! of `farpool-join` on a machine that has one tier only; where there are two nodes, time is what it takes there. Each
+//! gain is over staying in the far tier, in the same round.
 
 use super::strategies::{Bar, Found, Setting, measure};
 use crate::exit::Failure;

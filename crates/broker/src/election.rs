@@ -1,9 +1,9 @@
 //! Several brokers, of which one leads.
 //!
-//! The idea: what may be said is decided by the store, not by who believes to lead. Whoever wins an election gets a store
-//! that writes only for as long as nobody else has won since, and begins a new term in it; nodes refuse tickets of older
-//! terms. So two that both believe to lead can do no harm, and times are for liveness alone: a leader stops answering when
-//! it has not heard for so long that another may have won, and whoever asked goes on to the next.
+//! The idea: what may be said is decided by the store, not by who believes to lead. Whoever wins an election gets a
+//! store that writes only for as long as nobody else has won since, and begins a new term in it; nodes refuse tickets
+//! of older terms. So two that both believe to lead can do no harm, and times are for liveness alone: a leader stops
+//! answering when it has not heard for so long that another may have won, and whoever asked goes on to the next.
 
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
@@ -148,7 +148,8 @@ impl Standby {
             match lead.keep() {
                 Ok(true) => self.lead(&service, until(asked)),
                 Ok(false) => break Some("its lead was given up".to_owned()),
-                // Nobody may have won meanwhile: if so, it leads on when that is found out. Until then it sends others away.
+                // Nobody may have won meanwhile: if so, it leads on when that is found out. Until then it sends others
+                // away.
                 Err(_) => {}
             }
         };

@@ -59,8 +59,8 @@ impl BrokerService {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
         let mut durable = store.load().map_err(io::Error::other)?;
-        // A store that was lost, never kept, or put back as it was some time ago does not know the term that nodes may have
-        // seen. Milliseconds since 1970 are above any number of restarts counted from an earlier such moment.
+        // A store that was lost, never kept, or put back as it was some time ago does not know the term that nodes may
+        // have seen. Milliseconds since 1970 are above any number of restarts counted from an earlier such moment.
         if durable.term == Term(0) || !mutant!(TermKept) {
             durable.term = durable.term.max(Term(host.wall_ms()));
         }
@@ -107,8 +107,8 @@ impl Broker {
         Ok(Broker::over(address, listening, Role::Alone(service)))
     }
 
-    /// Serves on `address` as one of several brokers: stands for election, leads whenever it has won, and sends whoever asks
-    /// to the others meanwhile.
+    /// Serves on `address` as one of several brokers: stands for election, leads whenever it has won, and sends whoever
+    /// asks to the others meanwhile.
     pub fn stand(
         address: SocketAddr,
         reach: &Reach,

@@ -1,7 +1,8 @@
 //! A store's file that was damaged is refused, or serves what was committed last: nothing else, and without a panic.
 //!
-//! Of single flipped bits in such files 17 of 45 once made other names, or another file under a name, 6 lost names and 3
-//! panicked. `FARPOOL_DAMAGES` says how many damages are tried; each is drawn from its own number, which a failure names.
+//! Of single flipped bits in such files 17 of 45 once made other names, or another file under a name, 6 lost names and
+//! 3 panicked. `FARPOOL_DAMAGES` says how many damages are tried; each is drawn from its own number, which a failure
+//! names.
 
 #[expect(dead_code, reason = "the contract itself is looked at in `stores`")]
 mod contract;

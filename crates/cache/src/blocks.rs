@@ -1,9 +1,9 @@
 //! Which version of a file's blocks is meant.
 //!
-//! The idea: a cache keeps versions of blocks that never change, and a file changes. What tells that others changed it is what
-//! `stat` says of it: then all of its blocks have a new version. What is written through the cache gives a new version to the
-//! blocks that it touches, and to no other: one before anything is written, so that nobody finds what was, and one afterwards, so
-//! that nobody finds what was read meanwhile.
+//! The idea: a cache keeps versions of blocks that never change, and a file changes. What tells that others changed it
+//! is what `stat` says of it: then all of its blocks have a new version. What is written through the cache gives a new
+//! version to the blocks that it touches, and to no other: one before anything is written, so that nobody finds what
+//! was, and one afterwards, so that nobody finds what was read meanwhile.
 
 use crate::{Times, Version};
 use rustix::fs::Stat;
@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A change by others shows for sure once it is this old. A write has its time when it begins, and its bytes may come later; the
-/// clocks of some file systems tick every two seconds.
+/// A change by others shows for sure once it is this old. A write has its time when it begins, and its bytes may come
+/// later; the clocks of some file systems tick every two seconds.
 const SETTLED: Duration = Duration::from_millis(2_100);
 
 /// What `stat` says of a file's contents: when they and it changed, in nanoseconds, and how long it is.
@@ -69,7 +69,8 @@ impl Blocks {
         self.written.get(&block).copied().unwrap_or(self.version)
     }
 
-    /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or found.
+    /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or
+    /// found.
     pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
         let would_show =
@@ -82,8 +83,8 @@ impl Blocks {
         self.written.extend(blocks.map(|block| (block, new_version())));
     }
 
-    /// Notes what the file is after a change through the cache to blocks that were renewed. Where a change by others in the same
-    /// moment would not show, all of its blocks have a new version.
+    /// Notes what the file is after a change through the cache to blocks that were renewed. Where a change by others in
+    /// the same moment would not show, all of its blocks have a new version.
     pub(crate) fn changed_by_us(
         &mut self,
         identity: Identity,

@@ -1,9 +1,10 @@
 //! The far level: blocks in slots of one far file.
 //!
-//! The idea: which block is in which slot is known here alone; far memory is asked for bytes of slots. A slot belongs to whoever
-//! refers to it, so one that leaves the index is not written again while somebody still reads it. Each block's checksum is kept
-//! here: what comes back is what was written, or nothing. A pool without room is left alone for a while: until then new blocks
-//! take the places of others. A slot whose memory is lost is not used again: a new one, behind all others, takes its place.
+//! The idea: which block is in which slot is known here alone; far memory is asked for bytes of slots. A slot belongs
+//! to whoever refers to it, so one that leaves the index is not written again while somebody still reads it. Each
+//! block's checksum is kept here: what comes back is what was written, or nothing. A pool without room is left alone
+//! for a while: until then new blocks take the places of others. A slot whose memory is lost is not used again: a new
+//! one, behind all others, takes its place.
 
 use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
@@ -61,7 +62,8 @@ struct Free {
     /// These have had memory, and have it still if nobody took it away.
     with: Vec<u32>,
     without: Vec<u32>,
-    /// The first that nobody has had, and how many of these there may be: far memory is taken in this order, as it is needed.
+    /// The first that nobody has had, and how many of these there may be: far memory is taken in this order, as it is
+    /// needed.
     next: u32,
     left: u32,
 }

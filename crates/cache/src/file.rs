@@ -1,8 +1,8 @@
 //! A file that is read through a cache, and written past it.
 //!
-//! The idea: the file is what it is; blocks of it that were read are kept under the version that they had ([`Blocks`]). Every read
-//! asks what the file is now, so that a change by others is read as it is. Writes go to the file first, and what is kept of it is
-//! renewed before they return.
+//! The idea: the file is what it is; blocks of it that were read are kept under the version that they had ([`Blocks`]).
+//! Every read asks what the file is now, so that a change by others is read as it is. Writes go to the file first, and
+//! what is kept of it is renewed before they return.
 
 use crate::blocks::{Blocks, Identity};
 use crate::{BlockCache, Times, Version};
@@ -50,8 +50,8 @@ impl CachedFile {
         self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
 
-    /// Asks what the file is now, and notes it. Whoever is writing through the cache is waited for if it is not what it was: half of
-    /// a change of ours looks like one by others, after which nothing that is kept would be of use.
+    /// Asks what the file is now, and notes it. Whoever is writing through the cache is waited for if it is not what it
+    /// was: half of a change of ours looks like one by others, after which nothing that is kept would be of use.
     pub fn look<E>(
         &self,
         cache: &BlockCache,
@@ -75,8 +75,8 @@ impl CachedFile {
             .see(identity, || cache.new_version());
     }
 
-    /// Reads until the buffer is full or the file ends, and says how many bytes: from the cache what it has, the rest from the
-    /// file, in whole blocks, which are kept.
+    /// Reads until the buffer is full or the file ends, and says how many bytes: from the cache what it has, the rest
+    /// from the file, in whole blocks, which are kept.
     pub fn read<S: Source>(
         &self,
         cache: &BlockCache,
@@ -133,8 +133,8 @@ impl CachedFile {
         let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
         let mut read = vec![0; bytes];
         let count = source.read_at(from, &mut read)?;
-        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were written. What was
-        // longer already when the versions were taken is known by its length alone.
+        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were
+        // written. What was longer already when the versions were taken is known by its length alone.
         let now = self.look(cache, || source.identity())?;
         let is_whole = count == bytes && now.size.min(blocks.end * step as u64) == from + bytes as u64;
         let is_settled = is_whole && self.is_settled(now);
@@ -213,8 +213,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Gives the file another length, or the one that it has. What is kept of blocks before the shorter of the two is kept still:
-    /// a database that cuts itself to its own length, as SQLite does after each checkpoint, loses nothing.
+    /// Gives the file another length, or the one that it has. What is kept of blocks before the shorter of the two is
+    /// kept still: a database that cuts itself to its own length, as SQLite does after each checkpoint, loses nothing.
     pub fn resize<T, E>(
         &self,
         cache: &BlockCache,

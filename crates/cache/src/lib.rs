@@ -1,10 +1,10 @@
-//! Blocks of things that are read again and again, near as long as they are hot, far as long as they are warm (paper 000,
-//! section 3.1: an extension of the buffer pool).
+//! Blocks of things that are read again and again, near as long as they are hot, far as long as they are warm (paper
+//! 000, section 3.1: an extension of the buffer pool).
 //!
-//! The idea: a block belongs to a version of a thing, and a version never changes, so a block that is found is right, and nothing
-//! has to be invalidated: what changes gets another version, and the old one's blocks grow cold. A block that leaves near memory
-//! is written to far memory behind its reader's back; whoever reads it again brings it back. Far memory may take blocks away,
-//! lose them or be slow: then it is a miss, and whoever asked has the thing itself.
+//! The idea: a block belongs to a version of a thing, and a version never changes, so a block that is found is right,
+//! and nothing has to be invalidated: what changes gets another version, and the old one's blocks grow cold. A block
+//! that leaves near memory is written to far memory behind its reader's back; whoever reads it again brings it back.
+//! Far memory may take blocks away, lose them or be slow: then it is a miss, and whoever asked has the thing itself.
 //!
 //! Never in this crate: knowledge of what is cached, or a way to it.
 #![forbid(unsafe_code)]

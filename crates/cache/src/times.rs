@@ -9,7 +9,8 @@ use std::path::Path;
 pub enum Times {
     /// Nobody changes files but through the cache, which is promised and not found out.
     Alone,
-    /// Each change has a time that nobody was told before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain timestamps).
+    /// Each change has a time that nobody was told before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain
+    /// timestamps).
     Exact,
     /// Changes of the same tick, some milliseconds, have the same time.
     Coarse,

@@ -292,9 +292,9 @@ impl Caller {
 
     /// Calls a function.
     ///
-    /// Errors: [`ErrorKind::Stopped`] if it did not end well: [`Error::how_it_ended`] says how; [`ErrorKind::Lost`] if bytes of
-    /// the window are gone; [`ErrorKind::Refused`] if the function cannot be used, or functions are not run there;
-    /// [`ErrorKind::Invalid`], [`ErrorKind::Unreachable`].
+    /// Errors: [`ErrorKind::Stopped`] if it did not end well: [`Error::how_it_ended`] says how; [`ErrorKind::Lost`] if
+    /// bytes of the window are gone; [`ErrorKind::Refused`] if the function cannot be used, or functions are not run
+    /// there; [`ErrorKind::Invalid`], [`ErrorKind::Unreachable`].
     pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
         let deadline_ms = options.deadline_ms()?;
         if args.len() > FUNCTION_ARGS_BYTES_MAX {
@@ -309,9 +309,9 @@ impl Caller {
     }
 
     /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
-    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`]; at nodes and
-    /// here, whose output comes last, by [`Place::Split`]; [`Place::Auto`] takes what [`Caller::explain_each`] finds to
-    /// take least.
+    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`]; at nodes
+    /// and here, whose output comes last, by [`Place::Split`]; [`Place::Auto`] takes what [`Caller::explain_each`]
+    /// finds to take least.
     ///
     /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
     pub fn call_each(

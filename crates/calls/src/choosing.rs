@@ -103,8 +103,8 @@ impl Caller {
         CallPlan { ship, fetch, choice, is_sure, why }
     }
 
-    /// What calling a function over the row groups of the table would take each way, and how [`Caller::call_each`] has it
-    /// run by [`Place::Auto`].
+    /// What calling a function over the row groups of the table would take each way, and how [`Caller::call_each`] has
+    /// it run by [`Place::Auto`].
     pub fn explain_each(&self, function: &Function) -> EachPlan {
         let plan = self.explain(function);
         let each = self.each(function);
@@ -189,7 +189,8 @@ impl Caller {
         place == Place::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
     }
 
-    /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its run.
+    /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its
+    /// run.
     pub(crate) fn note(
         &self,
         function: &Function,

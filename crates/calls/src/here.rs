@@ -33,9 +33,9 @@ pub(crate) struct Here {
     program: OnceLock<Option<PathBuf>>,
 }
 
-/// Returns the program that runs functions: the one that the environment's `FARPOOL_SANDBOX` names, or `farpool-sandbox`
-/// beside this program or in a folder of `PATH`. Nothing if neither these nor a bare name in `FARPOOL_SANDBOX` lead to a
-/// file; a path that was named is returned as it is.
+/// Returns the program that runs functions: the one that the environment's `FARPOOL_SANDBOX` names, or
+/// `farpool-sandbox` beside this program or in a folder of `PATH`. Nothing if neither these nor a bare name in
+/// `FARPOOL_SANDBOX` lead to a file; a path that was named is returned as it is.
 pub fn sandbox_program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE) {
         return located(named.into());
@@ -148,8 +148,8 @@ impl Fetched {
         self.is_whole.load(Ordering::Acquire)
     }
 
-    /// Fetches of a range what is not here yet, and says how many bytes that were. The window begins at this byte of the
-    /// file.
+    /// Fetches of a range what is not here yet, and says how many bytes that were. The window begins at this byte of
+    /// the file.
     pub(crate) fn bring(
         &self,
         session: &Session,

@@ -1,12 +1,13 @@
 //! Functions shipped to far memory: user code that runs where the bytes of a published file lie.
 //!
 //! The idea: a [`Caller`] keeps lanes over one file: connections on which functions are called, each with a window that
-//! the file's bytes are mapped to. A call goes to the node that has most of them. Bytes that lie elsewhere are fetched by
-//! this process when the function loads them, or the function hops to their node, its state passing through here. The
-//! same function can run in a sandbox on this machine, over bytes that were fetched. Functions have no authority and keep
-//! nothing, so all of these give the same output. A call whose node dies ends with [`ErrorKind::Lost`], or with
-//! [`ErrorKind::Unreachable`] as long as that is not certain. It is made once more only where the file's bytes are
-//! somewhere else by then: they were moved, or [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) says how to build them anew.
+//! the file's bytes are mapped to. A call goes to the node that has most of them. Bytes that lie elsewhere are fetched
+//! by this process when the function loads them, or the function hops to their node, its state passing through here.
+//! The same function can run in a sandbox on this machine, over bytes that were fetched. Functions have no authority
+//! and keep nothing, so all of these give the same output. A call whose node dies ends with [`ErrorKind::Lost`], or
+//! with [`ErrorKind::Unreachable`] as long as that is not certain. It is made once more only where the file's bytes are
+//! somewhere else by then: they were moved, or [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) says how to
+//! build them anew.
 //!
 //! Contract: `spec/function.md`.
 //!
@@ -59,8 +60,8 @@ impl Function {
 
     /// A WebAssembly module, and which of its exports to call.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it is too long, or the entry is no name. What the module must be like is looked
-    /// at where it runs.
+    /// Errors: [`ErrorKind::Invalid`] if it is too long, or the entry is no name. What the module must be like is
+    /// looked at where it runs.
     pub fn wasm(module: Vec<u8>, entry: &str) -> Result<Function, Error> {
         Function::new(FunctionForm::Wasm, module, entry, None)
     }
@@ -116,7 +117,8 @@ impl Function {
         &self.bytes
     }
 
-    /// Returns why functions of this form run at nodes alone; nothing for those that also run in a client's own sandbox.
+    /// Returns why functions of this form run at nodes alone; nothing for those that also run in a client's own
+    /// sandbox.
     fn why_only_at_nodes(&self) -> Option<&'static str> {
         match self.form {
             FunctionForm::Resident => Some("it is built into nodes"),

@@ -20,12 +20,12 @@ pub(crate) struct Args {
     /// Where to serve; port 0 picks a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
     listen: String,
-    /// What must survive: a file; "memory" for nothing; or an etcd cluster, where several brokers stand in for each other:
-    /// etcd://HOST:PORT,HOST:PORT/PREFIX, etcds:// over TLS
+    /// What must survive: a file; "memory" for nothing; or an etcd cluster, where several brokers stand in for each
+    /// other: etcd://HOST:PORT,HOST:PORT/PREFIX, etcds:// over TLS
     #[arg(long, value_name = "FILE|memory|etcd://..", default_value = "memory")]
     store: String,
-    /// Begin a damaged --store file anew with the names that are whole in it. The damaged file is kept under another name.
-    /// Names whose records are damaged are lost, and nodes free their bytes
+    /// Begin a damaged --store file anew with the names that are whole in it. The damaged file is kept under another
+    /// name. Names whose records are damaged are lost, and nodes free their bytes
     #[arg(long)]
     rebuild_store: bool,
     /// Of several brokers, one that gives no sign of life is given up after this: 1s to 60s

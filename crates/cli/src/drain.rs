@@ -1,9 +1,9 @@
 //! `farpool drain`: empties a node while the pool goes on.
 //!
 //! The broker says so to the node; sessions hear it with their renewals and move what they have there. What
-//! belongs to names is moved from here. A function that runs over a file loses its window when the file is moved, so calls
-//! are waited for first. This command asks, waits, moves, watches, and can be run again at any time: a node that was told
-//! to drain stays so without it.
+//! belongs to names is moved from here. A function that runs over a file loses its window when the file is moved, so
+//! calls are waited for first. This command asks, waits, moves, watches, and can be run again at any time: a node that
+//! was told to drain stays so without it.
 
 use crate::exit::Failure;
 use crate::units::show_bytes;

@@ -1,4 +1,5 @@
-//! Commands that are programs of their own, so that who runs brokers and nodes builds neither an SQL engine nor benches.
+//! Commands that are programs of their own, so that who runs brokers and nodes builds neither an SQL engine nor
+//! benches.
 
 use crate::Outcome;
 use crate::exit::Failure;

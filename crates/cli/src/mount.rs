@@ -80,8 +80,8 @@ pub(crate) struct CacheArgs {
     /// How long names, attributes and contents are believed before they are looked at again
     #[arg(long, value_name = "TIME", value_parser = millis, default_value = "1s")]
     fresh_for: u32,
-    /// Promise that nobody changes files but through the mount. Otherwise, on file systems whose times are coarse (before Linux
-    /// 6.13), each write has nothing of its file kept
+    /// Promise that nobody changes files but through the mount. Otherwise, on file systems whose times are coarse
+    /// (before Linux 6.13), each write has nothing of its file kept
     #[arg(long)]
     alone: bool,
     /// How bytes travel: auto, tcp or shm

@@ -58,14 +58,15 @@ pub(crate) struct Args {
     /// not spin then, and shared memory is not offered
     #[arg(long, value_name = "CPUS", value_parser = units::cpus)]
     cpu_limit: Option<u32>,
-    /// What is to stay available to others on this host: whatever is short of it is given back. By default a tenth of its
-    /// memory and at least 2GiB, but not more than a quarter. The limits of control groups count as well
+    /// What is to stay available to others on this host: whatever is short of it is given back. By default a tenth of
+    /// its memory and at least 2GiB, but not more than a quarter. The limits of control groups count as well
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     reserve: Option<u64>,
     /// How long scratch stays, once its clients were asked to move it, when the host needs its memory
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
     evacuate: u32,
-    /// Of the memory, how many of a hundred may be pinned or published: it cannot be moved, and goes in an emergency only
+    /// Of the memory, how many of a hundred may be pinned or published: it cannot be moved, and goes in an emergency
+    /// only
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "100")]
     firm_share: u32,
     /// Keep the memory whatever the host needs
@@ -93,8 +94,8 @@ pub(crate) struct Args {
     /// Where compiled functions are kept from one life of the node to the next
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_cache: Option<PathBuf>,
-    /// A control group that the processes of shipped functions are put into, so that its limits are theirs; may be given
-    /// several times, as version 1 has one for memory and one for CPUs
+    /// A control group that the processes of shipped functions are put into, so that its limits are theirs; may be
+    /// given several times, as version 1 has one for memory and one for CPUs
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_group: Vec<PathBuf>,
     #[command(flatten)]

@@ -3,8 +3,8 @@
 use crate::exit::Failure;
 use std::path::PathBuf;
 
-/// Finds a program of this repository: beside this one, or else in `PATH`. If it is in neither place, the failure says which
-/// goal of the Makefile builds it.
+/// Finds a program of this repository: beside this one, or else in `PATH`. If it is in neither place, the failure says
+/// which goal of the Makefile builds it.
 pub fn own(name: &str, goal: &str) -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe()?.with_file_name(name);
     let found = if beside.is_file() { Some(beside) } else { in_path(name) };

@@ -1,5 +1,5 @@
-//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right. What is in them is shown so that
-//! it is safe on a terminal, whoever it comes from.
+//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right. What is in them is shown so
+//! that it is safe on a terminal, whoever it comes from.
 
 use farpool_files::shown;
 

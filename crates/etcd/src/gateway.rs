@@ -106,8 +106,8 @@ impl Gateway {
             return Ok(value);
         }
         let why = value["error"].as_str().or(value["message"].as_str()).unwrap_or("no reason").to_owned();
-        // Codes of gRPC: what is wrong with the question is wrong everywhere. A cluster without a leader, or a member that
-        // does not know of it, is worth asking again.
+        // Codes of gRPC: what is wrong with the question is wrong everywhere. A cluster without a leader, or a member
+        // that does not know of it, is worth asking again.
         match value["code"].as_i64() {
             Some(3 | 5 | 7 | 16) => Err(Failed::Refused(why)),
             _ => Err(Failed::Again(why)),

@@ -33,8 +33,8 @@ impl Lead for EtcdLead {
         // Each member can be tried once within what is left of it.
         let patience = Duration::from_millis(self.lasts_ms() / 3);
         let key = encoded(self.key.as_bytes());
-        // The key may have gone while its lease lives on, and another may have been elected: nodes that report to a leader of
-        // whom nobody else knows would hear nothing of the pool any more.
+        // The key may have gone while its lease lives on, and another may have been elected: nodes that report to a
+        // leader of whom nobody else knows would hear nothing of the pool any more.
         let found = self.gateway.call("kv/range", &json!({ "key": key }), patience)?;
         if number(&found["kvs"][0]["create_revision"])? != self.revision {
             return Ok(false);

@@ -1,11 +1,13 @@
 //! Brokers that stand in for each other: who leads, and what survives, in an etcd cluster.
 //!
-//! The idea: etcd's leases and locks bound nothing. A lease may be revoked early, prolonged by a change of etcd's own leader, or
-//! found to have ended by nobody who was paused meanwhile. So a lease serves one thing alone: that the key of a dead leader
-//! goes away. What is safe rests on revisions: the leader's key has the revision at which it was made, and every write of
-//! that leader is a transaction that compares it. Whoever has lost the lead writes nothing, whatever it believes.
+//! The idea: etcd's leases and locks bound nothing. A lease may be revoked early, prolonged by a change of etcd's own
+//! leader, or found to have ended by nobody who was paused meanwhile. So a lease serves one thing alone: that the key
+//! of a dead leader goes away. What is safe rests on revisions: the leader's key has the revision at which it was made,
+//! and every write of that leader is a transaction that compares it. Whoever has lost the lead writes nothing, whatever
+//! it believes.
 //!
-//! Never in this crate: a rule about leases of regions, or anything of the data path. What is in etcd is `spec/etcd.md`.
+//! Never in this crate: a rule about leases of regions, or anything of the data path. What is in etcd is
+//! `spec/etcd.md`.
 #![forbid(unsafe_code)]
 
 mod gateway;
@@ -49,8 +51,8 @@ pub struct EtcdAddress {
 }
 
 impl EtcdAddress {
-    /// Reads `etcd://host:port,host:port/prefix`, or `etcds://` for TLS. Nothing if it is of another kind; an error says
-    /// what is permitted.
+    /// Reads `etcd://host:port,host:port/prefix`, or `etcds://` for TLS. Nothing if it is of another kind; an error
+    /// says what is permitted.
     pub fn parse(text: &str) -> Option<Result<EtcdAddress, String>> {
         let (rest, is_tls) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(rest), _) => (rest, false),

@@ -122,8 +122,8 @@ impl Store for EtcdStore {
         if ledger.commit() == 0 {
             operations.push(put(FORMAT_KEY, FORMAT.as_bytes()));
         }
-        // A transaction may be carried out again, by a member that was asked first and answers late, when others have been
-        // since. So it names the sum that it was made from.
+        // A transaction may be carried out again, by a member that was asked first and answers late, when others have
+        // been since. So it names the sum that it was made from.
         let sum = encoded(self.keys.of(SUM).as_bytes());
         let follows = match ledger.sum() {
             Some(value) => {

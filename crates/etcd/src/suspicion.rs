@@ -1,9 +1,10 @@
 //! When a leader is given up though its lease lives: after a change of etcd's own leader.
 //!
-//! The idea: etcd's new leader lets all leases begin anew, and one second longer. So a machine that dies with both leaders on it
-//! would leave the pool without a leader for twice as long as one that dies alone. Every answer of etcd says which term of
-//! Raft it is of, and a leader that lives writes that term into its key as soon as it hears of it. Whoever stands by, and
-//! sees an older one there for long enough, takes the key away, if nobody has written it meanwhile.
+//! The idea: etcd's new leader lets all leases begin anew, and one second longer. So a machine that dies with both
+//! leaders on it would leave the pool without a leader for twice as long as one that dies alone. Every answer of etcd
+//! says which term of Raft it is of, and a leader that lives writes that term into its key as soon as it hears of it.
+//! Whoever stands by, and sees an older one there for long enough, takes the key away, if nobody has written it
+//! meanwhile.
 
 use farpool_broker::stores::StoreError;
 use std::time::{Duration, Instant};

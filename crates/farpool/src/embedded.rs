@@ -10,7 +10,8 @@ use farpool_wire::limits::*;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than there are CPUs.
+/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than
+/// there are CPUs.
 const EMBEDDED_START: Duration = Duration::from_secs(60);
 
 /// A pool inside this process: broker and nodes, for tests and for one machine.

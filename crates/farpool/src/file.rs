@@ -20,8 +20,8 @@ impl Deref for FarFile {
 impl FarFile {
     /// Lanes over this file, which must be published.
     ///
-    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is not, if the range is not in it or too large, or if
-    /// the output is to be too large.
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is not, if the range is not in it or too large,
+    /// or if the output is to be too large.
     pub fn caller(&self, options: CallerOptions) -> Result<Caller, Error> {
         Caller::over(self, options)
     }

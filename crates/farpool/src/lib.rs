@@ -14,9 +14,9 @@
 //! # }
 //! ```
 //!
-//! The idea: this is the face of four crates. `farpool_files` has pools and files, `farpool_calls` functions that run beside
-//! their bytes, `farpool_tables` Arrow columns in them, and a pool inside this process is a broker and nodes. Engines that
-//! need no more than files have no use for the other three.
+//! The idea: this is the face of four crates. `farpool_files` has pools and files, `farpool_calls` functions that run
+//! beside their bytes, `farpool_tables` Arrow columns in them, and a pool inside this process is a broker and nodes.
+//! Engines that need no more than files have no use for the other three.
 //!
 //! Losing a node never gives a wrong answer: the bytes it held answer [`ErrorKind::Lost`] from then on.
 //!

@@ -13,7 +13,8 @@ use std::fmt::Display;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A session with a pool. Clones are the same session; it ends with [`close`](farpool_files::Pool::close) or the last clone.
+/// A session with a pool. Clones are the same session; it ends with [`close`](farpool_files::Pool::close) or the last
+/// clone.
 ///
 /// It is a [`farpool_files::Pool`], and has the methods of that.
 #[derive(Clone)]
@@ -27,8 +28,8 @@ impl Deref for Pool {
 }
 
 impl Pool {
-    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each other
-    /// have commas between: `farpool://host:port,host:port`.
+    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each
+    /// other have commas between: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
         farpool_files::Pool::connect(url).map(Pool)
     }
@@ -82,8 +83,8 @@ impl Pool {
 
     /// Opens an encrypted far table with the key that it was put with.
     ///
-    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it has another key, or is not
-    /// encrypted; [`ErrorKind::Refused`](crate::ErrorKind::Refused) if what it says of itself was changed.
+    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it has another key, or is
+    /// not encrypted; [`ErrorKind::Refused`](crate::ErrorKind::Refused) if what it says of itself was changed.
     pub fn table_with_key(&self, name: &str, key: &TableKey) -> Result<FarTable, Error> {
         farpool_tables::open_table(self, name, Some(key))
     }
@@ -108,9 +109,9 @@ impl Pool {
     /// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
     /// not kept.
     ///
-    /// Errors: [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is a table of this name ([`PutOptions::replace`]
-    /// replaces it); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a column is of a type that far tables do not have,
-    /// if a batch does not fit the schema, or if a row is larger than a region;
+    /// Errors: [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is a table of this name
+    /// ([`PutOptions::replace`] replaces it); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a column is of a
+    /// type that far tables do not have, if a batch does not fit the schema, or if a row is larger than a region;
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
     pub fn put_table(
         &self,
@@ -121,8 +122,8 @@ impl Pool {
         self.try_put_table(name, schema, batches.into_iter().map(Ok::<_, Infallible>))
     }
 
-    /// The same, of batches that may fail to come: then it is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and nothing
-    /// has changed.
+    /// The same, of batches that may fail to come: then it is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and
+    /// nothing has changed.
     pub fn try_put_table<E: Display>(
         &self,
         name: &str,
@@ -146,8 +147,8 @@ impl Pool {
 
     /// Keeps a function in the pool under a name, for everybody.
     ///
-    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a resident one, which nodes have anyway, or if it is no
-    /// name; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is taken and not to be replaced;
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a resident one, which nodes have anyway, or if it
+    /// is no name; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is taken and not to be replaced;
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
     pub fn put_function(&self, name: &str, function: &Function, replace: bool) -> Result<(), Error> {
         farpool_calls::put_function(self, name, function, replace)

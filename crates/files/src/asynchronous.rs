@@ -2,7 +2,8 @@
 //!
 //! The idea: a thread drives a [`Queue`] for as many tasks as there are, and wakes each when its operation is over;
 //! another does so for large operations. Of two that are under way at once either may be carried out first, so
-//! nobody can tell; a task that waits for one before it asks for the other has them in order. Nothing here needs a particular runtime: the futures are polled by whichever there is.
+//! nobody can tell; a task that waits for one before it asks for the other has them in order. Nothing here needs a
+//! particular runtime: the futures are polled by whichever there is.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;

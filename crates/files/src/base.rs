@@ -1,7 +1,8 @@
 //! What all parts of a session stand on: its host, its settings, its counters, and whether it still goes on.
 //!
-//! Methods of three kinds: deadlines by the host's clock; [`Base::check_open`] and [`Base::pause`], which refuse to go on
-//! once the session has ended; and those that end it. No lock: whoever ends it leaves a word, and rings for those who pause.
+//! Methods of three kinds: deadlines by the host's clock; [`Base::check_open`] and [`Base::pause`], which refuse to go
+//! on once the session has ended; and those that end it. No lock: whoever ends it leaves a word, and rings for those
+//! who pause.
 
 use crate::error::{Error, ErrorKind};
 use crate::options::PoolOptions;

@@ -1,9 +1,9 @@
 //! What lies beneath pools and files, for those who have nodes do more than move bytes: the session with its nodes, and
 //! where the bytes of a file are.
 //!
-//! The idea: calls and queries name regions and rights to nodes, talk with them under deadlines, and keep things with the
-//! session. This is all that they see of how files work. Places hold for as long as nobody writes, moves or frees the
-//! bytes: published files stay as they are, but may be moved.
+//! The idea: calls and queries name regions and rights to nodes, talk with them under deadlines, and keep things with
+//! the session. This is all that they see of how files work. Places hold for as long as nobody writes, moves or frees
+//! the bytes: published files stay as they are, but may be moved.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};

@@ -1,12 +1,12 @@
 //! The conversation of a session with its broker: one link, which is asked one thing at a time.
 //!
-//! Methods of three kinds, in the order they are called: [`Broker::open`] begins the session and says at once if there is no
-//! broker; [`Broker::ask`] and [`Broker::ask_for`] put a question again and again, for as long as the asker's patience lasts
-//! (every question is one that may be asked twice), while [`Broker::keep`] asks once and only if nobody else is asking;
-//! [`Broker::close`] ends the session.
+//! Methods of three kinds, in the order they are called: [`Broker::open`] begins the session and says at once if there
+//! is no broker; [`Broker::ask`] and [`Broker::ask_for`] put a question again and again, for as long as the asker's
+//! patience lasts (every question is one that may be asked twice), while [`Broker::keep`] asks once and only if nobody
+//! else is asking; [`Broker::close`] ends the session.
 //!
-//! One lock: the turn to use the link, held until the answer is there or the request's time is over, and not in the pauses
-//! between two tries. Nothing else is locked within.
+//! One lock: the turn to use the link, held until the answer is there or the request's time is over, and not in the
+//! pauses between two tries. Nothing else is locked within.
 
 use crate::base::Base;
 use crate::error::Error;
@@ -123,8 +123,8 @@ impl Broker {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
     }
 
-    /// Says that the session is still there, by which the broker lists it. `None` if it did not answer in time, or somebody
-    /// is asking it something: then it hears of the session anyway.
+    /// Says that the session is still there, by which the broker lists it. `None` if it did not answer in time, or
+    /// somebody is asking it something: then it hears of the session anyway.
     pub(crate) fn keep(&self, proof: &SessionProof, timeout_ms: u64) -> Option<SessionKept> {
         let mut link = self.link.try_take()?;
         let reply = self.ask_over(&mut link, &Request::KeepSession(proof.clone()), timeout_ms).ok()?;

@@ -1,8 +1,8 @@
-//! What those who build on a session keep with it: one thing of each type, which is made when it is first asked for and ends
-//! with the session.
+//! What those who build on a session keep with it: one thing of each type, which is made when it is first asked for and
+//! ends with the session.
 //!
-//! The idea: what runs functions, or what was learnt of links, belongs to a session and is not for a session to know. So it
-//! is found by its type.
+//! The idea: what runs functions, or what was learnt of links, belongs to a session and is not for a session to know.
+//! So it is found by its type.
 
 use farpool_lock::Mutex;
 use std::any::{Any, TypeId};

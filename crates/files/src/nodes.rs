@@ -3,9 +3,9 @@
 //! Methods of two kinds. Most look at the table and say what they found, as of now: nodes come and go. [`Nodes::links`]
 //! begins with a life that is not there yet, or was given up as lost and is there after all.
 //!
-//! Two locks. The turn to begin with a node is taken first, and held while the node is asked; the table is locked within,
-//! for a look each time and never while a node is asked. Whoever holds the lock of what the session holds may look at the
-//! table, not the other way round.
+//! Two locks. The turn to begin with a node is taken first, and held while the node is asked; the table is locked
+//! within, for a look each time and never while a node is asked. Whoever holds the lock of what the session holds may
+//! look at the table, not the other way round.
 
 use crate::base::Base;
 use crate::error::{Error, name_and_host};

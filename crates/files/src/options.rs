@@ -177,7 +177,7 @@ pub struct CreateOptions {
     pub protection: Option<Protection>,
     /// Whether it leaves this process only sealed; only scratch files can. Default: the session's.
     pub sealed: Option<bool>,
-    /// Whether its writer has another place for what the pool has no room for. A full pool is then an error at once, and
-    /// not only after nodes had time to wipe what was just released.
+    /// Whether its writer has another place for what the pool has no room for. A full pool is then an error at once,
+    /// and not only after nodes had time to wipe what was just released.
     pub is_optional: bool,
 }

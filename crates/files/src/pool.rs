@@ -68,8 +68,8 @@ fn brokers_of(url: &str) -> Result<Brokers, Error> {
 }
 
 impl Pool {
-    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each other
-    /// have commas between: `farpool://host:port,host:port`.
+    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each
+    /// other have commas between: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
         Pool::connect_with(url, PoolOptions::default())
     }

@@ -14,8 +14,8 @@
 //! of requests on each connection, and in none between them. Nobody can tell, for operations that are under way at
 //! once may be carried out in any order anyway, and whoever needs one before the other takes the first back first.
 //!
-//! A read of a sealed file is under way like any other, and does not hold writers off: its pages are opened as they were
-//! when it began, and read the long way if a write has come first.
+//! A read of a sealed file is under way like any other, and does not hold writers off: its pages are opened as they
+//! were when it began, and read the long way if a write has come first.
 //!
 //! Buffers are handed over with the operation and come back with its completion, so that nobody looks at one
 //! while it is being filled.

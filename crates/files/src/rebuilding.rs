@@ -1,10 +1,11 @@
 //! How published files are built anew that a node took away: who said how, and whose turn it is.
 //!
-//! The idea: of several that need a lost file, one builds it while the others wait for the turn; then they find it there.
+//! The idea: of several that need a lost file, one builds it while the others wait for the turn; then they find it
+//! there.
 //!
-//! Methods: [`Rebuilding::add`] and [`Rebuilding::known`] are asked by name; [`Rebuilding::turn`] gives what is taken while a
-//! file is built. The two locks are held for a look each and never together. The turn of a name is held while its file is
-//! built, for as long as that takes, and no other lock of the session is held by whoever waits for it.
+//! Methods: [`Rebuilding::add`] and [`Rebuilding::known`] are asked by name; [`Rebuilding::turn`] gives what is taken
+//! while a file is built. The two locks are held for a look each and never together. The turn of a name is held while
+//! its file is built, for as long as that takes, and no other lock of the session is held by whoever waits for it.
 
 use crate::error::Error;
 use farpool_host::Turn;

@@ -1,7 +1,7 @@
 //! What the broker refuses because of a node, told with the name and host of that node.
 //!
-//! Idea: a refusal carries one number, the node's id, which means nothing to people. The broker's status has names, and so has
-//! this session of each node that it has used. Who is told of a loss also reads what to do.
+//! Idea: a refusal carries one number, the node's id, which means nothing to people. The broker's status has names, and
+//! so has this session of each node that it has used. Who is told of a loss also reads what to do.
 
 use crate::error::{Error, name_and_host};
 use crate::nodes::Nodes;

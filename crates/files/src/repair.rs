@@ -1,10 +1,12 @@
-//! Repair: which files are in its care, whether some of them may not be as they should be, and the thread that sees to it.
+//! Repair: which files are in its care, whether some of them may not be as they should be, and the thread that sees to
+//! it.
 //!
-//! The idea: whoever notices a loss, or a node to be left, only leaves a word ([`Repair::request`]). The session's renewals
-//! look for the word and start a thread ([`Repair::begin`]), which goes from file to file until all are as they should be.
-//! How a file is mended is the file's ([`Mend`]).
+//! The idea: whoever notices a loss, or a node to be left, only leaves a word ([`Repair::request`]). The session's
+//! renewals look for the word and start a thread ([`Repair::begin`]), which goes from file to file until all are as
+//! they should be. How a file is mended is the file's ([`Mend`]).
 //!
-//! The lock is that of the list of files. It is held for a look, never while a file is mended, and nothing is locked within.
+//! The lock is that of the list of files. It is held for a look, never while a file is mended, and nothing is locked
+//! within.
 
 use crate::base::Base;
 use crate::error::Error;

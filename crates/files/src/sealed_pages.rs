@@ -311,8 +311,8 @@ impl Session {
     }
 }
 
-/// Runs of bytes, in the order of their starts, with the whole pages around them. Runs that share a page are together, for a page is
-/// sealed whole.
+/// Runs of bytes, in the order of their starts, with the whole pages around them. Runs that share a page are together,
+/// for a page is sealed whole.
 fn by_pages(runs: &[Range<u64>]) -> Vec<(Range<u64>, Vec<Range<u64>>)> {
     let mut pages: Vec<(Range<u64>, Vec<Range<u64>>)> = Vec::new();
     for run in runs {

@@ -1,11 +1,13 @@
 //! A session: what this process holds in the pool, and the conversations that keep it.
 //!
-//! It is made of what it knows: its [`Broker`], its [`Nodes`], the [`Leases`] it has there, the [`Repair`] of files with bytes at
-//! them, and the [`Rebuilding`] of files that are lost. They share the [`Base`]; whoever wants something of one of them asks that
-//! one. Each has its locks and says in which order they are taken; a session has none of its own.
+//! It is made of what it knows: its [`Broker`], its [`Nodes`], the [`Leases`] it has there, the [`Repair`] of files
+//! with bytes at them, and the [`Rebuilding`] of files that are lost. They share the [`Base`]; whoever wants something
+//! of one of them asks that one. Each has its locks and says in which order they are taken; a session has none of its
+//! own.
 //!
-//! Methods of three kinds: [`Session::open`] returns a session that the broker knows; those that follow are for use at any time,
-//! by any thread; [`Session::close`] and [`Session::abandon`] end it, and whatever is asked afterwards is refused.
+//! Methods of three kinds: [`Session::open`] returns a session that the broker knows; those that follow are for use at
+//! any time, by any thread; [`Session::close`] and [`Session::abandon`] end it, and whatever is asked afterwards is
+//! refused.
 
 use crate::base::Base;
 use crate::broker::Broker;
@@ -155,7 +157,8 @@ impl Session {
         self.leases.check(region)
     }
 
-    /// What the background thread does until the session ends: renew, notice losses, give idle regions back. Whether to go on.
+    /// What the background thread does until the session ends: renew, notice losses, give idle regions back. Whether to
+    /// go on.
     ///
     /// The nodes come first, and the broker, which only lists us, last.
     pub(crate) fn keep_alive(&self) -> bool {

@@ -1,5 +1,5 @@
-//! What a function finds in memory: the call record and what it leads to (`spec/function.md`, "Call record"). Pure: bytes
-//! from values.
+//! What a function finds in memory: the call record and what it leads to (`spec/function.md`, "Call record"). Pure:
+//! bytes from values.
 
 use farpool_wire::limits::FUNCTION_OUTPUT_BYTES_MAX;
 use sha2::{Digest, Sha256};

@@ -1,10 +1,11 @@
-//! Namespaces of sandbox processes: what a process has of them, and what node and process say to each other until it does.
+//! Namespaces of sandbox processes: what a process has of them, and what node and process say to each other until it
+//! does.
 //!
-//! The idea: the process makes namespaces of its own before it is told anything. It cannot choose whose rights it has in
-//! them: that is for its parent to write. So node and process take turns, a byte each, over the socket that is all they
-//! share: the node says that its process is in its control groups; the process, that it has a user namespace; the node,
-//! which user that maps to; the process, what has come of it all. Where namespaces are refused, as container runtimes do
-//! by default, there are none, and the filter of system calls stands alone.
+//! The idea: the process makes namespaces of its own before it is told anything. It cannot choose whose rights it has
+//! in them: that is for its parent to write. So node and process take turns, a byte each, over the socket that is all
+//! they share: the node says that its process is in its control groups; the process, that it has a user namespace; the
+//! node, which user that maps to; the process, what has come of it all. Where namespaces are refused, as container
+//! runtimes do by default, there are none, and the filter of system calls stands alone.
 
 use rustix::process::{getegid, geteuid};
 use std::fmt;
@@ -99,7 +100,8 @@ pub fn own_id(process: u32) -> u32 {
     OWN_IDS + process
 }
 
-/// Takes the node's turns, for a process that it has started and put into its control groups. Returns what has come of it.
+/// Takes the node's turns, for a process that it has started and put into its control groups. Returns what has come of
+/// it.
 pub fn confine(control: &UnixStream, process: u32) -> io::Result<Confinement> {
     tell(control, 1)?;
     if hear(control)? == 1 {
@@ -108,8 +110,8 @@ pub fn confine(control: &UnixStream, process: u32) -> io::Result<Confinement> {
     Confinement::receive(control)
 }
 
-/// Gives a process, in its new user namespace, the rights of one user and group of this system: of its own if this process
-/// may say so, or else of this process.
+/// Gives a process, in its new user namespace, the rights of one user and group of this system: of its own if this
+/// process may say so, or else of this process.
 fn map_users(process: u32) -> io::Result<Rights> {
     let write = |file: &str, text: String| fs::write(format!("/proc/{process}/{file}"), text);
     let maps = |user: u32, group: u32| {

@@ -57,8 +57,8 @@ impl SandboxOptions {
     }
 }
 
-/// Makes the folder in which tenants have theirs. Only the node's user gets into it: theirs have to be open to processes
-/// that have users of their own.
+/// Makes the folder in which tenants have theirs. Only the node's user gets into it: theirs have to be open to
+/// processes that have users of their own.
 pub(crate) fn tenants(cache: &Path) -> io::Result<PathBuf> {
     let folder = cache.join("tenants");
     fs::create_dir_all(&folder)?;

@@ -1,8 +1,8 @@
 //! Resident functions: Rust that a node was built with, called by name over windows as shipped ones are.
 //!
 //! The idea: they run in the node itself, on the thread of the connection that calls them, so a call costs no more than
-//! any other question. Whoever builds a node trusts them; whoever calls them does not matter. They see the window through
-//! [`ResidentCall`], which checks every access, and which asks the caller for what is elsewhere.
+//! any other question. Whoever builds a node trusts them; whoever calls them does not matter. They see the window
+//! through [`ResidentCall`], which checks every access, and which asks the caller for what is elsewhere.
 
 use crate::abi::Part;
 use farpool_host::clock;

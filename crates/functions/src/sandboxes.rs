@@ -1,9 +1,9 @@
 //! Sandbox processes: started, handed their lanes, watched, and ended.
 //!
-//! The idea: every caller's functions run in a process of its own, which can be killed without anybody else noticing. One
-//! is kept in reserve, so that a new one costs no more than a message. Whoever watches holds a second handle on each
-//! lane: if the process dies while a function runs, its caller is told why, on the very connection that it waits on.
-//! One thread looks at what lanes do, some hundred times in a second while there are any, and not at all otherwise.
+//! The idea: every caller's functions run in a process of its own, which can be killed without anybody else noticing.
+//! One is kept in reserve, so that a new one costs no more than a message. Whoever watches holds a second handle on
+//! each lane: if the process dies while a function runs, its caller is told why, on the very connection that it waits
+//! on. One thread looks at what lanes do, some hundred times in a second while there are any, and not at all otherwise.
 //!
 //! There are so many processes at a time, and callers queue for them. Whoever is first in the queue has a process ended
 //! that has nothing to do: one whose caller has left, or else the one whose caller has not called for the longest time.
@@ -40,8 +40,8 @@ const LOOK_MS: u64 = 10;
 const LOOK_AGAIN_MS: u64 = 1;
 /// A process without lanes is ended after this long.
 const IDLE_MS: u64 = 10_000;
-/// The time without a call after which a process with lanes is ended for a caller that waits for one, in milliseconds. Callers
-/// that take turns faster than that wait for each other, and do not end each other's processes all the time.
+/// The time without a call after which a process with lanes is ended for a caller that waits for one, in milliseconds.
+/// Callers that take turns faster than that wait for each other, and do not end each other's processes all the time.
 const UNUSED_MS: u64 = 100;
 /// The same for a process with a lane on which there was no call yet: its caller may have to wait for a CPU.
 const NEW_LANE_MS: u64 = 2_000;
@@ -49,8 +49,9 @@ const NEW_LANE_MS: u64 = 2_000;
 const QUEUE_LOOK_MS: u64 = 20;
 /// The number of callers that may wait at a time. Each keeps a connection and its thread.
 const QUEUE_MAX: usize = 512;
-/// The time within which a process that was started says so. The kernel makes and removes namespaces one after the other, and
-/// on a machine with busy CPUs one of them was seen to take 43 s. Callers do not wait for it longer than for their turn.
+/// The time within which a process that was started says so. The kernel makes and removes namespaces one after the
+/// other, and on a machine with busy CPUs one of them was seen to take 43 s. Callers do not wait for it longer than for
+/// their turn.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 /// The time within which one that is to end has ended.
 const END_PATIENCE_SECONDS: i64 = 10;
@@ -96,8 +97,8 @@ impl Processes {
         self.assigned.iter().find(is_theirs).map(|one| &one.process)
     }
 
-    /// Ends a process that has nothing to do, if there is one and none is about to end anyway: one without lanes first, then
-    /// the one that has waited longest.
+    /// Ends a process that has nothing to do, if there is one and none is about to end anyway: one without lanes first,
+    /// then the one that has waited longest.
     fn end_unused(&self, now: MonoNs) {
         if self.assigned.iter().any(|one| !one.process.is_there()) {
             return;
@@ -136,7 +137,7 @@ struct Assigned {
     process: Arc<Process>,
 }
 
-/// A sandbox process, which is two for the system: the one that was started waits for the other, in which functions run.
+/// A sandbox process, which is two for the system: the one that was started waits for another, which runs functions.
 struct Process {
     control: UnixStream,
     /// The process that waits.
@@ -174,7 +175,8 @@ enum Slot {
 impl Sandboxes {
     /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
     ///
-    /// An error if there is a control group that no process can be put into, or if the folder for compiled code cannot be used.
+    /// An error if there is a control group that no process can be put into, or if the folder for compiled code cannot
+    /// be used.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
         for group in &options.groups {
             members(group)?;
@@ -203,10 +205,11 @@ impl Sandboxes {
         self.shared.options.heap_bytes
     }
 
-    /// A lane of this owner over this window, for a connection to be handed over to. Waits for a process if all are in use.
+    /// A lane of this owner over this window, for a connection to be handed over to. Waits for a process if all are in
+    /// use.
     ///
-    /// Refused: `SandboxesBusy` if none became free in time, `LimitReached` if the owner has too many lanes, `NoSandbox` if
-    /// no process can be started.
+    /// Refused: `SandboxesBusy` if none became free in time, `LimitReached` if the owner has too many lanes,
+    /// `NoSandbox` if no process can be started.
     pub fn lane(&self, owner: &Owner, window: LaneWindow) -> Result<Box<dyn Successor>, Refusal> {
         let shared = &self.shared;
         let (process, slot) = shared.reserve(owner)?;
@@ -233,8 +236,8 @@ impl Sandboxes {
 }
 
 impl SandboxOptions {
-    /// Starts a process, and ends it again. Returns what namespaces it had. Takes as long as the system takes to start one:
-    /// [`START_PATIENCE`] at the most.
+    /// Starts a process, and ends it again. Returns what namespaces it had. Takes as long as the system takes to start
+    /// one: [`START_PATIENCE`] at the most.
     pub fn confinement(&self) -> io::Result<Confinement> {
         Process::spawn(self)?.confine()
     }
@@ -375,8 +378,8 @@ impl Process {
         !state.is_gone && !state.is_ending
     }
 
-    /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or had until
-    /// a moment ago.
+    /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or
+    /// had until a moment ago.
     fn unused(&self, now: MonoNs) -> Option<(bool, MonoNs)> {
         let state = self.state.lock();
         let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
@@ -467,8 +470,8 @@ impl Process {
                 continue;
             }
             let (outcome, detail) = match killed_for {
-                // Nothing is wrong with what was compiled: its caller sees the connection end, and learns from the next that
-                // the bytes are gone.
+                // Nothing is wrong with what was compiled: its caller sees the connection end, and learns from the next
+                // that the bytes are gone.
                 Some((of, _))
                     if of == slot && until_ns == REVOKED_NS && opcode == Opcode::PutFunction as u16 =>
                 {
@@ -514,8 +517,8 @@ impl Shared {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Reserves a place for a lane: in the owner's process, or in the one in reserve once it is the owner's turn and there
-    /// may be another process.
+    /// Reserves a place for a lane: in the owner's process, or in the one in reserve once it is the owner's turn and
+    /// there may be another process.
     fn reserve(&self, owner: &Owner) -> Result<(Arc<Process>, usize), Refusal> {
         let mut processes = self.processes.lock();
         if let Some(process) = processes.of(owner) {

@@ -1,5 +1,5 @@
-//! What a node tells a sandbox process: how it is to live, and which lanes it has. Messages with descriptors beside them,
-//! over a pair of Unix sockets; both ends are of one build, but what comes is read as carefully as anything else.
+//! What a node tells a sandbox process: how it is to live, and which lanes it has. Messages with descriptors beside
+//! them, over a pair of Unix sockets; both ends are of one build, but what comes is read as carefully as anything else.
 
 use crate::abi::Part;
 use farpool_host::waiting::Waiting;

@@ -1,5 +1,5 @@
-//! Memory that a node and a sandbox process share: what each lane is doing, so that a deadline can be kept and a death be
-//! told of without a word passing between them.
+//! Memory that a node and a sandbox process share: what each lane is doing, so that a deadline can be kept and a death
+//! be told of without a word passing between them.
 //!
 //! The sandbox writes, and may write anything: the node believes it about the sandbox's own calls only.
 #![allow(unsafe_code)]
@@ -130,8 +130,8 @@ impl Status {
         UnderWay { status: self, lane }
     }
 
-    /// Returns the name of the function whose call is under way on a lane, cut to 24 bytes, and when it began. The other process
-    /// may have written anything.
+    /// Returns the name of the function whose call is under way on a lane, cut to 24 bytes, and when it began. The
+    /// other process may have written anything.
     pub fn call(&self, lane: usize) -> Option<(String, MonoNs)> {
         let begun = self.word(lane, BEGUN_AT).load(Ordering::Acquire);
         if begun == 0 || self.doing(lane) == Doing::Ended {

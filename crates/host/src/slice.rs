@@ -31,7 +31,8 @@ fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all-zero is a valid `sched_attr`: integers without a niche.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and ours. Thread 0 is this one.
+    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and ours. Thread 0 is this
+    // one.
     let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if read != 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }

@@ -339,8 +339,8 @@ impl Step {
     }
 }
 
-/// Who has waited for this long takes no part in what goes on. Longer than the scheduler's tick: a timer that must go off
-/// before that costs microseconds to set in a virtual machine.
+/// Who has waited for this long takes no part in what goes on. Longer than the scheduler's tick: a timer that must go
+/// off before that costs microseconds to set in a virtual machine.
 const PAUSE_NS: u64 = 20_000_000;
 
 /// One side of a conversation that waits for the other.

@@ -1,8 +1,8 @@
 //! Where a join's memory comes from.
 //!
 //! The idea: a join never allocates what is large. It asks its caller for chunks of 2 MiB, one at a time, and says what
-//! for; which tier each of them lies on is the caller's decision, and may be another for every chunk. A table is asked for
-//! as one run of chunks, whose addresses follow each other; its chunks may lie on different tiers all the same.
+//! for; which tier each of them lies on is the caller's decision, and may be another for every chunk. A table is asked
+//! for as one run of chunks, whose addresses follow each other; its chunks may lie on different tiers all the same.
 
 use crate::JoinError;
 use crate::memory::Memory;
@@ -49,8 +49,8 @@ pub enum Purpose {
 
 /// Hands out memory in chunks.
 pub trait Chunks: Sync {
-    /// So many chunks in a row, aligned to [`CHUNK_BYTES`], of whatever content. They are given back by dropping what is
-    /// returned.
+    /// So many chunks in a row, aligned to [`CHUNK_BYTES`], of whatever content. They are given back by dropping what
+    /// is returned.
     ///
     /// # Errors
     /// [`JoinError::Memory`] with a reason, if there are none.

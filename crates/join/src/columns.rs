@@ -1,12 +1,12 @@
 //! Joins of Arrow columns.
 //!
-//! The idea: whatever the keys are, each row becomes a tuple of a word and its number. If the key columns fit 64 bits, the
-//! word is them, and equal words are equal keys. Otherwise it is a hash of the row's bytes in the form of `arrow-row`, and
-//! who meets is compared by those. Rows with a NULL among their keys match nothing, and are no tuples at all. Numbers of
-//! rows come out; `take` and `interleave` make columns of them.
+//! The idea: whatever the keys are, each row becomes a tuple of a word and its number. If the key columns fit 64 bits,
+//! the word is them, and equal words are equal keys. Otherwise it is a hash of the row's bytes in the form of
+//! `arrow-row`, and who meets is compared by those. Rows with a NULL among their keys match nothing, and are no tuples
+//! at all. Numbers of rows come out; `take` and `interleave` make columns of them.
 //!
-//! Keys are equal as SQL has it: NaN equals itself, both zeros are equal, a dictionary is what it stands for, text is equal
-//! in whichever layout, and so are whole numbers of different widths.
+//! Keys are equal as SQL has it: NaN equals itself, both zeros are equal, a dictionary is what it stands for, text is
+//! equal in whichever layout, and so are whole numbers of different widths.
 
 use crate::emit::{Equal, Exact, How, Kind, Sides, Sink};
 use crate::hash::{fold, mixed};
@@ -343,7 +343,8 @@ fn hash_bytes(bytes: &[u8], secret: u64) -> u64 {
     words.fold(bytes.len() as u64 ^ secret, |state, word| fold(u64::from_le_bytes(*word) ^ state, factor))
 }
 
-/// A column in a form in which equal values look alike; whole numbers get the same width if that of the other side `differs`.
+/// A column in a form in which equal values look alike; whole numbers get the same width if that of the other side
+/// `differs`.
 fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
     macro_rules! whole {
         ($type:ty) => {
@@ -389,8 +390,8 @@ fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
     })
 }
 
-/// Adds the bits of a column's values to words in which so many are taken; how many more are then. Nothing if they do not
-/// fit.
+/// Adds the bits of a column's values to words in which so many are taken; how many more are then. Nothing if they do
+/// not fit.
 fn pack(column: &ArrayRef, words: &mut [i64], taken: u32) -> Option<u32> {
     macro_rules! pack {
         ($($pattern:pat => ($type:ty, $bits:expr);)*) => {

@@ -1,10 +1,10 @@
 //! Tables of keys that lie close together: a place for each key that could be, and nothing but payloads in them.
 //!
-//! The idea: two keys of one partition and of the same rank are equal ([`hash`](crate::hash)), so where ranks of a partition
-//! lie close together, as those of 1..N do, a rank is a place, and what lies there needs no key beside it. Such a table
-//! takes eight bytes a key instead of forty, and a lookup neither compares nor branches. It is made wherever it takes no
-//! more room than buckets would; a word that nobody has as payload says that a place is free. Ranks beyond both ends of a
-//! table share one place more, which stays free.
+//! The idea: two keys of one partition and of the same rank are equal ([`hash`](crate::hash)), so where ranks of a
+//! partition lie close together, as those of 1..N do, a rank is a place, and what lies there needs no key beside it.
+//! Such a table takes eight bytes a key instead of forty, and a lookup neither compares nor branches. It is made
+//! wherever it takes no more room than buckets would; a word that nobody has as payload says that a place is free.
+//! Ranks beyond both ends of a table share one place more, which stays free.
 
 use crate::hash::Hasher;
 use crate::partitioned::Partitioned;

@@ -1,12 +1,12 @@
 //! Where a key belongs.
 //!
-//! The idea: a key is its low bits, as many as name a partition, and what is left of it: its *rank*. The rank under a secret
-//! is multiplied by a secret odd number, and both halves of the 128 bits are folded. The top bits of that *plus the low bits
-//! of the key* name the partition; all of it, mixed once more, names the bucket. So keys of one rank lie in partitions of their
-//! own, and of all keys in a partition no two have the same rank: keys that are close together, such as 1..N, have ranks
-//! close together in each partition, which can be places in a table ([`direct`](crate::direct)). Keys in steps of any length
-//! spread by the product. A fold takes three instructions more than the top of a plain product, which can lay keys in any
-//! arithmetic order into few places.
+//! The idea: a key is its low bits, as many as name a partition, and what is left of it: its *rank*. The rank under a
+//! secret is multiplied by a secret odd number, and both halves of the 128 bits are folded. The top bits of that *plus
+//! the low bits of the key* name the partition; all of it, mixed once more, names the bucket. So keys of one rank lie
+//! in partitions of their own, and of all keys in a partition no two have the same rank: keys that are close together,
+//! such as 1..N, have ranks close together in each partition, which can be places in a table
+//! ([`direct`](crate::direct)). Keys in steps of any length spread by the product. A fold takes three instructions more
+//! than the top of a plain product, which can lay keys in any arithmetic order into few places.
 
 /// Most bits that partitions are named by.
 pub(crate) const BITS_MAX: u32 = 14;
@@ -87,8 +87,8 @@ impl Hasher {
 
 /// The bucket of a hash among so many.
 ///
-/// Hashes of keys in steps lie on a lattice: of those whose top bits say the same, bits further down can be few. Folding
-/// bits onto others and multiplying once more ends that.
+/// Hashes of keys in steps lie on a lattice: of those whose top bits say the same, bits further down can be few.
+/// Folding bits onto others and multiplying once more ends that.
 #[inline(always)]
 pub(crate) fn bucket(hash: u64, buckets: u32) -> usize {
     let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;

@@ -48,8 +48,8 @@ impl Chunks for HugePages {
         };
         let (start, lines) = (mapped.start, count * CHUNK_LINES);
         let loan = Loan { pages: self, mapped: Some(mapped) };
-        // SAFETY: `loan` owns the mapping, which is initialised (zeroed by the kernel, then written by joins only), stays
-        // where it is until the loan is dropped, and is in no list until then, so it is nobody else's.
+        // SAFETY: `loan` owns the mapping, which is initialised (zeroed by the kernel, then written by joins only),
+        // stays where it is until the loan is dropped, and is in no list until then, so it is nobody else's.
         Ok(unsafe { Memory::new(start, lines, Box::new(loan)) })
     }
 }
@@ -97,8 +97,8 @@ impl Mapped {
         let start: *mut u8 = start.map_err(|error| refused(&error))?.cast();
         let head = start.align_offset(CHUNK_BYTES);
         let tail = CHUNK_BYTES - head;
-        // SAFETY: head <= CHUNK_BYTES, so `base` and the end of what is kept lie in what was just mapped; the two pieces
-        // that are cut off lie outside of it, and nobody has seen their addresses. Which size pages have changes
+        // SAFETY: head <= CHUNK_BYTES, so `base` and the end of what is kept lie in what was just mapped; the two
+        // pieces that are cut off lie outside of it, and nobody has seen their addresses. Which size pages have changes
         // nothing of what they hold, so whether advice is taken does not matter.
         unsafe {
             let base = start.add(head);

@@ -92,8 +92,8 @@ impl Kernels {
         }
     }
 
-    /// Looks tuples up: what was found, in their order. There may be no more tuples than `hits`. What is `ahead` is asked
-    /// for from memory if the table is large.
+    /// Looks tuples up: what was found, in their order. There may be no more tuples than `hits`. What is `ahead` is
+    /// asked for from memory if the table is large.
     pub(crate) fn find<'h>(
         self,
         view: &View<'_>,

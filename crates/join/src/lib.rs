@@ -2,11 +2,11 @@
 //!
 //! The idea: a join is phases that each read something once and write something once. *Partitioned* (PHJ): both sides
 //! are cut by hash into partitions that fit a cache ([`partition()`]), and partitions are joined one by one
-//! ([`join_partitions`]). *Non-partitioned* (NPHJ): the build side becomes one table in memory ([`Table::build`]), which
-//! the probe side is looked up in ([`probe`]). Each phase is a function of its own, so that it can be timed, and planned,
-//! alone. What a phase writes lies in memory from [`Chunks`], what it reads is handed out by [`Morsels`]: both are the
-//! caller's, so the same code runs over one tier or several. Rows are tuples of 16 bytes ([`Tuple`]), or columns of
-//! Arrow's behind them ([`columns`]). Matches go to a [`Sink`].
+//! ([`join_partitions`]). *Non-partitioned* (NPHJ): the build side becomes one table in memory ([`Table::build`]),
+//! which the probe side is looked up in ([`probe`]). Each phase is a function of its own, so that it can be timed, and
+//! planned, alone. What a phase writes lies in memory from [`Chunks`], what it reads is handed out by [`Morsels`]: both
+//! are the caller's, so the same code runs over one tier or several. Rows are tuples of 16 bytes ([`Tuple`]), or
+//! columns of Arrow's behind them ([`columns`]). Matches go to a [`Sink`].
 //!
 //! Never in this crate: I/O, clocks, sockets; knowledge of tiers, nodes of memory or planners; threads that outlive a
 //! call; unsafe code outside `memory`, `huge_pages` and `x86`; a kernel without a portable one beside it.

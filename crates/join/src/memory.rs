@@ -1,10 +1,10 @@
 //! Memory that somebody else placed, as plain lines.
 //!
-//! The idea: [`Memory`] owns a range of lines together with whatever keeps it there. An [`Arena`] cuts chunks into pieces
-//! of equal length, each handed out once; [`Pieces`] is the same when nothing is written any more.
+//! The idea: [`Memory`] owns a range of lines together with whatever keeps it there. An [`Arena`] cuts chunks into
+//! pieces of equal length, each handed out once; [`Pieces`] is the same when nothing is written any more.
 //!
-//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: memory by borrowing it, pieces
-//! by their number, which only grows.
+//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: memory by borrowing it,
+//! pieces by their number, which only grows.
 #![allow(unsafe_code)]
 
 use crate::chunks::{CHUNK_LINES, Chunks, Line, Purpose, take};
@@ -97,7 +97,8 @@ pub(crate) fn words_mut(lines: &mut [Line]) -> &mut [i64] {
 
 /// Words as halves, to be written.
 pub(crate) fn halves_mut(words: &mut [i64]) -> &mut [u32] {
-    // SAFETY: a word is two halves, without gaps, and stricter aligned; the words are borrowed by nobody else meanwhile.
+    // SAFETY: a word is two halves, without gaps, and stricter aligned; the words are borrowed by nobody else
+    // meanwhile.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 2) }
 }
 

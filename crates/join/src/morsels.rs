@@ -1,7 +1,7 @@
 //! Which rows a thread takes next.
 //!
-//! The idea: threads ask a queue for the next morsel of an input. The queue is the caller's: one that knows on which tier
-//! each row lies can mix near and far morsels, so that all tiers are busy all the time.
+//! The idea: threads ask a queue for the next morsel of an input. The queue is the caller's: one that knows on which
+//! tier each row lies can mix near and far morsels, so that all tiers are busy all the time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ pub trait Morsels: Sync {
     /// What this thread works on next, or nothing if all is handed out. Whoever asks is done with what it had before.
     fn next(&self, worker: usize) -> Option<Range<usize>>;
 
-    /// The thread that was handed these rows is about to read them once more, and is done with those before them: in the
-    /// order in which it was handed them, when all threads have read all rows once.
+    /// The thread that was handed these rows is about to read them once more, and is done with those before them: in
+    /// the order in which it was handed them, when all threads have read all rows once.
     fn again(&self, worker: usize, rows: &Range<usize>) {
         let _ = (worker, rows);
     }

@@ -1,9 +1,10 @@
 //! Partitioning in one pass: each row is read once and written once.
 //!
-//! The idea: how many rows a partition gets is not counted beforehand. Each thread has a buffer of a few cache lines for
-//! every partition; a full buffer is written, past the caches, behind what the partition has of that thread already, which
-//! is a list of pieces of equal length. Pieces are cut from chunks one behind the other, so what is written at about the
-//! same time lies in few huge pages. The paper's partitioner ([`two_reads`](crate::two_reads)) reads twice for the same.
+//! The idea: how many rows a partition gets is not counted beforehand. Each thread has a buffer of a few cache lines
+//! for every partition; a full buffer is written, past the caches, behind what the partition has of that thread
+//! already, which is a list of pieces of equal length. Pieces are cut from chunks one behind the other, so what is
+//! written at about the same time lies in few huge pages. The paper's partitioner ([`two_reads`](crate::two_reads))
+//! reads twice for the same.
 
 use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;
@@ -14,8 +15,8 @@ use crate::partitioned::Run;
 use crate::{JoinError, Source};
 
 /// Lines that the buffers of all partitions have if there are few: 2 MiB. Memory takes longer runs at twice the rate of
-/// single lines, and the branch that sees a buffer full is foreseen more often; that buffers of all partitions leave the
-/// second cache costs less, but not more and more of it.
+/// single lines, and the branch that sees a buffer full is foreseen more often; that buffers of all partitions leave
+/// the second cache costs less, but not more and more of it.
 const ALL_LINES: usize = 1 << 15;
 /// Lines of the buffer of a partition, at least and at most: 1 and 2 KiB.
 const BUFFER_LINES: [usize; 2] = [16, 32];

@@ -7,8 +7,8 @@ use crate::partitioned::Partitioned;
 use crate::settings::{Partitioner, ROWS_MAX, Settings};
 use crate::{JoinError, Source, one_pass, threads, two_reads};
 
-/// Partitions one side of a join. `hasher` is that of [`Settings::hasher`] for the build side's rows; both sides need the
-/// same.
+/// Partitions one side of a join. `hasher` is that of [`Settings::hasher`] for the build side's rows; both sides need
+/// the same.
 ///
 /// # Errors
 /// If there are too many rows or no memory, or the queue hands out anything but every row once.

@@ -1,8 +1,9 @@
 //! The join phases: partitions against each other, or rows against one table.
 //!
-//! The idea: a partition is one task for one thread, which makes its table in a scratch that stays in the thread's cache.
-//! If many rows of the probe side have one key, their partition would keep one thread busy while others have nothing left;
-//! so tables of such *heavy* partitions are made first, among the other tasks, and then looked up in by all threads.
+//! The idea: a partition is one task for one thread, which makes its table in a scratch that stays in the thread's
+//! cache. If many rows of the probe side have one key, their partition would keep one thread busy while others have
+//! nothing left; so tables of such *heavy* partitions are made first, among the other tasks, and then looked up in by
+//! all threads.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
 use crate::direct::{Direct, Filled, Span, fill};
@@ -42,8 +43,8 @@ pub fn join_partitions<S: Sink, E: Equal>(
     join_partitions_by(settings, chunks, sides, &order, how, sinks)
 }
 
-/// The same, where `morsels` hands out which partitions a thread joins next, by their numbers. It may leave some out: those
-/// are not joined.
+/// The same, where `morsels` hands out which partitions a thread joins next, by their numbers. It may leave some out:
+/// those are not joined.
 ///
 /// # Errors
 /// Those of [`join_partitions`], and if partitions are handed out that there are not.
@@ -197,8 +198,8 @@ fn make<'m>(
     Ok(Made::Buckets(entry, Some(lines)))
 }
 
-/// Makes a table by ranks in these lines, if that could do. Partitions of one side tend to have the same ranks, so the ends
-/// of the last one are the `guess`, without which rows are read twice.
+/// Makes a table by ranks in these lines, if that could do. Partitions of one side tend to have the same ranks, so the
+/// ends of the last one are the `guess`, without which rows are read twice.
 fn make_direct(
     build: &Partitioned<'_>,
     partition: usize,

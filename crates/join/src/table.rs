@@ -1,11 +1,11 @@
 //! Tables: keys, and what lies beside them.
 //!
-//! The idea: a bucket is a cache line of four keys and a word for each, three eighths full on average, so that a look at one line
-//! nearly always answers. Buckets of a partition lie together, and what does not fit into one goes to the next of the same
-//! partition. Free places hold a key that belongs to another partition, so every key is permitted and nothing else says
-//! what is free. The word is the payload while all keys of a table differ. As soon as two rows have the same key, the
-//! table is made anew by groups: the word says where the payloads of all rows of the key lie, one behind the other. So a
-//! key of a million rows takes one place, and nobody walks past its rows.
+//! The idea: a bucket is a cache line of four keys and a word for each, three eighths full on average, so that a look
+//! at one line nearly always answers. Buckets of a partition lie together, and what does not fit into one goes to the
+//! next of the same partition. Free places hold a key that belongs to another partition, so every key is permitted and
+//! nothing else says what is free. The word is the payload while all keys of a table differ. As soon as two rows have
+//! the same key, the table is made anew by groups: the word says where the payloads of all rows of the key lie, one
+//! behind the other. So a key of a million rows takes one place, and nobody walks past its rows.
 
 use crate::chunks::{Chunks, Line, Purpose, chunks_for, take};
 use crate::direct::{self, Direct, Filled, Span};
@@ -149,8 +149,8 @@ fn clear(buckets: &mut [Line], marker: i64) {
     buckets.fill(Line(free));
 }
 
-/// Makes a table of one partition's groups: `rows`, as many as the partition has, gets the payloads, of which the first is
-/// the `base`th of all; `scratch` has as many words.
+/// Makes a table of one partition's groups: `rows`, as many as the partition has, gets the payloads, of which the first
+/// is the `base`th of all; `scratch` has as many words.
 pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
@@ -217,9 +217,9 @@ fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u
 
 /// One table of all rows of the build side, for the non-partitioned join.
 ///
-/// It is made by ranges: the build side is partitioned first, and each thread fills what belongs to whole partitions, which
-/// fits its cache. No thread waits for another, and memory is written once, in sequence. If keys of all partitions lie
-/// close together, it is one of places by rank, else of buckets.
+/// It is made by ranges: the build side is partitioned first, and each thread fills what belongs to whole partitions,
+/// which fits its cache. No thread waits for another, and memory is written once, in sequence. If keys of all
+/// partitions lie close together, it is one of places by rank, else of buckets.
 #[derive(Debug)]
 pub struct Table<'m> {
     hasher: Hasher,

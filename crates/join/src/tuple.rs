@@ -19,7 +19,8 @@ pub trait Source: Sync {
     /// How many rows there are.
     fn rows(&self) -> usize;
 
-    /// Hands the tuples of these rows to `take`, some at a time and in order. Rows that can match nothing may be left out.
+    /// Hands the tuples of these rows to `take`, some at a time and in order. Rows that can match nothing may be left
+    /// out.
     ///
     /// # Panics
     /// If the range goes beyond the rows.

@@ -1,8 +1,8 @@
 //! The paper's partitioner, as a baseline: one read to count, one to write.
 //!
 //! The idea (paper section 2.2, and its public code): with the counts of all threads known, each thread has a place of
-//! its own in every partition, and partitions lie one behind the other without gaps. Here places begin on lines, so that
-//! a buffer that is written past the caches never reaches into a neighbour's.
+//! its own in every partition, and partitions lie one behind the other without gaps. Here places begin on lines, so
+//! that a buffer that is written past the caches never reaches into a neighbour's.
 
 use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;

@@ -1,7 +1,8 @@
 //! The kernels with AVX2 and AVX-512.
 //!
-//! Two kinds of unsafe code: calls of functions that need instructions which [`has_avx2`] or [`has_avx512`] has found, as
-//! [`Kernels`](crate::Kernels) are made of; and accesses through pointers, whose bounds the note at each block argues.
+//! Two kinds of unsafe code: calls of functions that need instructions which [`has_avx2`] or [`has_avx512`] has found,
+//! as [`Kernels`](crate::Kernels) are made of; and accesses through pointers, whose bounds the note at each block
+//! argues.
 #![allow(unsafe_code)]
 
 use crate::direct::{Direct, FREE};
@@ -111,8 +112,8 @@ fn scatter_by<'a>(
     let next = next.as_mut_ptr();
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a next slot, one of
-        // the rows of its buffer: it goes back to the first when it would leave the last.
+        // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a next slot,
+        // one of the rows of its buffer: it goes back to the first when it would leave the last.
         let behind = unsafe {
             let next = next.add(partition);
             let slot = *next;
@@ -178,8 +179,8 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &m
         let Found { hits, places, .. } = found;
         let mut count = 0;
         by_entries(view, tuples, ahead, places, |at, _, word, is_found| {
-            // SAFETY: fewer tuples were found than there are, and there are no more than places (`by_entries` looks), so
-            // there is room for one more.
+            // SAFETY: fewer tuples were found than there are, and there are no more than places (`by_entries` looks),
+            // so there is room for one more.
             *unsafe { hits.get_unchecked_mut(count) } = Hit { word, at: at as u32 };
             count = count.wrapping_add(usize::from(is_found));
         });
@@ -209,8 +210,8 @@ pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], fou
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// Hands on the place of each tuple, in order, its payload, what lies beside its key, and whether that was found at all.
-/// Only for functions that have AVX2, into which all of it goes.
+/// Hands on the place of each tuple, in order, its payload, what lies beside its key, and whether that was found at
+/// all. Only for functions that have AVX2, into which all of it goes.
 #[inline(always)]
 fn by_entries(
     view: &View<'_>,

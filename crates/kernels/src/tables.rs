@@ -1,7 +1,7 @@
 //! Looking keys up in a table of buckets, and adding to what lies beside them.
 //!
-//! The idea: a bucket is four keys in a row, and behind them what belongs to each; one comparison of a vector is a look at
-//! all of it, without a branch that depends on the key. Eight keys are hashed at once. Only keys that are not in the
+//! The idea: a bucket is four keys in a row, and behind them what belongs to each; one comparison of a vector is a look
+//! at all of it, without a branch that depends on the key. Eight keys are hashed at once. Only keys that are not in the
 //! bucket that they hash to are listed for the caller, who knows where else they may be.
 
 use crate::portable;
@@ -128,9 +128,9 @@ pub const COPIES: usize = 4;
 pub struct Sums<'t> {
     /// A value for each key.
     pub values: &'t [i64],
-    /// Empty, or [`COPIES`] of equal length, each with at least as many words as all buckets have: a row then adds to the
-    /// copy of its number instead of the table, and whoever owns them adds them up. Rows of few groups otherwise wait
-    /// for each other. Copies should not be a multiple of 4 KiB apart, as the CPU tells stores apart by that.
+    /// Empty, or [`COPIES`] of equal length, each with at least as many words as all buckets have: a row then adds to
+    /// the copy of its number instead of the table, and whoever owns them adds them up. Rows of few groups otherwise
+    /// wait for each other. Copies should not be a multiple of 4 KiB apart, as the CPU tells stores apart by that.
     pub copies: &'t mut [u64],
 }
 

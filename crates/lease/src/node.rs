@@ -232,8 +232,8 @@ impl NodeLeases {
     }
 
     /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that;
-    /// nothing if half of the free ones are, or no lease will come. Give it back with [`Self::made_mappable`] or, if it could not be
-    /// made so, [`Self::scrubbed`].
+    /// nothing if half of the free ones are, or no lease will come. Give it back with [`Self::made_mappable`] or, if it
+    /// could not be made so, [`Self::scrubbed`].
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
         if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;

@@ -1,10 +1,11 @@
 //! The standard library's locks, which cannot fail here.
 //!
-//! The idea: a lock of `std` is an error for ever once a thread has panicked that held it. Nobody here has a use for that: what
-//! must be whole is made so in one step, and a panic is told where it happens. So whoever locks next simply goes on.
+//! The idea: a lock of `std` is an error for ever once a thread has panicked that held it. Nobody here has a use for
+//! that: what must be whole is made so in one step, and a panic is told where it happens. So whoever locks next simply
+//! goes on.
 //!
-//! Waiting is left to `std`, which spins shortly and then lets the kernel park the thread; `parking_lot` yields to the scheduler
-//! first, which costs milliseconds where every CPU is busy (decision 0006).
+//! Waiting is left to `std`, which spins shortly and then lets the kernel park the thread; `parking_lot` yields to the
+//! scheduler first, which costs milliseconds where every CPU is busy (decision 0006).
 //!
 //! Never in this crate: anything of the pool.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Columns of row groups, out of the regions that they lie in: by themselves or in rows, sealed or leased, encrypted or
 //! not.
 //!
-//! The idea: values of fixed width are used where they are, if nobody can change them; all else is copied. The right to a
-//! region is looked at before anything is made of it, and once more behind that.
+//! The idea: values of fixed width are used where they are, if nobody can change them; all else is copied. The right to
+//! a region is looked at before anything is made of it, and once more behind that.
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};

@@ -1,8 +1,8 @@
 //! Lanes: connections on which clients call functions over windows of sealed regions.
 //!
-//! The idea: the node looks at the right to every part of a window once, and gives whoever runs the functions descriptors
-//! to read with and the fence words to look at. From then on it is not on the path of a call; a region that is taken back
-//! shows in its fence word, before its memory goes.
+//! The idea: the node looks at the right to every part of a window once, and gives whoever runs the functions
+//! descriptors to read with and the fence words to look at. From then on it is not on the path of a call; a region that
+//! is taken back shows in its fence word, before its memory goes.
 
 use crate::NearData;
 use farpool_functions::abi::Part;
@@ -47,8 +47,8 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Those of the options; starts what runs shipped ones. What these run without is said as soon as it is known: nobody
-    /// else has to wait until a sandbox process has started.
+    /// Those of the options; starts what runs shipped ones. What these run without is said as soon as it is known:
+    /// nobody else has to wait until a sandbox process has started.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
         let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
             let why = format!("cannot start the program that runs functions: {error}");
@@ -246,7 +246,8 @@ fn name_of(text: &str) -> Option<Name> {
     Name::new(if shown.is_empty() { "unnamed".to_owned() } else { shown }).ok()
 }
 
-/// Whose a peer's functions are: of who it is, or, on this machine, of the process it says, all of which are one tenant.
+/// Whose a peer's functions are: of who it is, or, on this machine, of the process it says, all of which are one
+/// tenant.
 fn owner(peer: &Peer) -> Owner {
     let caller = match &peer.identity {
         Some(identity) => identity.to_string(),

@@ -3,7 +3,8 @@
 //! The idea: each is of a client's connection, and whatever is wrong or hostile about it ends with a reason while the
 //! node goes on. The rights to the regions it touches are looked at as for any read.
 //!
-//! Never in this crate: a rule about leases, a write to a region, or anything that a read or a write of bytes waits for.
+//! Never in this crate: a rule about leases, a write to a region, or anything that a read or a write of bytes waits
+//! for.
 #![forbid(unsafe_code)]
 
 mod columns;

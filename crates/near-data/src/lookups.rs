@@ -1,10 +1,10 @@
 //! Lookups: what semi-joins of scans look up in, brought by clients part by part.
 //!
-//! The idea: a lookup is bytes until all of them are here, and is made into a table once, for all scans that name it. It
-//! ends with the connection that brought it, or when nobody has used it for a while; a scan that is open keeps the table
-//! until it ends. Memory is taken from a budget before it is used: what a lookup may come to with its first part, more, if
-//! it needs that, before its table is made, and from then on what the table takes. So nobody's lookups take memory without
-//! bound, and making one, which takes a while and may go wrong, is in nobody's way.
+//! The idea: a lookup is bytes until all of them are here, and is made into a table once, for all scans that name it.
+//! It ends with the connection that brought it, or when nobody has used it for a while; a scan that is open keeps the
+//! table until it ends. Memory is taken from a budget before it is used: what a lookup may come to with its first part,
+//! more, if it needs that, before its table is made, and from then on what the table takes. So nobody's lookups take
+//! memory without bound, and making one, which takes a while and may go wrong, is in nobody's way.
 
 use crate::NearData;
 use arrow_buffer::{Buffer, MutableBuffer};

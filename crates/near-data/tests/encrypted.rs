@@ -1,5 +1,5 @@
-//! Scans of encrypted tables: buffers open under the table's key, from sealed and from leased regions; what does not open
-//! ends the scan, and no key or place that a stranger sends does more than that.
+//! Scans of encrypted tables: buffers open under the table's key, from sealed and from leased regions; what does not
+//! open ends the scan, and no key or place that a stranger sends does more than that.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;

@@ -1,5 +1,5 @@
-//! What a connection has when its client hangs up: the lane that the connection has become ends first, its scans and its
-//! lookups behind it.
+//! What a connection has when its client hangs up: the lane that the connection has become ends first, its scans and
+//! its lookups behind it.
 
 use farpool_host::{Machine, clock};
 use farpool_near_data::FunctionOptions;

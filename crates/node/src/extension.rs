@@ -1,7 +1,8 @@
 //! What a node does for its clients besides keeping regions and moving their bytes: nothing, unless it is extended.
 //!
-//! The idea: an extension answers what the node's own rules do not, and of the node it has no more than the host it runs
-//! on and the memory it serves. Before it touches a region it asks [`admit`](crate::dispatch::admit), as the node does.
+//! The idea: an extension answers what the node's own rules do not, and of the node it has no more than the host it
+//! runs on and the memory it serves. Before it touches a region it asks [`admit`](crate::dispatch::admit), as the node
+//! does.
 
 use farpool_host::Host;
 use farpool_region::Arena;

@@ -5,8 +5,8 @@
 //! and carry their effects out to the gates before they answer. Housekeeping (expiry, wiping, pre-faulting)
 //! and the report to the broker have a thread each.
 //!
-//! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`), programs or functions (those
-//! extend a node from `near-data`).
+//! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`), programs or functions
+//! (those extend a node from `near-data`).
 #![forbid(unsafe_code)]
 
 pub mod dispatch;

@@ -49,8 +49,8 @@ pub struct NodeOptions {
 pub struct PressureOptions {
     /// What its host's memory looks like; nothing: it is not looked at. Default: [`HostMemory`].
     pub source: Option<Arc<dyn MemorySource>>,
-    /// Bytes that are to stay available to others. Default: a tenth of the host's memory and at least 2 GiB, but not more than
-    /// a quarter.
+    /// Bytes that are to stay available to others. Default: a tenth of the host's memory and at least 2 GiB, but not
+    /// more than a quarter.
     pub reserve_bytes: Option<u64>,
     /// How long what can be moved elsewhere stays once its holders are asked to. Default 10 s.
     pub evacuate_ms: u64,

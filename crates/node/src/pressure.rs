@@ -1,9 +1,9 @@
 //! How much memory a node may keep, by what its host has left. Pure.
 //!
-//! The idea: a host is to have a reserve at any time. What is about to fall below it, by how fast it falls, is given back
-//! at once and in full; what is above it for a while is taken again, little by little, and never more than half of what
-//! is left. Waiting for memory (pressure stall information) tells of hosts whose reserve is set too low, or whose file
-//! cache they live by. (Sources: `docs/decisions/0030-memory-pressure.md`.)
+//! The idea: a host is to have a reserve at any time. What is about to fall below it, by how fast it falls, is given
+//! back at once and in full; what is above it for a while is taken again, little by little, and never more than half of
+//! what is left. Waiting for memory (pressure stall information) tells of hosts whose reserve is set too low, or whose
+//! file cache they live by. (Sources: `docs/decisions/0030-memory-pressure.md`.)
 //!
 //! Never here: a clock, a file, or which regions go.
 
@@ -13,8 +13,8 @@ use farpool_wire::MonoNs;
 const AHEAD_NS: u64 = 500_000_000;
 /// Below this share of a space everything goes.
 const EMERGENCY_SHARE: u64 = 3;
-/// Where little is left, waiting for this share of the time, all tasks at once, is an emergency; some of them, a reason to
-/// give back.
+/// Where little is left, waiting for this share of the time, all tasks at once, is an emergency; some of them, a reason
+/// to give back.
 const FULL_SHARE: f64 = 0.2;
 /// See [`FULL_SHARE`].
 const SOME_SHARE: f64 = 0.1;

@@ -253,8 +253,8 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Makes the regions of a grant ready and opens them, without the lease lock: wiping is looked at again
-    /// and shared memory is made where none is ready, some 35 ms for each 64 MiB. If the session ends meanwhile, the gate refuses
-    /// to open at an epoch that is over.
+    /// and shared memory is made where none is ready, some 35 ms for each 64 MiB. If the session ends meanwhile, the
+    /// gate refuses to open at an epoch that is over.
     fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {

@@ -9,8 +9,8 @@ use crate::limits::*;
 use crate::types::{Arithmetic, Scalar, Type};
 use std::fmt;
 
-/// How two values stand to each other. Floats have the total order of IEEE 754, in which NaN is below or above all numbers
-/// by its sign, but the zeros are equal; text and bytes compare by their bytes.
+/// How two values stand to each other. Floats have the total order of IEEE 754, in which NaN is below or above all
+/// numbers by its sign, but the zeros are equal; text and bytes compare by their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`

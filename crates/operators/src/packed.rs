@@ -283,7 +283,8 @@ fn put_buffers(column: &ArrayRef, chunk: &mut Packed) {
     }
 }
 
-/// The batches of a chunk, at most so many, and of which row group of the scan each is. They use the bytes of the chunk.
+/// The batches of a chunk, at most so many, and of which row group of the scan each is. They use the bytes of the
+/// chunk.
 ///
 /// # Errors
 /// Bytes that are no batches, or more of them.

@@ -1,14 +1,15 @@
 //! Where a shipped function is called: at the node that has its window, or here, over bytes that are fetched first.
 //!
-//! The idea: a function is pure, so both give the same, and only time decides. Shipped, a call takes a round trip, its run,
-//! and its output's way. Fetched, it takes the window's way, unless that is here already, and its run; so what is called
-//! often over one window is worth fetching once, and [`expected_calls`](Call::expected_calls) spreads that. Over the row
-//! groups of a table it can do both at once, so shared that nodes and this machine end together. How long a function runs
-//! and how much it leaves is learnt of its hash. What was never called is shipped: a small question to ask.
+//! The idea: a function is pure, so both give the same, and only time decides. Shipped, a call takes a round trip, its
+//! run, and its output's way. Fetched, it takes the window's way, unless that is here already, and its run; so what is
+//! called often over one window is worth fetching once, and [`expected_calls`](Call::expected_calls) spreads that. Over
+//! the row groups of a table it can do both at once, so shared that nodes and this machine end together. How long a
+//! function runs and how much it leaves is learnt of its hash. What was never called is shipped: a small question to
+//! ask.
 //!
-//! A function that follows pointers could instead have each page fetched as it comes to it. [`break_even_accesses`] says
-//! from how many of them on shipping it pays (paper 001, table 2); where the far memory is memory of this machine, no
-//! number of them is enough for latency's sake alone.
+//! A function that follows pointers could instead have each page fetched as it comes to it. [`break_even_accesses`]
+//! says from how many of them on shipping it pays (paper 001, table 2); where the far memory is memory of this machine,
+//! no number of them is enough for latency's sake alone.
 
 use crate::average::Average;
 use crate::estimate::Link;
@@ -113,8 +114,8 @@ pub struct EachEstimate {
 
 /// For each byte of a window, besides its way: it comes into fresh memory. 0.6 was found on a virtual machine.
 const LAND_NS: f64 = 0.5;
-/// A call in two places instead of one: another lane and thread, and bytes that come in many small pieces. 2 to 4 ms were
-/// found.
+/// A call in two places instead of one: another lane and thread, and bytes that come in many small pieces. 2 to 4 ms
+/// were found.
 const BOTH_NS: f64 = 2.5e6;
 /// A call within this machine: a ring, and a process that wakes.
 const HERE_NS: f64 = 5e3;

@@ -1,8 +1,8 @@
 //! What was seen of links and programs, kept within bounds.
 //!
-//! The idea: what is seen of a program is kept twice: under the program itself, and under its shape, which is the program
-//! without its literals. Another selection by the same columns costs as much for each byte, but leaves something else, so
-//! that is only known of the very same.
+//! The idea: what is seen of a program is kept twice: under the program itself, and under its shape, which is the
+//! program without its literals. Another selection by the same columns costs as much for each byte, but leaves
+//! something else, so that is only known of the very same.
 
 use crate::average::Average;
 use crate::calls::{RanAt, SeenCalls};
@@ -303,7 +303,8 @@ impl Learned {
             seen.node.note(actual.node.byte_ns());
             seen.client.note(actual.client.byte_ns());
             seen.unpack.note(actual.unpacked.byte_ns());
-            // A side that ran nothing may have been slow only when it was looked at, and then it would not be asked again.
+            // A side that ran nothing may have been slow only when it was looked at, and then it would not be asked
+            // again.
             match (actual.node.bytes, actual.client.bytes) {
                 (0, 1..) => seen.node.doubt(actual.client.byte_ns()),
                 (1.., 0) => seen.client.doubt(actual.node.byte_ns()),

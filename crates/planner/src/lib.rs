@@ -3,8 +3,8 @@
 //! The idea: every part of a step has a rate of its own: nodes run the program, links carry columns or results, the
 //! client runs the program over what it fetched, and CPUs that both sides share do all of it. Parts work at the same
 //! time, so the slowest says how long a step takes ([`estimate`]). Rates are not believed, they are learnt: of links by
-//! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a factor.
-//! Before anything was seen, priors stand in ([`prior`]).
+//! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a
+//! factor. Before anything was seen, priors stand in ([`prior`]).
 //!
 //! Shipped functions are called at nodes or here by the same links ([`Call`]).
 //!

@@ -36,8 +36,8 @@ pub const PASSING: f64 = 0.25;
 /// Of a grouping of which nothing is known, its groups.
 pub const GROUPS: f64 = 4_096.0;
 
-/// What it takes to begin: a thread that fetches; scans that are opened and closed (a shipped query over 64 KiB takes 80
-/// to 400 us); both, and claims.
+/// What it takes to begin: a thread that fetches; scans that are opened and closed (a shipped query over 64 KiB takes
+/// 80 to 400 us); both, and claims.
 pub const FETCH_START_NS: f64 = 60e3;
 /// See [`FETCH_START_NS`].
 pub const SHIP_START_NS: f64 = 120e3;

@@ -142,8 +142,8 @@ impl Arena {
     /// Lets holders in, at an epoch not below the region's own and never opened before. A read handle without
     /// a write handle makes the region sealed.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if somebody is to write
-    /// what was reseated, [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if somebody is to
+    /// write what was reseated, [`RegionError::NoSuchRegion`].
     pub fn open(
         &self,
         region: RegionIndex,
@@ -260,8 +260,8 @@ impl Arena {
         }
     }
 
-    /// A range of an open, sealed region, where it is. Nothing if it is not sealed or the range leaves it. Who may see it
-    /// is for the caller to judge, by [`Arena::enter`], before and after it has been used.
+    /// A range of an open, sealed region, where it is. Nothing if it is not sealed or the range leaves it. Who may see
+    /// it is for the caller to judge, by [`Arena::enter`], before and after it has been used.
     pub fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {
         let slot = self.slot(region).ok()?;
         match (&slot.backing, slot.state) {

@@ -31,8 +31,8 @@ impl Fence {
         }
     }
 
-    /// Admits a copy of that range through an open gate, behind which so many bytes have moved since it was entered. Returns how
-    /// many have moved with these.
+    /// Admits a copy of that range through an open gate, behind which so many bytes have moved since it was entered.
+    /// Returns how many have moved with these.
     ///
     /// Refused: `OutOfBounds`; `LimitReached` if they are more than [`GATE_BYTES_MAX`].
     pub fn admit(&self, offset: u64, bytes: usize, moved_bytes: usize) -> Result<usize, Refusal> {

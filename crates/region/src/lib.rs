@@ -7,7 +7,8 @@
 //! is no pool's is mapped here as well ([`PrivateMemory`]).
 //!
 //! Never in this crate: a decision about who may do what (that is the node's dispatch and `lease`), a
-//! socket of its own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers can reach (I10).
+//! socket of its own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers
+//! can reach (I10).
 #![deny(unsafe_code)]
 
 mod arena;

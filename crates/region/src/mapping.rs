@@ -55,8 +55,8 @@ impl Mapping {
         .cast();
         let head = start.align_offset(HUGE_PAGE_BYTES);
         let tail = HUGE_PAGE_BYTES - head;
-        // SAFETY: head < HUGE_PAGE_BYTES, for pages are aligned, so `base..base + bytes` lies in what was just mapped; the
-        // two pieces cut off lie outside of it, and nobody has seen their addresses.
+        // SAFETY: head < HUGE_PAGE_BYTES, for pages are aligned, so `base..base + bytes` lies in what was just mapped;
+        // the two pieces cut off lie outside of it, and nobody has seen their addresses.
         let base = unsafe {
             let base = start.add(head);
             if head > 0 {
@@ -237,8 +237,8 @@ impl PrivateMemory {
 
     /// All of it.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped until drop, and initialised, for fresh pages are zeros; nothing writes while it is borrowed, for
-        // writing takes `&mut self`.
+        // SAFETY: mapped until drop, and initialised, for fresh pages are zeros; nothing writes while it is borrowed,
+        // for writing takes `&mut self`.
         unsafe { std::slice::from_raw_parts(self.0.base, self.0.bytes) }
     }
 
@@ -249,9 +249,9 @@ impl PrivateMemory {
     }
 }
 
-/// A memory file, mapped. Once its region has left it and nobody looks at it any more it is unmapped and gives its pages
-/// up, though a zombie may map it still. A file that no region has left, as when a node ends, keeps its bytes: the fence
-/// words still let its clients in, and they must not read zeros.
+/// A memory file, mapped. Once its region has left it and nobody looks at it any more it is unmapped and gives its
+/// pages up, though a zombie may map it still. A file that no region has left, as when a node ends, keeps its bytes:
+/// the fence words still let its clients in, and they must not read zeros.
 pub(crate) struct FileMemory {
     fd: OwnedFd,
     is_left: AtomicBool,

@@ -3,7 +3,8 @@
 use crate::TABLE_PREFIX;
 use crate::column_type::RowPlaces;
 use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
-use crate::put::{TableLayout, file_name};
+use crate::layout::TableLayout;
+use crate::names::file_name;
 use crate::sealed::{ScanKeys, TableSeal};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
@@ -86,19 +87,6 @@ pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
         info.is_published.then_some(TableInfo { name, bytes: info.bytes, is_lost: info.is_lost })
     };
     Ok(pool.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
-}
-
-/// Returns whether there is a far table of this name, be it lost.
-///
-/// Errors: [`ErrorKind::Invalid`] for what is no name of a table.
-pub fn has_table(pool: &Pool, name: &str) -> Result<bool, Error> {
-    let file = file_name(name)?;
-    Ok(pool.list(&file)?.iter().any(|info| info.is_published && info.name == file))
-}
-
-/// Drops a far table: its name, and the memory it takes.
-pub fn drop_table(pool: &Pool, name: &str) -> Result<(), Error> {
-    pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping far table {name:?}")))
 }
 
 /// Opens what a table says of itself with a key.
@@ -242,10 +230,9 @@ impl FarTable {
     /// the order asked for; of all, if nothing is said. Only what is asked for is fetched, on a thread that keeps
     /// ahead of whoever takes the batches.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group, or it is encrypted and was opened without
-    /// a key. What fails later is the iterator's
-    /// last item: [`ErrorKind::Lost`] if the table's bytes are gone, [`ErrorKind::Closed`] if it was dropped or
-    /// replaced.
+    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group, or it is encrypted and was opened
+    /// without a key. What fails later is the iterator's last item: [`ErrorKind::Lost`] if the table's bytes are gone,
+    /// [`ErrorKind::Closed`] if it was dropped or replaced.
     pub fn read(&self, columns: Option<&[usize]>, groups: Option<&[usize]>) -> Result<TableReader, Error> {
         let chosen = |asked: Option<&[usize]>, count: usize, what: &str| match asked {
             None => Ok((0..count).collect::<Vec<_>>()),

@@ -1,8 +1,8 @@
 //! How a query's semi-joins are done: what nodes look up in, and what is looked up here.
 //!
-//! The idea: every way leaves the same rows. Keys travel as they are while they are few. Of many, a Bloom filter of them
-//! travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are merged.
-//! What can be done neither way is done here, over columns that are fetched.
+//! The idea: every way leaves the same rows. Keys travel as they are while they are few. Of many, a Bloom filter of
+//! them travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are
+//! merged. What can be done neither way is done here, over columns that are fetched.
 
 use crate::report::Mode;
 use farpool_files::{Error, ErrorKind};

@@ -15,6 +15,17 @@ use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// How the rows of a table lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableLayout {
+    /// Each column by itself, as Arrow has it: a query reads the columns it needs and no others.
+    #[default]
+    Columns,
+    /// One behind the other, each of the same width, as in row stores and in the paper on Farview: no text, no nulls.
+    /// A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
+    Rows,
+}
+
 /// A row group as it is written.
 #[derive(Debug)]
 pub struct EncodedGroup {

@@ -6,8 +6,8 @@
 //! of the file says where the footer is.
 //!
 //! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) and which of them a query needs
-//! (`skipping`) is pure, and so is the planner that `placing` asks where to run it; `put` and `far_table` move them, `query` runs programs of operators over them, `shipping` beside
-//! them.
+//! (`skipping`) is pure, and so is the planner that `placing` asks where to run it; `put` and `far_table` move them,
+//! `query` runs programs of operators over them, `shipping` beside them.
 //!
 //! Never in this crate: an operator of our own over columns, or another file format.
 #![forbid(unsafe_code)]
@@ -18,11 +18,13 @@ mod far_table;
 mod footer;
 mod joining;
 mod layout;
+mod names;
 mod pacing;
 mod placing;
 mod put;
 mod query;
 mod report;
+mod scope;
 mod sealed;
 mod shipping;
 mod skipping;
@@ -30,18 +32,17 @@ mod statistics;
 mod window;
 
 pub use explain::Explanation;
-pub use far_table::{
-    FarTable, GroupPlace, TableInfo, TableReader, drop_table, has_table, open_table, tables,
-};
+pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, tables};
 /// Expressions, queries and the programs they become.
 pub use farpool_operators as operators;
 /// Keys of encrypted tables.
 pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
-pub use layout::{EncodedGroup, Packer};
+pub use layout::{EncodedGroup, Packer, TableLayout};
+pub use names::{drop_table, has_table};
 pub use placing::{Estimate, Estimates};
-pub use put::{PutOptions, TableLayout, put_table};
+pub use put::{PutOptions, put_table};
 pub use query::Answer;
 pub use report::{Mode, Report};
 pub use skipping::may_pass;

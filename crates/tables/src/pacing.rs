@@ -1,8 +1,9 @@
 //! Whether it pays to take a row group out of a node's hands, from what has been seen so far.
 //!
-//! The idea: a node that waits, for its results to be taken or to be asked for more, is not what holds the query up, the
-//! link is: fetching whole columns over it would cost more than the results that they take the place of. A node that does
-//! not wait is at its limit, and whatever is fetched meanwhile is won, if it is here before the node would have come to it.
+//! The idea: a node that waits, for its results to be taken or to be asked for more, is not what holds the query up,
+//! the link is: fetching whole columns over it would cost more than the results that they take the place of. A node
+//! that does not wait is at its limit, and whatever is fetched meanwhile is won, if it is here before the node would
+//! have come to it.
 //!
 //! Pure: times are given, in nanoseconds.
 
@@ -43,8 +44,8 @@ pub(crate) struct Pace {
 const HALF_LIFE_NS: f64 = 4e6;
 /// A node that waits for more than this share of its time is not what holds the query up.
 const WAITED_MAX: f64 = 0.1;
-/// Fetching that adds less than this share to what the node does by itself is not worth its risk: a row group fetched at
-/// the end keeps the query waiting.
+/// Fetching that adds less than this share to what the node does by itself is not worth its risk: a row group fetched
+/// at the end keeps the query waiting.
 const GAIN_MIN: f64 = 0.05;
 /// A node that takes this many times as long for a row group as fetching it from it is left with none.
 const SLOW_MIN: f64 = 4.0;
@@ -138,7 +139,8 @@ impl Pace {
         // If it has not done any, it takes at least as long as it has been at it.
         let so_far = elapsed_ns as f64 / f64::from(self.done.max(1));
         let node_ns = self.beside.each_ns().or(self.alone.each_ns()).unwrap_or(so_far);
-        // Where the node sends the columns as well, what it does with the program slows that down. Elsewhere it may go on.
+        // Where the node sends the columns as well, what it does with the program slows that down. Elsewhere it may go
+        // on.
         if is_shared && node_ns > SLOW_MIN * fetch_ns && elapsed_ns as f64 > SLOW_MIN * fetch_ns {
             return Claim::All;
         }

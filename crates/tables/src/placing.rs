@@ -1,14 +1,14 @@
 //! Where a query is run, when that is left to us: what is asked of the planner, and what it is told afterwards.
 //!
 //! The idea: the planner knows bytes and rates, not programs. Here a plan over some row groups becomes shares of bytes
-//! by node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the session
-//! has learnt, for whoever runs the same or the like next.
+//! by node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the
+//! session has learnt, for whoever runs the same or the like next.
 
 use crate::FarTable;
 use crate::footer::RowGroup;
 use crate::joining::Joining;
-use crate::query::Scope;
 use crate::report::{Mode, Report};
+use crate::scope::Scope;
 use crate::shipping::located;
 use farpool_calls::{Observed, reach};
 use farpool_files::beneath::NodeLinks;
@@ -321,7 +321,8 @@ impl<'t> Placing<'t> {
         estimates
     }
 
-    /// Chooses for these row groups. Of links that nothing is known of, a few bytes are read first, if it is left to us.
+    /// Chooses for these row groups. Of links that nothing is known of, a few bytes are read first, if it is left to
+    /// us.
     pub(crate) fn choose(&self, asked: Mode, groups: &[usize]) -> Choice {
         if asked != Mode::Auto {
             return Choice { mode: asked, estimates: self.estimates(groups), trial: Vec::new() };

@@ -1,29 +1,17 @@
 //! Putting a table: row group after row group into one far file, then the footer, then the name.
 
 use crate::column_type::stored_schema;
-use crate::far_table::has_table;
 use crate::footer::{Footer, RowGroup, Trailer};
-use crate::layout::{EncodedGroup, Packer};
-use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX, TABLE_PREFIX};
+use crate::layout::{EncodedGroup, Packer, TableLayout};
+use crate::names::{file_name, has_table};
+use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_files::beneath::{Unlisted, session_of_pool};
 use farpool_files::{Error, ErrorKind, Pool};
 use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
-use farpool_wire::Name;
 use std::fmt::Display;
 use std::sync::Arc;
-
-/// How the rows of a table lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TableLayout {
-    /// Each column by itself, as Arrow has it: a query reads the columns it needs and no others.
-    #[default]
-    Columns,
-    /// One behind the other, each of the same width, as in row stores and in the paper on Farview: no text, no nulls.
-    /// A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
-    Rows,
-}
 
 /// How a table is put. The default is columns, unencrypted, under a name that no table has.
 #[derive(Clone, Debug, Default)]
@@ -33,20 +21,9 @@ pub struct PutOptions {
     /// Encrypts the table, so that only those who have this key can read it. Names and types of its columns, and how
     /// many rows and nulls it has, can be read without.
     pub key: Option<TableKey>,
-    /// Takes the place of a table of this name, if there is one, in one step, once all of the new one is there; until then
-    /// the old one is read as before. Otherwise such a name is refused.
+    /// Takes the place of a table of this name, if there is one, in one step, once all of the new one is there; until
+    /// then the old one is read as before. Otherwise such a name is refused.
     pub replace: bool,
-}
-
-/// The name of a table's file.
-pub(crate) fn file_name(table: &str) -> Result<String, Error> {
-    let name = format!("{TABLE_PREFIX}{table}");
-    let max = farpool_wire::limits::NAME_BYTES_MAX - TABLE_PREFIX.len();
-    if table.is_empty() || Name::new(name.clone()).is_err() {
-        let message = format!("far table name {table:?}: 1 to {max} bytes without control characters");
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(name)
 }
 
 fn there_is_one() -> Error {
@@ -58,9 +35,9 @@ fn there_is_one() -> Error {
 /// not kept. If a batch fails to come, nothing has changed.
 ///
 /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
-/// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not come or does not fit
-/// the schema, if a row is larger than a region, or if rows of fixed width are to have columns of any width or nulls;
-/// [`ErrorKind::Exhausted`] if the pool has no room.
+/// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not come or does not
+/// fit the schema, if a row is larger than a region, or if rows of fixed width are to have columns of any width or
+/// nulls; [`ErrorKind::Exhausted`] if the pool has no room.
 pub fn put_table<E: Display>(
     pool: &Pool,
     name: &str,

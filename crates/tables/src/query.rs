@@ -8,6 +8,7 @@ use crate::joining::{self, JoinBy, Joining};
 use crate::pacing::{Claim, Fetching};
 use crate::placing::{Choice, Estimates, Placing, Ran, ScanRan, Stage};
 use crate::report::{Mode, Report};
+use crate::scope::Scope;
 use crate::shipping::{Shipping, shares};
 use crate::{FarTable, TableReader};
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -58,8 +59,8 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the order
-    /// of their keys, NULL first; of other rows the order is that of the table.
+    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the
+    /// order of their keys, NULL first; of other rows the order is that of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
     /// value does not fit its type; those of [`FarTable::read`].
@@ -146,22 +147,6 @@ impl FarTable {
             merge.push(&partial).map_err(refused)?;
         }
         merge.finish().map_err(refused)
-    }
-}
-
-/// What a query reads of a table.
-pub(crate) struct Scope {
-    /// The program beside the data, over these columns alone.
-    pub(crate) program: Arc<Program>,
-    pub(crate) columns: Vec<usize>,
-    /// Row groups, in ascending order; those that cannot have rows of use are not among them.
-    pub(crate) groups: Vec<usize>,
-}
-
-impl Scope {
-    pub(crate) fn new(plan: &Plan, groups: Vec<usize>) -> Scope {
-        let (program, columns) = plan.near.narrowed();
-        Scope { program: Arc::new(program), columns, groups }
     }
 }
 

@@ -384,8 +384,8 @@ impl Shipping {
         }
     }
 
-    /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node has
-    /// taken all that there are.
+    /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node
+    /// has taken all that there are.
     pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
         let deadline = session.request_deadline();
@@ -469,7 +469,8 @@ impl Shipping {
             };
             number += 1;
             let done = chunk.done as usize;
-            // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep us.
+            // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep
+            // us.
             let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
             if done < shipped.groups || done > groups.len() || !gets_on {
                 let found = u64::from(chunk.done);

@@ -1,8 +1,8 @@
 //! Which row groups a query need not read: those whose statistics show that no row of theirs can pass its filters.
 //!
 //! The idea: an expression is run once for a whole row group, with what each value may be instead of a value: whether
-//! it may be NULL, and between which ends it is otherwise. Comparisons of ends give booleans that may be true, false, or
-//! either; a filter that may not be true passes no row. What is not understood may be anything, so a group is read
+//! it may be NULL, and between which ends it is otherwise. Comparisons of ends give booleans that may be true, false,
+//! or either; a filter that may not be true passes no row. What is not understood may be anything, so a group is read
 //! unless it is known to be of no use.
 //!
 //! An error that only rows of such a group would have raised, by a value that does not fit, is not raised.

@@ -1,9 +1,9 @@
 //! What the tiers really move: a short measurement of reading, writing and copying on each, and on both at once.
 //!
-//! The idea: the model wants seven numbers (`Rates`), and firmware promises are not measurements. All CPUs read, write and
-//! copy a region of each tier, larger than caches; then both tiers are copied at once, in chunks mixed as they are even.
-//! The best of a few rounds counts: others at the machine only make it slower. That takes some 100 ms once memory is
-//! there, and is kept in the user's cache folder by what the machine is, so it happens once.
+//! The idea: the model wants seven numbers (`Rates`), and firmware promises are not measurements. All CPUs read, write
+//! and copy a region of each tier, larger than caches; then both tiers are copied at once, in chunks mixed as they are
+//! even. The best of a few rounds counts: others at the machine only make it slower. That takes some 100 ms once memory
+//! is there, and is kept in the user's cache folder by what the machine is, so it happens once.
 //!
 //! On a machine with one node there is one tier, and nothing to place.
 

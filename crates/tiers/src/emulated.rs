@@ -1,9 +1,9 @@
 //! Two tiers on a machine that has one: real work on real memory, held up until its tickets are due.
 //!
 //! The idea: workers are threads that drive the same state machines as the virtual clock (`flow.rs`), with time that
-//! passes. The tiers' rates are given, and must be so low that the machine itself is no limit: a tenth of the paper's, say.
-//! Then order, volume and overlap of traffic, and with them ratios of strategies, are those of such a machine; what it
-//! cannot show are rates, caches, prefetchers and address translation. Whatever it prints is called "emulated".
+//! passes. The tiers' rates are given, and must be so low that the machine itself is no limit: a tenth of the paper's,
+//! say. Then order, volume and overlap of traffic, and with them ratios of strategies, are those of such a machine;
+//! what it cannot show are rates, caches, prefetchers and address translation. Whatever it prints is called "emulated".
 
 use crate::meter::Meter;
 use crate::pace::Pace;

@@ -1,9 +1,9 @@
 //! Morsels for a join's kernels, handed out when their bytes are there.
 //!
 //! The idea: a kernel asks for what to do next, and whoever asks is done with what it had. So the state machine of a
-//! worker ([`Flow`]) runs inside of that question: it issues the writes of the last morsel, has reads of coming ones under
-//! way, and answers when those of one are due. What a kernel reads twice is asked for in the order in which it has it. A stage
-//! may have joins of finished partitions among its morsels: these are done before the answer.
+//! worker ([`Flow`]) runs inside of that question: it issues the writes of the last morsel, has reads of coming ones
+//! under way, and answers when those of one are due. What a kernel reads twice is asked for in the order in which it
+//! has it. A stage may have joins of finished partitions among its morsels: these are done before the answer.
 
 use crate::flow::{Flow, Queues};
 use crate::pace::{Pace, latest};

@@ -1,9 +1,11 @@
 //! A worker: takes morsels, asks for their bytes, does the work when they are there, and asks for what it writes.
 //!
-//! The idea: some morsels are under way at a time, as a core and its prefetchers have reads under way; the one whose bytes
-//! are there first is done first. Writes are only waited for when there are twice as many. Lines that are touched here and
-//! there are asked for with the rest of a morsel where they take no longer than their bytes; where each takes a latency, so
-//! many together when it is their turn, as a core has no more of them under way. All of it is a state machine that is told what time it is and says until when it waits, so a virtual clock and a thread drive the very same one.
+//! The idea: some morsels are under way at a time, as a core and its prefetchers have reads under way; the one whose
+//! bytes are there first is done first. Writes are only waited for when there are twice as many. Lines that are touched
+//! here and there are asked for with the rest of a morsel where they take no longer than their bytes; where each takes
+//! a latency, so many together when it is their turn, as a core has no more of them under way. All of it is a state
+//! machine that is told what time it is and says until when it waits, so a virtual clock and a thread drive the very
+//! same one.
 
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos, Way};
 use crate::plan::traffic::Side;
@@ -221,7 +223,8 @@ impl Flow {
             while under_way < self.window
                 && let Some(morsel) = self.queues.take(queue)
             {
-                // Where lines wait for a latency, the rest is read along with them: a whole chunk would be in their way.
+                // Where lines wait for a latency, the rest is read along with them: a whole chunk would be in their
+                // way.
                 let bytes = match self.is_touching(&morsel) {
                     true => [0; 2],
                     false => plus(morsel.read_bytes, self.line_bytes(&morsel)),
@@ -233,8 +236,8 @@ impl Flow {
         }
     }
 
-    /// Asks for the next lines together, near and far as they are left, and for their share of the stream. Returns when all
-    /// of it is there, and what is left.
+    /// Asks for the next lines together, near and far as they are left, and for their share of the stream. Returns when
+    /// all of it is there, and what is left.
     fn touch(&mut self, now: Picos, left: [u32; 2], bytes: [u64; 2]) -> (Picos, [u32; 2], [u64; 2]) {
         let lines = self.queues.lines;
         let all = u64::from(left[0]) + u64::from(left[1]);

@@ -1,8 +1,9 @@
 //! Joins of tuples over two tiers, by any strategy: the kernels of `farpool-join`, fed and given memory as it says.
 //!
-//! The idea: kernels ask for rows, for partitions and for chunks. Rows are handed out when their bytes are there, near and
-//! far ones mixed (`feed.rs`); chunks are dealt out by shares (`memory.rs`); what is moved beforehand is read from its copy
-//! (`moving.rs`). Kernels know nothing of it. What is charged is what lies where, by address, never what a plan said.
+//! The idea: kernels ask for rows, for partitions and for chunks. Rows are handed out when their bytes are there, near
+//! and far ones mixed (`feed.rs`); chunks are dealt out by shares (`memory.rs`); what is moved beforehand is read from
+//! its copy (`moving.rs`). Kernels know nothing of it. What is charged is what lies where, by address, never what a
+//! plan said.
 
 use crate::feed::Feed;
 use crate::memory::{Placed, TierMemory};
@@ -36,8 +37,8 @@ pub struct Tiered<'a> {
 pub struct Joined<S> {
     /// One for each worker.
     pub sinks: Vec<S>,
-    /// Of each phase: how long it took, and what it moved on which tier. Taking memory beforehand, and finding out where
-    /// partitions lie, stands between phases and in none.
+    /// Of each phase: how long it took, and what it moved on which tier. Taking memory beforehand, and finding out
+    /// where partitions lie, stands between phases and in none.
     pub reports: Vec<StageReport>,
     /// Bytes of partitions by side, by where they lie.
     pub partition_bytes: [u64; 2],
@@ -45,9 +46,9 @@ pub struct Joined<S> {
     pub table_bytes: [u64; 2],
 }
 
-/// Joins two inputs. Rows that lie in `memory` lie where they lie; others count as far. With a balance, what is moved of an
-/// input corrects itself from side to side and from join to join, if the strategy moves a share. Where the strategy only
-/// partitions ([`Joining::Left`]), partitions are joined all the same, outside of what is reported.
+/// Joins two inputs. Rows that lie in `memory` lie where they lie; others count as far. With a balance, what is moved
+/// of an input corrects itself from side to side and from join to join, if the strategy moves a share. Where the
+/// strategy only partitions ([`Joining::Left`]), partitions are joined all the same, outside of what is reported.
 ///
 /// # Errors
 /// If settings are for other threads than there are workers, there is no memory, or only one pass can do what is asked.
@@ -111,8 +112,8 @@ impl Common<'_> {
         Feed::new(self.tiers.begin(), self.tiers.workers(), stage, chunk_rows, rows)
     }
 
-    /// A morsel for each partition, near and far ones mixed: of those that are laid out beforehand, many behind each other lie
-    /// in one chunk.
+    /// A morsel for each partition, near and far ones mixed: of those that are laid out beforehand, many behind each
+    /// other lie in one chunk.
     fn of_partitions(&self, task: Task, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
         let partitions = self.hasher.partitions();
         let read = |at: usize| self.memory.bytes_by_side(parts.iter().flat_map(|part| part.slices(at)));

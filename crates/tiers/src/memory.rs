@@ -1,9 +1,9 @@
 //! Memory of two tiers for joins: chunks of either, kept for the next join, and where everything lies.
 //!
-//! The idea: a join asks for chunks of 2 MiB and says what for; a plan says how much of that should lie near. [`TierMemory`]
-//! has chunks of both tiers, present before they are asked for, and [`Placed`] deals them out: every so many near, evenly
-//! mixed. Tables, and partitions that are laid out beforehand, lie in one run of chunks, mixed in the same way. Where a row
-//! lies is then a matter of its address ([`TierMemory::bytes_by_side`]).
+//! The idea: a join asks for chunks of 2 MiB and says what for; a plan says how much of that should lie near.
+//! [`TierMemory`] has chunks of both tiers, present before they are asked for, and [`Placed`] deals them out: every so
+//! many near, evenly mixed. Tables, and partitions that are laid out beforehand, lie in one run of chunks, mixed in the
+//! same way. Where a row lies is then a matter of its address ([`TierMemory::bytes_by_side`]).
 //!
 //! Invariant: a chunk is in a list of free ones, or lent out once; regions live as long as the memory.
 #![allow(unsafe_code)]
@@ -160,12 +160,13 @@ impl TierMemory {
     }
 
     fn lend(&self, region: Arc<TieredRegion>, lent: Lent, first: usize, count: usize) -> Memory<'_> {
-        // SAFETY: `first + count` is no more than the region has, so the address lies within its mapping; it is not null.
+        // SAFETY: `first + count` is no more than the region has, so the address lies within its mapping; it is not
+        // null.
         let start = unsafe { NonNull::new_unchecked(region.base().add(first * CHUNK_BYTES).cast::<Line>()) };
         let loan = Loan { memory: self, region, lent };
-        // SAFETY: the loan keeps the region, which stays where it is, is writable, aligned to chunks and initialised (zeroed
-        // by the kernel, then written by joins only). The chunks are in no free list until the loan is dropped, so they
-        // are lent once, and nobody reads a region of this module through its slices.
+        // SAFETY: the loan keeps the region, which stays where it is, is writable, aligned to chunks and initialised
+        // (zeroed by the kernel, then written by joins only). The chunks are in no free list until the loan is dropped,
+        // so they are lent once, and nobody reads a region of this module through its slices.
         unsafe { Memory::new(start, count * CHUNK_LINES, Box::new(loan)) }
     }
 }
@@ -195,7 +196,8 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Memory of one object of a join, a share of which lies near. What a thread works in lies near, as it stays in its cache.
+/// Memory of one object of a join, a share of which lies near. What a thread works in lies near, as it stays in its
+/// cache.
 #[derive(Debug)]
 pub(crate) struct Placed<'m> {
     memory: &'m TierMemory,

@@ -1,8 +1,8 @@
 //! Tickets: when bytes that are asked for now would have come, at the rates that tiers are given.
 //!
-//! The idea: a link is a virtual clock, the time until which it is taken. Whoever asks for bytes puts it forward by what
-//! they take, in one atomic step, and gets the time at which they are there. A link that is idle does not save bandwidth up:
-//! the clock is never behind now. A tier is two such links, which count reads and writes as its rates say
+//! The idea: a link is a virtual clock, the time until which it is taken. Whoever asks for bytes puts it forward by
+//! what they take, in one atomic step, and gets the time at which they are there. A link that is idle does not save
+//! bandwidth up: the clock is never behind now. A tier is two such links, which count reads and writes as its rates say
 //! ([`Lanes::costs`]), or one if both count them alike; one more is what the machine moves from both tiers at once.
 //!
 //! The same tickets are handed out under a real clock (`Emulated`) and under a virtual one
@@ -103,7 +103,8 @@ impl Meter {
         }
     }
 
-    /// Every ticket takes as long as before in the mean, but is distributed exponentially, as the next one after this seed.
+    /// Every ticket takes as long as before in the mean, but is distributed exponentially, as the next one after this
+    /// seed.
     pub(crate) fn with_noise(mut self, seed: u64) -> Meter {
         self.noise = Some(AtomicU64::new(seed));
         self

@@ -1,7 +1,7 @@
 //! Inputs of which parts are copied to another tier, and read from there from then on.
 //!
-//! The idea: an input is a row of morsels, and each has a copy or none. Copies are made beforehand (the paper's strategies), or
-//! when a morsel is read for the first time. Those of one tier lie close together in chunks of it.
+//! The idea: an input is a row of morsels, and each has a copy or none. Copies are made beforehand (the paper's
+//! strategies), or when a morsel is read for the first time. Those of one tier lie close together in chunks of it.
 
 use crate::memory::TierMemory;
 use crate::plan::traffic::Side;

@@ -1,7 +1,8 @@
 //! Real tiers: memory is where it is, so work is simply done.
 //!
-//! The idea: the same morsels in the same order as elsewhere, with tickets that are due at once; time is what the machine
-//! takes. With two queues, workers take turns between near and far, and take from the other one when one is dry.
+//! The idea: the same morsels in the same order as elsewhere, with tickets that are due at once; time is what the
+//! machine takes. With two queues, workers take turns between near and far, and take from the other one when one is
+//! dry.
 
 use crate::meter::Meter;
 use crate::pace::Pace;
@@ -22,8 +23,8 @@ impl Numa {
         Numa { workers: workers.clamp(1, 256) }
     }
 
-    /// With a worker for each CPU of the near node. This thread, and those that it starts from now on, keep to these: on CPUs
-    /// of another node, near would be far.
+    /// With a worker for each CPU of the near node. This thread, and those that it starts from now on, keep to these:
+    /// on CPUs of another node, near would be far.
     pub fn beside(near: &Node) -> Numa {
         let mut cpus = CpuSet::new();
         let known = near.cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU);

@@ -1,7 +1,7 @@
 //! Stages in real time: what holds work back until its tickets are due, and threads that drive workers.
 //!
-//! The idea: a [`Pace`] is tickets and the time since which they count. Where tiers are real, tickets cost nothing, so the
-//! same code runs there without waiting, and still counts what is moved.
+//! The idea: a [`Pace`] is tickets and the time since which they count. Where tiers are real, tickets cost nothing, so
+//! the same code runs there without waiting, and still counts what is moved.
 
 use crate::flow::{Flow, Queues, Step};
 use crate::meter::{Meter, Picos};

@@ -1,8 +1,8 @@
 //! Asking the kernel for memory of a node, and where memory is: the system calls that no library of ours has.
 //!
-//! The idea: a policy that the kernel accepts says nothing. It takes nodes that are not there if one of them is, and falls
-//! back to another node when one is full; so what is asked for ([`prefer`]) and what came of it ([`nodes_of`]) are two
-//! calls, and only the second one is believed.
+//! The idea: a policy that the kernel accepts says nothing. It takes nodes that are not there if one of them is, and
+//! falls back to another node when one is full; so what is asked for ([`prefer`]) and what came of it ([`nodes_of`])
+//! are two calls, and only the second one is believed.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;

@@ -1,10 +1,11 @@
 //! Memory in chunks of 2 MiB, each on the tier that it was meant for, and what the kernel says of it.
 //!
-//! The idea: which tier a chunk is on is written down in a map that operators read: they need the tier of each morsel to
-//! mix near and far ones. The ratio is exact and of this region alone, as it is made here and not by weights of the whole
-//! system; the unit is a huge page, as smaller parts of one cannot lie on different nodes. Pages are made present at once,
-//! by several threads, each chunk from its node. Whether they came from there is asked of the kernel ([`TieredRegion::landed`]),
-//! never assumed: a node may be full, and a policy that is accepted may name a node that is not there.
+//! The idea: which tier a chunk is on is written down in a map that operators read: they need the tier of each morsel
+//! to mix near and far ones. The ratio is exact and of this region alone, as it is made here and not by weights of the
+//! whole system; the unit is a huge page, as smaller parts of one cannot lie on different nodes. Pages are made present
+//! at once, by several threads, each chunk from its node. Whether they came from there is asked of the kernel
+//! ([`TieredRegion::landed`]), never assumed: a node may be full, and a policy that is accepted may name a node that is
+//! not there.
 
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::Side;
@@ -48,8 +49,8 @@ pub struct TieredRegion {
 }
 
 impl TieredRegion {
-    /// So many bytes, made up to whole chunks, of which so many lie near; present when this returns, as zeros. By so many
-    /// threads.
+    /// So many bytes, made up to whole chunks, of which so many lie near; present when this returns, as zeros. By so
+    /// many threads.
     pub fn new(
         bytes: usize,
         interleave: Interleave,

@@ -1,7 +1,7 @@
 //! Where what is written goes: room in chunks that were taken, by side.
 //!
-//! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of all
-//! partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
+//! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of
+//! all partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
 
 use farpool_lock::Mutex;
 

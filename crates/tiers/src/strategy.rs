@@ -1,7 +1,8 @@
-//! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares that a plan gave them.
+//! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares that a plan gave
+//! them.
 //!
-//! The idea: a strategy says in which order sides are copied, partitioned and joined, and where what is written lies. What a
-//! step is, is for others to say: kernels do it on real memory ([`join`](crate::join())), or it is tickets alone
+//! The idea: a strategy says in which order sides are copied, partitioned and joined, and where what is written lies.
+//! What a step is, is for others to say: kernels do it on real memory ([`join`](crate::join())), or it is tickets alone
 //! ([`PartitionedStrategy::tickets`]). So what the virtual clock says of a strategy, it says of what joins do.
 //!
 //! A share that is moved may correct itself: with a [`Balance`], near and far morsels wait in two queues, and if one
@@ -60,7 +61,8 @@ pub(crate) trait Steps {
     /// Copies a share of a part near, or to the mix.
     fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
 
-    /// Partitions a part, of which such a share was copied or is to be kept. The batch before it may be joined meanwhile.
+    /// Partitions a part, of which such a share was copied or is to be kept. The batch before it may be joined
+    /// meanwhile.
     fn partition(
         &mut self,
         part: Part,

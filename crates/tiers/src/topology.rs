@@ -1,9 +1,9 @@
 //! What the machine says of its memory: nodes, who has CPUs, how far they are, what firmware promises of them.
 //!
-//! The idea: a node with memory and no CPUs is memory that was put in later: CXL, mostly. Firmware's table of bandwidths
-//! (HMAT) ends up under `nodeN/access*/initiators`, where there is one; kernels from 6.9 on keep weights for interleaving,
-//! of the whole system. All of it is text below `/sys`, so tests have trees of their own. What is missing or cannot be read
-//! is left out, as kernels differ; only a machine without any node with memory is an error.
+//! The idea: a node with memory and no CPUs is memory that was put in later: CXL, mostly. Firmware's table of
+//! bandwidths (HMAT) ends up under `nodeN/access*/initiators`, where there is one; kernels from 6.9 on keep weights for
+//! interleaving, of the whole system. All of it is text below `/sys`, so tests have trees of their own. What is missing
+//! or cannot be read is left out, as kernels differ; only a machine without any node with memory is an error.
 
 use std::fmt;
 use std::path::Path;
@@ -75,8 +75,8 @@ impl Topology {
         if nodes.is_empty() { Err(no_topology()) } else { Ok(Topology { nodes }) }
     }
 
-    /// A near and a far tier: the node with the most memory of those with CPUs, and the one without CPUs that is nearest to
-    /// it; if all have CPUs, the one farthest from it. Nothing on a machine with one node.
+    /// A near and a far tier: the node with the most memory of those with CPUs, and the one without CPUs that is
+    /// nearest to it; if all have CPUs, the one farthest from it. Nothing on a machine with one node.
     pub fn tiers(&self) -> Option<(&Node, &Node)> {
         let near = self
             .nodes

@@ -1,7 +1,7 @@
 //! Stages under a clock that jumps: what tickets say they take, at once and the same in every run.
 //!
-//! The idea: workers are the state machines that threads drive as well (`flow.rs`). Whoever waits least is asked next, at
-//! the time it waited for; of equal ones the first. No work is done, no time passes.
+//! The idea: workers are the state machines that threads drive as well (`flow.rs`). Whoever waits least is asked next,
+//! at the time it waited for; of equal ones the first. No work is done, no time passes.
 
 use crate::flow::{Flow, Queues, Step};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
@@ -23,7 +23,8 @@ pub struct Virtual {
     noise: Option<u64>,
 }
 
-/// Workers of a virtual machine, and morsels that each has under way, unless said otherwise: enough to keep both tiers busy.
+/// Workers of a virtual machine, and morsels that each has under way, unless said otherwise: enough to keep both tiers
+/// busy.
 const WORKERS: usize = 2;
 const WINDOW: usize = 8;
 /// More would only take memory.
@@ -49,8 +50,8 @@ impl Virtual {
         self
     }
 
-    /// Every ticket takes as long as before in the mean, but is distributed exponentially: a machine that others use. Of
-    /// the same seed all runs are the same.
+    /// Every ticket takes as long as before in the mean, but is distributed exponentially: a machine that others use.
+    /// Of the same seed all runs are the same.
     pub fn with_noise(mut self, seed: u64) -> Virtual {
         self.noise = Some(seed);
         self

@@ -1,5 +1,5 @@
-//! Joins over tiers with real kernels on real memory: whatever the strategy, the same rows come out as of a join by a map, and
-//! what is charged is what lies where. Nothing is asserted of times.
+//! Joins over tiers with real kernels on real memory: whatever the strategy, the same rows come out as of a join by a
+//! map, and what is charged is what lies where. Nothing is asserted of times.
 
 mod strategies;
 

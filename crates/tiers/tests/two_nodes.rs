@@ -1,5 +1,5 @@
-//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these in a QEMU guest; on
-//! other machines they are left out.
+//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these in a QEMU guest;
+//! on other machines they are left out.
 
 mod strategies;
 

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Brokers that stand in for each other, at most.
 pub const BROKERS_MAX: usize = 16;
-/// Where there are others to ask, one that does not answer is waited for no longer than this: at first, and at most. It doubles
-/// with each round in vain, so that a leader that is only slow is heard in the end.
+/// Where there are others to ask, one that does not answer is waited for no longer than this: at first, and at most. It
+/// doubles with each round in vain, so that a leader that is only slow is heard in the end.
 const ATTEMPT_MS: (u64, u64) = (500, 4_000);
 
 /// `host:port` of each broker, of which one leads at a time.
 ///
-/// The idea: whoever asks keeps to the one that answered last. One that does not answer, or says that it does not lead, makes
-/// it go on to the next; what it asks may be asked twice.
+/// The idea: whoever asks keeps to the one that answered last. One that does not answer, or says that it does not lead,
+/// makes it go on to the next; what it asks may be asked twice.
 #[derive(Debug)]
 pub struct Brokers {
     addresses: Vec<String>,

@@ -66,7 +66,8 @@ pub enum Intent {
 /// Which of several ranges was refused, and why.
 pub type RefusedAt = (usize, Refusal);
 
-/// What a node or broker does for its peers. Called from many threads at once. What is not implemented is not supported.
+/// What a node or broker does for its peers. Called from many threads at once. What is not implemented is not
+/// supported.
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal>;

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 wire_struct! {
     /// A run of a published file's bytes, in file order.
     ///
-    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]): whoever has the extents of one name under another
-    /// has no right to the bytes, and the node, which knows the handle as it was made, refuses to read them.
+    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]): whoever has the extents of one name under
+    /// another has no right to the bytes, and the node, which knows the handle as it was made, refuses to read them.
     NamedExtent {
         /// Which node.
         node: NodeId,

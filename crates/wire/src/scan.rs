@@ -247,7 +247,8 @@ wire_struct! {
         read_bytes: u64,
         /// Time that this step took, in nanoseconds.
         busy_ns: u64,
-        /// Time that the node waited for its asker since the last chunk, for room to send or for a request, in nanoseconds.
+        /// Time that the node waited for its asker since the last chunk, for room to send or for a request, in
+        /// nanoseconds.
         waited_ns: u64,
         /// Batches of rows, packed as of `spec/pipeline.md`.
         batches: Payload<CHUNK_BYTES_MAX>,

@@ -30,7 +30,8 @@ pub fn prints(letter: char) -> bool {
     if letter.is_ascii() {
         return letter == ' ' || letter.is_ascii_graphic();
     }
-    // The standard library escapes what does not print, and by itself a mark that joins the letter before it: so there is one.
+    // The standard library escapes what does not print, and by itself a mark that joins the letter before it: so there
+    // is one.
     String::from_iter(['a', letter]).escape_debug().count() == 2
 }
 

@@ -1,9 +1,10 @@
-//! An object store behind a cache of blocks: what was read once is read from memory, near or far (paper 000, section 3.1).
+//! An object store behind a cache of blocks: what was read once is read from memory, near or far (paper 000, section
+//! 3.1).
 //!
-//! The idea: objects have versions, and the store tells which (an entity tag, or when and how large). A version's blocks never
-//! change, so what is found is right. Which version an object has is asked again when what is known of it is old; a read of
-//! what is not here says for which version it is meant, so that an object that changed under a query is an error or read anew
-//! whole, and never half of each.
+//! The idea: objects have versions, and the store tells which (an entity tag, or when and how large). A version's
+//! blocks never change, so what is found is right. Which version an object has is asked again when what is known of it
+//! is old; a read of what is not here says for which version it is meant, so that an object that changed under a query
+//! is an error or read anew whole, and never half of each.
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -67,14 +68,15 @@ pub struct CachedStore {
 }
 
 impl CachedStore {
-    /// Keeps what is read of a store. Which version an object has is asked again after `fresh_for`: until then a change of
-    /// it may go unseen. Several stores may share a cache.
+    /// Keeps what is read of a store. Which version an object has is asked again after `fresh_for`: until then a change
+    /// of it may go unseen. Several stores may share a cache.
     pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, fresh_for: Duration) -> CachedStore {
         CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for, settling: None }
     }
 
-    /// Of a store that tells versions by times, and may be read while it is written to, as folders are: nothing of an object is
-    /// kept or found until it has been the same for so long, and after a read it is asked again whether it is.
+    /// Of a store that tells versions by times, and may be read while it is written to, as folders are: nothing of an
+    /// object is kept or found until it has been the same for so long, and after a read it is asked again whether it
+    /// is.
     pub fn settling(self, after: Duration) -> CachedStore {
         CachedStore { settling: Some(after), ..self }
     }

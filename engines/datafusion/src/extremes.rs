@@ -1,7 +1,8 @@
 //! `min` and `max` of floats, which in groups have the order that they have without: the total order of IEEE 754.
 //!
-//! The idea: DataFusion's accumulators of groups compare floats by `<`. What they keep beside NaN, or of both zeros, depends
-//! on the order in which rows come, so it would be another in each placement. Nothing else of the functions is changed.
+//! The idea: DataFusion's accumulators of groups compare floats by `<`. What they keep beside NaN, or of both zeros,
+//! depends on the order in which rows come, so it would be another in each placement. Nothing else of the functions is
+//! changed.
 
 use datafusion::arrow::array::ArrowPrimitiveType;
 use datafusion::arrow::datatypes::{ArrowNativeTypeOp, DataType, FieldRef, Float32Type, Float64Type};

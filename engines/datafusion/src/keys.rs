@@ -1,9 +1,9 @@
 //! Keys of a join's build side for the scan on its other side: a semi-join beside the data.
 //!
-//! The idea: DataFusion's dynamic filter of a large build side is its hash table, which cannot leave this process. So the
-//! build side's keys are noted as they pass, and once all of them have, steps of the scan look rows up in them where
-//! they lie. It spares rows that the join would drop, and never changes the answer: whenever the keys cannot be had, or
-//! are too many, nothing is spared.
+//! The idea: DataFusion's dynamic filter of a large build side is its hash table, which cannot leave this process. So
+//! the build side's keys are noted as they pass, and once all of them have, steps of the scan look rows up in them
+//! where they lie. It spares rows that the join would drop, and never changes the answer: whenever the keys cannot be
+//! had, or are too many, nothing is spared.
 
 use crate::source::FarSource;
 use datafusion::arrow::array::RecordBatch;

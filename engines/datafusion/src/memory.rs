@@ -1,12 +1,13 @@
 //! The memory that a session may take.
 //!
-//! The idea: `RepartitionExec` of DataFusion 55 can wait for itself once it writes what it hands on into temporary files
-//! (apache/datafusion#24883, mended behind 55.2): a query in little memory then never ends. So it never has to. What it is
-//! handing on counts like everything else, and is refused by nobody; its gate bounds it, as long as all its readers read.
+//! The idea: `RepartitionExec` of DataFusion 55 can wait for itself once it writes what it hands on into temporary
+//! files (apache/datafusion#24883, mended behind 55.2): a query in little memory then never ends. So it never has to.
+//! What it is handing on counts like everything else, and is refused by nobody; its gate bounds it, as long as all its
+//! readers read.
 //!
 //! `NestedLoopJoinExec` of DataFusion 55.2 leaves wrong rows once it writes its build side into temporary files
-//! (apache/datafusion#22641, #24676, #24745, mended behind 55.2). What would make it do so is an error that it does not take for
-//! one of memory: the query ends with it.
+//! (apache/datafusion#22641, #24676, #24745, mended behind 55.2). What would make it do so is an error that it does not
+//! take for one of memory: the query ends with it.
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{

@@ -130,8 +130,8 @@ fn read(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Known> {
     Some(Known { filters: vec![code], keys: Vec::new() })
 }
 
-/// Returns a condition that rows with either zero pass where one of them might. A top tells the zeros apart, and comparisons
-/// do not: `f < 0.0` would drop -0.0. Nothing if a condition is the opposite of one that this changes.
+/// Returns a condition that rows with either zero pass where one of them might. A top tells the zeros apart, and
+/// comparisons do not: `f < 0.0` would drop -0.0. Nothing if a condition is the opposite of one that this changes.
 fn with_both_zeros(mut code: Vec<Instruction>) -> Option<Vec<Instruction>> {
     let is_zero = |one: &Instruction| match one {
         Instruction::Literal(Scalar { of: Type::Float32, value: Some(Value::Float(bits)) }) => {

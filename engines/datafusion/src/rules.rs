@@ -1,7 +1,7 @@
 //! The rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
 //!
-//! The idea: what DataFusion would do for each partition before it merges, a scan leaves done: the same partial states in
-//! the same columns. What merges them stays DataFusion's, so that results have its types.
+//! The idea: what DataFusion would do for each partition before it merges, a scan leaves done: the same partial states
+//! in the same columns. What merges them stays DataFusion's, so that results have its types.
 //!
 //! It has to come before the last filter push-down: dynamic filters hold on to the plan as it is then.
 
@@ -30,8 +30,8 @@ use farpool::table::Mode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a row takes DataFusion to group on one thread, for each key and aggregate, as TPC-H's line items are by 4 keys of
-/// text, 10,000 numbers, and 200,000 numbers whose groups no near cache holds.
+/// What a row takes DataFusion to group on one thread, for each key and aggregate, as TPC-H's line items are by 4 keys
+/// of text, 10,000 numbers, and 200,000 numbers whose groups no near cache holds.
 const NUMBER_KEY_NS: u64 = 25;
 const OTHER_KEY_NS: u64 = 30;
 const AGGREGATE_NS: u64 = 8;

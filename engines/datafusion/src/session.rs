@@ -68,8 +68,8 @@ impl Session {
         Session { context, pool: pool.clone() }
     }
 
-    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's, but for what would
-    /// hide a far table.
+    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's, but for what
+    /// would hide a far table.
     pub async fn execute(&self, plan: LogicalPlan) -> Result<DataFrame> {
         match &plan {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
@@ -197,8 +197,8 @@ pub fn builder(config: SessionConfig, options: Options) -> SessionStateBuilder {
     builder_for(config, options, Plans::Stay)
 }
 
-/// The same for plans that may travel: without joins that are ours, and without the rule that shows scans the keys of joins,
-/// as those are in one process.
+/// The same for plans that may travel: without joins that are ours, and without the rule that shows scans the keys of
+/// joins, as those are in one process.
 pub fn builder_for(config: SessionConfig, options: Options, plans: Plans) -> SessionStateBuilder {
     let mut config = config
         .with_default_catalog_and_schema(CATALOG, SCHEMA)

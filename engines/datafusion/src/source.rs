@@ -471,8 +471,8 @@ impl DataSource for FarSource {
         Partitioning::UnknownPartitioning(self.partitions)
     }
 
-    /// What a projection says of the columns that it leaves, and the planner has built upon since, the scan that took it
-    /// over has to say as well.
+    /// What a projection says of the columns that it leaves, and the planner has built upon since, the scan that took
+    /// it over has to say as well.
     fn eq_properties(&self) -> EquivalenceProperties {
         let mut known = EquivalenceProperties::new(Arc::clone(&self.schema));
         let column = |place: usize| -> Arc<dyn PhysicalExpr> {

@@ -1,11 +1,11 @@
 //! Temporary files of DataFusion in far memory: what does not fit near goes to scratch files of the pool.
 //!
 //! The idea: DataFusion writes a few hundred bytes or a batch at a time, and reads from front to end. So writes are
-//! gathered into extents, which leave behind the writers' backs; how much is under way is bounded for all files together,
-//! for a join has a hundred open. Whoever has to wait does so for the oldest extent, whosever it is. Readers ask for some
-//! extents ahead. Each one's checksum is kept here and compared when it comes back, for DataFusion takes what it wrote itself
-//! for valid. When the pool has no room left, the rest of a file goes to a file on the local disk: it takes longer, and
-//! that is all.
+//! gathered into extents, which leave behind the writers' backs; how much is under way is bounded for all files
+//! together, for a join has a hundred open. Whoever has to wait does so for the oldest extent, whosever it is. Readers
+//! ask for some extents ahead. Each one's checksum is kept here and compared when it comes back, for DataFusion takes
+//! what it wrote itself for valid. When the pool has no room left, the rest of a file goes to a file on the local disk:
+//! it takes longer, and that is all.
 
 use crate::external;
 use bytes::Bytes;
@@ -369,7 +369,8 @@ impl SpillWriter for Writer {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 
-/// Hands out the extents that there are, in order, some at once. At the end it says so, and goes on if there are more later.
+/// Hands out the extents that there are, in order, some at once. At the end it says so, and goes on if there are more
+/// later.
 struct Reader {
     shared: Arc<Shared>,
     /// Where the next extent begins.

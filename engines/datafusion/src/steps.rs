@@ -198,8 +198,9 @@ impl Left {
     }
 }
 
-/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone. In the columns
-/// `counts_of_means` a count of 0 becomes NULL, as DataFusion's partial mean of no values has it: by 0 it would divide.
+/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone. In the
+/// columns `counts_of_means` a count of 0 becomes NULL, as DataFusion's partial mean of no values has it: by 0 it would
+/// divide.
 fn as_schema(batch: &RecordBatch, schema: &SchemaRef, counts_of_means: &[usize]) -> Result<RecordBatch> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let column = |(place, column): (usize, &ArrayRef)| -> Result<ArrayRef> {

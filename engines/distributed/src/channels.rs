@@ -1,7 +1,7 @@
 //! Connections to workers, and errors that name them.
 //!
-//! The idea: a worker that is gone, or that has stopped, must be an error by its name within seconds. So connections are
-//! probed while something is under way on them, and what fails on one says whose it was.
+//! The idea: a worker that is gone, or that has stopped, must be an error by its name within seconds. So connections
+//! are probed while something is under way on them, and what fails on one says whose it was.
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;

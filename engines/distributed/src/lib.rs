@@ -1,8 +1,8 @@
 //! Queries over many machines: far tables in `datafusion-distributed`, tasks where the row groups lie.
 //!
-//! The idea: a far table can be read from anywhere, so any machine of the pool may do a part of a query. What is divided
-//! is the scan, by row groups; each part goes to a worker near the memory node that holds them, over a fast path or
-//! none. Whatever DataFusion does above scans, `datafusion-distributed` divides as it does for everybody.
+//! The idea: a far table can be read from anywhere, so any machine of the pool may do a part of a query. What is
+//! divided is the scan, by row groups; each part goes to a worker near the memory node that holds them, over a fast
+//! path or none. Whatever DataFusion does above scans, `datafusion-distributed` divides as it does for everybody.
 //!
 //! ```no_run
 //! use farpool_distributed::{Beyond, Workers};
@@ -19,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! One file for each thing it does: `dividing` says which row groups go where, `placing` tells the planner, `message` is
-//! a scan as bytes and `codec` makes one of it and back, `workers` knows who is there, `channels` connects to them,
+//! One file for each thing it does: `dividing` says which row groups go where, `placing` tells the planner, `message`
+//! is a scan as bytes and `codec` makes one of it and back, `workers` knows who is there, `channels` connects to them,
 //! `session` plans and `serving` is the other side.
 //!
 //! Invariant: a worker that is lost is an error by its name or no loss at all, never fewer rows.

@@ -1,5 +1,5 @@
-//! What datafusion-distributed asks while it divides a plan: how many tasks a scan is worth, what each of them reads, and
-//! who runs it.
+//! What datafusion-distributed asks while it divides a plan: how many tasks a scan is worth, what each of them reads,
+//! and who runs it.
 
 use crate::codec::source_of;
 use crate::dividing::{Group, divide, route, worth};

@@ -26,8 +26,8 @@ const PLAN_BYTES_MAX: usize = 64 << 20;
 /// Serves plans that arrive at this listener until `stop` comes; what is under way then ends with its connections.
 /// `near` are memory nodes of the same host.
 ///
-/// Whoever reaches the listener may run plans over all tables of the pool that are not encrypted: connections are neither
-/// encrypted nor authenticated. Plans that read anything else, or that write, are refused.
+/// Whoever reaches the listener may run plans over all tables of the pool that are not encrypted: connections are
+/// neither encrypted nor authenticated. Plans that read anything else, or that write, are refused.
 ///
 /// Errors: a listener beyond this machine, unless that is permitted.
 pub async fn serve(

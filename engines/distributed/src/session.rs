@@ -23,13 +23,13 @@ use farpool::Pool;
 use farpool_datafusion::{GroupsEach, Options, Plans, Session, builder_for};
 use std::sync::Arc;
 
-/// Of rows that came from a worker and were not taken yet: any number. One connection carries several streams, and is not
-/// read while it holds more than this. What merges streams in an order waits for one of them while the others fill up,
-/// so with any bound below what they hold it waits for ever.
+/// Of rows that came from a worker and were not taken yet: any number. One connection carries several streams, and is
+/// not read while it holds more than this. What merges streams in an order waits for one of them while the others fill
+/// up, so with any bound below what they hold it waits for ever.
 const BUFFER_BYTES: usize = usize::MAX;
 
-/// A session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`] says who
-/// takes part in the next one.
+/// A session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`] says
+/// who takes part in the next one.
 ///
 /// A query stays in this process if it reads anything but far tables (a worker has other files, or none), if a part of
 /// its plan cannot be sent, or if it is not worth more than one worker.

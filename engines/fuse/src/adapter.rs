@@ -1,8 +1,8 @@
 //! What the kernel asks of a mount, put to the files in it.
 //!
-//! The idea: the kernel's questions have many parameters, and each takes its own kind of reply. [`Adapter`] is the only place that
-//! knows them, and keeps what folders held when they were opened. A kind of folder is what implements [`Files`], with plain values
-//! and errors.
+//! The idea: the kernel's questions have many parameters, and each takes its own kind of reply. [`Adapter`] is the only
+//! place that knows them, and keeps what folders held when they were opened. A kind of folder is what implements
+//! [`Files`], with plain values and errors.
 
 use crate::listings::{Entry, Listings};
 use crate::tree::{Ino, Kind, Name, TYPE_BITS};
@@ -77,8 +77,8 @@ pub(crate) struct Opened {
     pub(crate) is_as_held: bool,
 }
 
-/// The files of a mount. The kernel checks who may do what, and keeps locks. It remembers a node once more for each [`FileAttr`]
-/// that a name gives it.
+/// The files of a mount. The kernel checks who may do what, and keeps locks. It remembers a node once more for each
+/// [`FileAttr`] that a name gives it.
 pub(crate) trait Files: Send + Sync + 'static {
     /// What the kernel is to do, if it can. What it cannot makes it slower, and no more.
     fn wishes(&self) -> InitFlags;

@@ -1,9 +1,9 @@
 //! A folder of this machine whose reads are kept in far memory.
 //!
-//! The idea: everything passes through to the folder; what is read of a file is kept, block by block, and is read from far memory
-//! the next time. Writes go to the folder first, and what is kept is renewed before they return. Every read asks what the file
-//! is now, so that what changed behind the mount's back is read as it is. Far memory that is gone makes reads as slow as they
-//! were, and nothing else.
+//! The idea: everything passes through to the folder; what is read of a file is kept, block by block, and is read from
+//! far memory the next time. Writes go to the folder first, and what is kept is renewed before they return. Every read
+//! asks what the file is now, so that what changed behind the mount's back is read as it is. Far memory that is gone
+//! makes reads as slow as they were, and nothing else.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
@@ -41,8 +41,8 @@ const DEFAULT_ACL: &str = "system.posix_acl_default";
 pub struct CachedOptions {
     /// How long the kernel believes what it was told of names, attributes and contents.
     pub fresh_for: Duration,
-    /// Whether nobody changes files but through the mount. Otherwise, on file systems whose times are coarse, each write has
-    /// nothing of its file kept ([`Times`]).
+    /// Whether nobody changes files but through the mount. Otherwise, on file systems whose times are coarse, each
+    /// write has nothing of its file kept ([`Times`]).
     pub is_alone: bool,
 }
 
@@ -291,11 +291,12 @@ impl Files for Cached {
     fn wishes(&self) -> InitFlags {
         // Before each write the kernel would ask for what `drop_set_ids` knows.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        // The rights that the folder's files have are checked whole, and what is made has those that its folder says (acl(5)).
+        // The rights that the folder's files have are checked whole, and what is made has those that its folder says
+        // (acl(5)).
         wanted |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
         if !self.options.is_alone {
-            // The kernel asks when a file changed before it reads what it holds of it, and drops that after each change, also
-            // those by writes through the mount.
+            // The kernel asks when a file changed before it reads what it holds of it, and drops that after each
+            // change, also those by writes through the mount.
             wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
         }
         wanted
@@ -497,8 +498,8 @@ impl Files for Cached {
     }
 
     fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
-        // Some file systems, such as NFS, say at a close what did not get there: one descriptor more has them say it now, as
-        // nobody hears what `close` says.
+        // Some file systems, such as NFS, say at a close what did not get there: one descriptor more has them say it
+        // now, as nobody hears what `close` says.
         let handle = self.handle(handle)?;
         let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0)?;
         nix::unistd::close(again).map_err(|error| errno(error.into()))
@@ -589,8 +590,8 @@ enum Then {
     Gets(u32),
 }
 
-/// With which rights something is made in a folder, so that nobody else uses it before it is its maker's, and what becomes of them
-/// then. In a folder with default rights, its file system knows which they are (acl(5)).
+/// With which rights something is made in a folder, so that nobody else uses it before it is its maker's, and what
+/// becomes of them then. In a folder with default rights, its file system knows which they are (acl(5)).
 fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     match sys::getxattr_query(folder.path(), DEFAULT_ACL) {
         Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(new.mode & 0o1777), Then::Gains(new.mode & 0o6000)),
@@ -598,8 +599,8 @@ fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     }
 }
 
-/// A program that others but root change does not run as its owner or group any more (chmod(2)): the kernel leaves that to whoever
-/// tells it so (`FUSE_HANDLE_KILLPRIV_V2`).
+/// A program that others but root change does not run as its owner or group any more (chmod(2)): the kernel leaves that
+/// to whoever tells it so (`FUSE_HANDLE_KILLPRIV_V2`).
 fn drop_set_ids(node: &Node) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(node.stat()?.st_mode & 0o7777);
     // With no right to execute it, the group's bit means something else.

@@ -1,9 +1,9 @@
 //! Far memory as a folder, for programs that know files and nothing else.
 //!
-//! The idea: there are two kinds. A scratch folder begins empty and ends with its process. What is in it lies in scratch files of a pool; names and
-//! attributes are kept here. Nothing survives, so `fsync` has nothing to wait for; nothing that was lost reads as anything but an
-//! error. A cached folder is one of this machine: everything passes through to it, and what is read of files is kept in far
-//! memory.
+//! The idea: there are two kinds. A scratch folder begins empty and ends with its process. What is in it lies in
+//! scratch files of a pool; names and attributes are kept here. Nothing survives, so `fsync` has nothing to wait for;
+//! nothing that was lost reads as anything but an error. A cached folder is one of this machine: everything passes
+//! through to it, and what is read of files is kept in far memory.
 //!
 //! Never in this crate: a rule about leases, a socket, a clock in `tree.rs`.
 #![forbid(unsafe_code)]
@@ -96,7 +96,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Unmounts it. In use, it is detached: its folder is free, and what is open in it is served until this process ends.
+    /// Unmounts it. In use, it is detached: its folder is free, and what is open in it is served until this process
+    /// ends.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         self.end()
     }
@@ -114,7 +115,8 @@ impl Mounted {
         } else {
             unmounting::unmount(&self.at, || !session.guard.is_finished())
         };
-        // Dropped, it would unmount whatever is at that path by now, such as the volume that a folder was mounted over itself on.
+        // Dropped, it would unmount whatever is at that path by now, such as the volume that a folder was mounted over
+        // itself on.
         std::mem::forget(session);
         ended
     }
@@ -126,8 +128,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Mounts an empty file system over a folder, whose owner and permissions it takes on. `say` hears of failures, at most one a
-/// second.
+/// Mounts an empty file system over a folder, whose owner and permissions it takes on. `say` hears of failures, at most
+/// one a second.
 ///
 /// Errors: the folder is not there or not empty, or nothing can be mounted here.
 pub fn mount_scratch(
@@ -143,8 +145,8 @@ pub fn mount_scratch(
 }
 
 /// Mounts a folder of this machine, whose reads are kept in a cache, over another or over itself. What others
-/// change in the folder is read as it is once [`CachedOptions::fresh_for`] is over, but by programs that mapped it into their
-/// memory before.
+/// change in the folder is read as it is once [`CachedOptions::fresh_for`] is over, but by programs that mapped it into
+/// their memory before.
 ///
 /// Errors: one of the folders is not there, the one to mount over is not empty, or nothing can be mounted here.
 pub fn mount_cached(

@@ -1,9 +1,9 @@
 //! An empty file system in far memory, for temporary files.
 //!
-//! The idea: names and attributes are here ([`Tree`]), contents are scratch files of the pool, one for each file once something
-//! is written. The kernel's page cache stands before it: it gathers small writes and sends them behind the writer's back, and
-//! reads ahead. What it sent and the pool did not take is known by the far file, which refuses to read it: such a file answers
-//! `EIO`, never other bytes.
+//! The idea: names and attributes are here ([`Tree`]), contents are scratch files of the pool, one for each file once
+//! something is written. The kernel's page cache stands before it: it gathers small writes and sends them behind the
+//! writer's back, and reads ahead. What it sent and the pool did not take is known by the far file, which refuses to
+//! read it: such a file answers `EIO`, never other bytes.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
@@ -40,8 +40,8 @@ pub struct ScratchOptions {
     pub quota_bytes: Option<u64>,
     /// How its files are made; their class is always scratch.
     pub create: CreateOptions,
-    /// Whether a write is in the pool when it returns. Otherwise the kernel gathers writes, and one that fails is told of when
-    /// the file is flushed, closed or read.
+    /// Whether a write is in the pool when it returns. Otherwise the kernel gathers writes, and one that fails is told
+    /// of when the file is flushed, closed or read.
     pub write_through: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Names, folders and attributes of a file system whose contents are elsewhere.
 //!
-//! The idea: the kernel checks who may do what (`default_permissions`) and holds the locks of folders; what is left is a map of
-//! numbers to nodes, and rules about counts. A node lives while a name leads to it, a handle is open on it, or the kernel
-//! remembers its number; its contents live while a name or a handle does. No clock and no contents here: every change is told
-//! when it happens, and whose contents are over is returned.
+//! The idea: the kernel checks who may do what (`default_permissions`) and holds the locks of folders; what is left is
+//! a map of numbers to nodes, and rules about counts. A node lives while a name leads to it, a handle is open on it, or
+//! the kernel remembers its number; its contents live while a name or a handle does. No clock and no contents here:
+//! every change is told when it happens, and whose contents are over is returned.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,7 @@
 //! Taking mounts away: this process's own, in use or not, and those that a process that was killed has left behind.
 //!
-//! The idea: a mount in use cannot be unmounted, but it can be detached: its folder is free at once, and what is open in it
-//! lasts as long as the process that serves it. Root asks the kernel; anybody else asks `fusermount3`.
+//! The idea: a mount in use cannot be unmounted, but it can be detached: its folder is free at once, and what is open
+//! in it lasts as long as the process that serves it. Root asks the kernel; anybody else asks `fusermount3`.
 //!
 //! Never in this module: unmounting what is not Farpool's.
 
@@ -31,8 +31,8 @@ pub enum Unmounted {
     InUse,
 }
 
-/// Unmounts what is mounted at a canonical path, or detaches it if it is in use. `is_served` tells whether anybody can still
-/// reach it.
+/// Unmounts what is mounted at a canonical path, or detaches it if it is in use. `is_served` tells whether anybody can
+/// still reach it.
 pub(crate) fn unmount(at: &Path, is_served: impl Fn() -> bool) -> io::Result<Unmounted> {
     match take_away(at, How::IfUnused) {
         Ok(()) => {}

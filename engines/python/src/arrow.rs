@@ -34,7 +34,8 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamR
         .map_err(|error| errors::invalid(py, format!("the Arrow stream cannot be read: {error}")))
 }
 
-/// What `__arrow_c_stream__` answers: a capsule that hands batches over. Another schema is a wish, which need not be fulfilled.
+/// What `__arrow_c_stream__` answers: a capsule that hands batches over. Another schema is a wish, which need not be
+/// fulfilled.
 pub(crate) fn capsule_of<'py>(
     py: Python<'py>,
     _requested_schema: Option<Bound<'py, PyAny>>,

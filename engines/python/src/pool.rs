@@ -403,17 +403,17 @@ impl PyPool {
         Ok(list)
     }
 
-    /// Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB, readers
-    /// of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv, .arrow,
-    /// .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when all of it is
-    /// there; until then the old one is read as before.
+    /// Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
+    /// readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
+    /// .arrow, .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when
+    /// all of it is there; until then the old one is read as before.
     ///
-    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls. With a `key` of 16
-    /// bytes it is encrypted: only who has the key reads it, and whoever changes it is found out. Names and types of columns,
-    /// and how many rows and nulls there are, can be read without.
+    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls. With a `key`
+    /// of 16 bytes it is encrypted: only who has the key reads it, and whoever changes it is found out. Names and types
+    /// of columns, and how many rows and nulls there are, can be read without.
     ///
-    /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do not
-    /// have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
+    /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
+    /// not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
     ///
     /// >>> import pyarrow
     /// >>> items = pyarrow.table({"item": ["cup", "jug", "cup"], "year": [2024, 2025, 2026], "price": [2.5, 9.0, 3.0]})
@@ -441,11 +441,11 @@ impl PyPool {
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
 
-    /// Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read. `seal_answers` has
-    /// nodes encrypt what queries leave, beside whatever protects the way.
+    /// Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read. `seal_answers`
+    /// has nodes encrypt what queries leave, beside whatever protects the way.
     ///
-    /// Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or none),
-    /// RefusedError (it was changed).
+    /// Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or
+    /// none), RefusedError (it was changed).
     ///
     /// >>> table = pool.table("sales")
     /// >>> table.num_rows, table.column_names
@@ -456,11 +456,11 @@ impl PyPool {
         self.run(py, |pool| opened(pool, name, key.as_ref(), seal_answers)).map(PyTable::new)
     }
 
-    /// A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers` are those
-    /// of `table`.
+    /// A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers` are
+    /// those of `table`.
     ///
-    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is encrypted and
-    /// no key is given).
+    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is encrypted
+    /// and no key is given).
     ///
     /// >>> from farpool import col
     /// >>> pool.scan("sales").filter(col("price") > 2.7).select("item", "year").to_arrow().to_pylist()

@@ -312,10 +312,10 @@ impl PyScan {
         }
     }
 
-    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at once,
-    /// in `mode` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a dict
-    /// {mine: theirs}. NULL is like nothing. Keys of other types are compared as this scan's where that loses nothing.
-    /// What the keys are is sent to the nodes of this scan's table, unless it is fetched.
+    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
+    /// once, in `mode` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a
+    /// dict {mine: theirs}. NULL is like nothing. Keys of other types are compared as this scan's where that loses
+    /// nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
     ///
     /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
     #[pyo3(signature = (other, on, *, mode="auto"))]
@@ -461,8 +461,9 @@ impl PyScan {
         Ok(counted.map_or(0, |counted| counted.value(0).cast_unsigned()))
     }
 
-    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), both at once ("split"), or where it is
-    /// expected to take least ("auto"), which `report` of the rows tells of. The rows are the same. Groups come in the order of their keys, null first; other rows in that of the table.
+    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), both at once ("split"), or where
+    /// it is expected to take least ("auto"), which `report` of the rows tells of. The rows are the same. Groups come
+    /// in the order of their keys, null first; other rows in that of the table.
     ///
     /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
     /// does not fit its type, a pattern that is no regular expression).
@@ -477,8 +478,9 @@ impl PyScan {
         self.run(py, &plan, mode)
     }
 
-    /// Its rows as they come: some row groups at a time, so that they need not all be here at once. What groups, sorts, or
-    /// joins comes as a whole. Rows are those of `collect`, in its order; what it raises, whoever takes the rows raises.
+    /// Its rows as they come: some row groups at a time, so that they need not all be here at once. What groups, sorts,
+    /// or joins comes as a whole. Rows are those of `collect`, in its order; what it raises, whoever takes the rows
+    /// raises.
     #[pyo3(signature = (*, mode="auto"))]
     fn stream(&self, py: Python<'_>, mode: &str) -> PyResult<PyStream> {
         let mode = mode_of(py, mode)?;
@@ -497,7 +499,8 @@ impl PyScan {
         PyRows::to_arrow(&Bound::new(py, self.collect(py, mode)?)?)
     }
 
-    /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of it.
+    /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
+    /// it.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -611,8 +614,8 @@ pub(crate) struct PyRows {
 
 #[pymethods]
 impl PyRows {
-    /// What was done for them: the mode asked for and the one chosen, and why; row groups, bytes and times; and what each
-    /// way was expected to take before.
+    /// What was done for them: the mode asked for and the one chosen, and why; row groups, bytes and times; and what
+    /// each way was expected to take before.
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stream::told(py, Some(&self.report), self.num_rows())

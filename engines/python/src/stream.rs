@@ -1,9 +1,9 @@
 //! `farpool.Stream`: the rows of a query while they come, step by step, and what was done for them; and the numbers of
 //! reports as Python reads them.
 //!
-//! The idea: rows that leave a query as they are may leave some row groups at a time, so whoever takes them needs memory
-//! for two steps and not for the table. One thread runs the next step while the last one is taken, and waits until it
-//! is. What needs all rows before it leaves one (groups, the first in an order) is one step.
+//! The idea: rows that leave a query as they are may leave some row groups at a time, so whoever takes them needs
+//! memory for two steps and not for the table. One thread runs the next step while the last one is taken, and waits
+//! until it is. What needs all rows before it leaves one (groups, the first in an order) is one step.
 //!
 //! Never here: touching the interpreter from that thread, or ending rows early without an error.
 
@@ -218,8 +218,8 @@ impl RecordBatchReader for Steps {
     }
 }
 
-/// The rows of a query, as they come. They are taken once, by anything that reads Arrow streams; the query runs from then
-/// on, some row groups ahead of whoever takes them.
+/// The rows of a query, as they come. They are taken once, by anything that reads Arrow streams; the query runs from
+/// then on, some row groups ahead of whoever takes them.
 #[pyclass(name = "Stream", module = "farpool", frozen)]
 pub(crate) struct PyStream {
     schema: SchemaRef,

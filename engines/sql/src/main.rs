@@ -1,8 +1,9 @@
-//! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine along.
+//! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine
+//! along.
 //!
-//! One file for each thing it does: `output` writes rows, `plan` reads and writes plans as Substrait, `progress` shows how far scans are, `told` says what they did,
-//! `shell` reads statements from a terminal, `stores` finds files, `worker` runs parts of others' queries; this one reads the arguments and runs
-//! statements.
+//! One file for each thing it does: `output` writes rows, `plan` reads and writes plans as Substrait, `progress` shows
+//! how far scans are, `told` says what they did, `shell` reads statements from a terminal, `stores` finds files,
+//! `worker` runs parts of others' queries; this one reads the arguments and runs statements.
 #![forbid(unsafe_code)]
 
 mod output;
@@ -77,7 +78,8 @@ struct Args {
     /// local; by itself a mirror where the pool has two hosts, and local with one
     #[arg(long, value_name = "HOW", value_parser = protection, requires = "memory")]
     protection: Option<Protection>,
-    /// Keep what is read of Parquet and other files in the pool's memory, up to this, such as 4GiB; nodes may take it back at any time
+    /// Keep what is read of Parquet and other files in the pool's memory, up to this, such as 4GiB; nodes may take it
+    /// back at any time
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
     cache: Option<u64>,
     /// With --cache: and before that in this process's memory, up to this
@@ -104,8 +106,8 @@ struct Args {
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
-    /// A worker among which queries are divided (farpool sql worker), and names of memory nodes that it is near, if that
-    /// is not left to it; may be given several times
+    /// A worker among which queries are divided (farpool sql worker), and names of memory nodes that it is near, if
+    /// that is not left to it; may be given several times
     #[arg(long, value_name = "http://HOST:PORT[=NODE,..]")]
     workers: Vec<WorkerAddress>,
     /// Permit workers beyond this machine: plans and rows travel there unencrypted and unauthenticated

@@ -13,10 +13,12 @@ use url::Url;
 
 /// How long a bucket is believed to have what it had; whether a local file has changed is soon asked.
 const BUCKET_FRESH_FOR: Duration = Duration::from_secs(1);
-/// A local file that changed as short a time ago may be changing still, or change again at the same time of a coarse clock.
+/// A local file that changed as short a time ago may be changing still, or change again at the same time of a coarse
+/// clock.
 const FILES_SETTLE: Duration = Duration::from_millis(2_100);
 
-/// Buckets are reached as the environment says (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on), when a query first names them.
+/// Buckets are reached as the environment says (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on), when a query first
+/// names them.
 #[derive(Debug)]
 struct Stores {
     known: DefaultObjectStoreRegistry,

@@ -1,5 +1,5 @@
-//! SQLite's interface in C, as far as the extension uses it: the functions that it hands to an extension, and the two tables of
-//! functions that make a file system (sqlite.org/c3ref/vfs.html and sqlite.org/c3ref/io_methods.html).
+//! SQLite's interface in C, as far as the extension uses it: the functions that it hands to an extension, and the two
+//! tables of functions that make a file system (sqlite.org/c3ref/vfs.html and sqlite.org/c3ref/io_methods.html).
 //!
 //! SQLite keeps these layouts for ever: it only appends to them.
 
@@ -26,7 +26,8 @@ pub(crate) const IOERR_FSTAT: Code = IOERR | 7 << 8;
 pub(crate) const IOERR_SHMOPEN: Code = IOERR | 18 << 8;
 
 pub(crate) const OPEN_MAIN_DB: c_int = 0x100;
-/// Temporary databases, the results of queries, and the journals of both and of statements: what SQLite deletes when it closes it.
+/// Temporary databases, the results of queries, and the journals of both and of statements: what SQLite deletes when it
+/// closes it.
 pub(crate) const OPEN_TEMPORARY: c_int = 0x200 | 0x400 | 0x1000 | 0x2000;
 
 pub(crate) const FCNTL_LOCKSTATE: c_int = 1;

@@ -1,7 +1,8 @@
 //! SQLite's own functions, and its own file system, which does all that is done to databases and their journals.
 //!
-//! The idea: a file of ours has one of SQLite's own behind it, in memory that SQLite's file system manages ([`File`]). What is done to
-//! it in a way of ours goes through the methods here; everything else is passed on as it came, by [`File::call`].
+//! The idea: a file of ours has one of SQLite's own behind it, in memory that SQLite's file system manages ([`File`]).
+//! What is done to it in a way of ours goes through the methods here; everything else is passed on as it came, by
+//! [`File::call`].
 
 use crate::abi::{self, ApiRoutines, Code, RawFile, RawMethods, RawVfs};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -129,8 +130,8 @@ impl Beneath {
         let vfs = unsafe { self.0.as_ref() };
         let mut file = File { memory: vec![0_u64; (vfs.file_bytes as usize).div_ceil(8)] };
         let mut opened = 0;
-        // SAFETY: the file's memory is zeroed, aligned to 8 bytes and as large as the file system asks; the name is SQLite's, and
-        // lives until the file is closed.
+        // SAFETY: the file's memory is zeroed, aligned to 8 bytes and as large as the file system asks; the name is
+        // SQLite's, and lives until the file is closed.
         let code = unsafe { (vfs.open)(self.raw(), name.0.as_ptr(), file.raw(), flags, &mut opened) };
         result(code).map(|()| (file, opened))
     }

@@ -1,8 +1,8 @@
 //! A temporary file behind a buffer of its own.
 //!
-//! The idea: SQLite reads and writes temporary files page by page, and waits for each. So blocks of many pages are held here, and
-//! go to far memory and come from there as wholes: what is written goes when its place is needed, and what is read in order comes
-//! ahead.
+//! The idea: SQLite reads and writes temporary files page by page, and waits for each. So blocks of many pages are held
+//! here, and go to far memory and come from there as wholes: what is written goes when its place is needed, and what is
+//! read in order comes ahead.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -5,9 +5,10 @@
 //! .open big.db
 //! ```
 //!
-//! The idea: databases, their journals and their write-ahead logs stay where they are, and SQLite's own file system does all that
-//! is done to them, locks and shared memory included; only pages that are read of a database are kept in far memory
-//! (`farpool-cache`). Temporary files, to which sorts, indices and temporary tables overflow, lie in far memory alone.
+//! The idea: databases, their journals and their write-ahead logs stay where they are, and SQLite's own file system
+//! does all that is done to them, locks and shared memory included; only pages that are read of a database are kept in
+//! far memory (`farpool-cache`). Temporary files, to which sorts, indices and temporary tables overflow, lie in far
+//! memory alone.
 //!
 //! Settings are in the environment's `FARPOOL_SQLITE`: flags, such as `--pool farpool://10.0.0.2:7700 --cache 8GiB`.
 //!
@@ -34,8 +35,8 @@ static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
 /// The session of this process.
 static POOL: OnceLock<Pool> = OnceLock::new();
 
-/// What SQLite calls when the extension is loaded. The file system is SQLite's default from then on, and stays until the process
-/// ends.
+/// What SQLite calls when the extension is loaded. The file system is SQLite's default from then on, and stays until
+/// the process ends.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! What SQLite calls: the two tables of functions that make a file system, and the functions in them.
 //!
-//! The idea: each function finds the file system or the file that it was called for, and has it do what was asked (`vfs`). What the
-//! extension does not do in a way of its own goes to SQLite's file system exactly as it came.
+//! The idea: each function finds the file system or the file that it was called for, and has it do what was asked
+//! (`vfs`). What the extension does not do in a way of its own goes to SQLite's file system exactly as it came.
 //!
 //! Never here: a decision of what lies where.
 
@@ -141,8 +141,8 @@ fn code(result: Result<(), abi::Code>) -> c_int {
     result.err().unwrap_or(abi::OK)
 }
 
-// SAFETY of all functions below: SQLite calls them as its documentation of `sqlite3_vfs` and `sqlite3_io_methods` says, with what
-// this file system and its files are, from one thread at a time for each file.
+// SAFETY of all functions below: SQLite calls them as its documentation of `sqlite3_vfs` and `sqlite3_io_methods` says,
+// with what this file system and its files are, from one thread at a time for each file.
 
 unsafe extern "C" fn open(
     vfs: *mut RawVfs,
@@ -361,7 +361,8 @@ unsafe extern "C" fn unfetch(file: *mut RawFile, offset: i64, at: *mut c_void) -
     }
 }
 
-/// Defines functions that have SQLite's own file system do what was asked. One that it lacks is not in the table ([`register`]).
+/// Defines functions that have SQLite's own file system do what was asked. One that it lacks is not in the table
+/// ([`register`]).
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty, $otherwise:expr)?;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut RawVfs, $($argument: $kind),*) $(-> $answer)? {

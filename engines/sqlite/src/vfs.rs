@@ -1,4 +1,5 @@
-//! What the extension does as a file system: databases are SQLite's own files behind a cache, temporary files are far ones.
+//! What the extension does as a file system: databases are SQLite's own files behind a cache, temporary files are far
+//! ones.
 
 use crate::abi::{self, Code};
 use crate::beneath::{Api, Beneath, File, Filename};
@@ -277,8 +278,8 @@ impl Handle {
         }
     }
 
-    /// Hints that the file will grow to so many bytes. A database that grows by chunks (sqlite.org/c3ref/c_fcntl_begin_atomic_write.html)
-    /// does so now.
+    /// Hints that the file will grow to so many bytes. A database that grows by chunks
+    /// (sqlite.org/c3ref/c_fcntl_begin_atomic_write.html) does so now.
     pub(crate) fn hint_size(&mut self, bytes: i64) -> Result<(), Code> {
         match self {
             Handle::Own { file, kept: Some(kept) } => {

@@ -16,7 +16,8 @@ const ROWS: i64 = 140_000;
 const NUMBERS: [&str; 6] = ["tiny", "whole", "positive", "exact", "narrow", "wide"];
 const OTHERS: [&str; 5] = ["flag", "day", "moment", "word", "raw"];
 
-/// Groups by what they have of values: none; each other; all; one alone; some in the last row group only; all, under NULL.
+/// Groups by what they have of values: none; each other; all; one alone; some in the last row group only; all, under
+/// NULL.
 const GROUPS: i64 = 6;
 
 fn has_value(row: i64) -> bool {

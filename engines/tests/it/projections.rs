@@ -1,5 +1,5 @@
-//! Projections that a scan takes over: columns renamed, swapped, repeated and computed, under ORDER BY, DISTINCT, GROUP BY
-//! and LIMIT. Rows and their order are those of DataFusion alone.
+//! Projections that a scan takes over: columns renamed, swapped, repeated and computed, under ORDER BY, DISTINCT, GROUP
+//! BY and LIMIT. Rows and their order are those of DataFusion alone.
 
 use crate::beside::{Beside, Rows, assert_none};
 use crate::joins::Random;

@@ -1,5 +1,5 @@
-//! Plans as Substrait: those of other producers have the values of their own engines, those of SQL are shipped as SQL is,
-//! and bytes that are no plan are an error by name.
+//! Plans as Substrait: those of other producers have the values of their own engines, those of SQL are shipped as SQL
+//! is, and bytes that are no plan are an error by name.
 //!
 //! `substrait/make.py` wrote the plans of others and the answers to them.
 

@@ -61,8 +61,8 @@ pub unsafe fn enter(record: *mut Record, body: impl FnOnce(&mut Call<'_>) -> Res
     unsafe {
         crate::heap::begin();
     }
-    // SAFETY: that the record and what it names are there is the caller's promise. Addresses are what the function itself
-    // loads from, and none of these ranges but the window is larger than a slice may be.
+    // SAFETY: that the record and what it names are there is the caller's promise. Addresses are what the function
+    // itself loads from, and none of these ranges but the window is larger than a slice may be.
     let mut call = unsafe {
         let record = &*record;
         Call::new(Pieces {

@@ -46,8 +46,8 @@ impl<'a> Window<'a> {
         if end > self.bytes || bytes > isize::MAX as u64 {
             return Err(Failure::BAD_DATA);
         }
-        // SAFETY: the range is inside the window, which is readable as long as 'a, and no larger than slices may be. The
-        // pointer is moved by arithmetic that may pass half of a 32-bit address space, as a window may.
+        // SAFETY: the range is inside the window, which is readable as long as 'a, and no larger than slices may be.
+        // The pointer is moved by arithmetic that may pass half of a 32-bit address space, as a window may.
         Ok(unsafe { core::slice::from_raw_parts(self.first.wrapping_add(byte as usize), bytes as usize) })
     }
 

@@ -1,12 +1,13 @@
 //! The file of a store on disk: a front page of our own, and behind it what redb keeps.
 //!
-//! Idea: redb keeps the last two commits in its file and may take the older one for the last when the few bytes that tell them
-//! apart were damaged. So the front page has the number of the last commit as well, written and synced after redb's own.
-//! The file is looked at through a view that keeps in memory what redb would write, so that one that is refused stays as it was.
+//! Idea: redb keeps the last two commits in its file and may take the older one for the last when the few bytes that
+//! tell them apart were damaged. So the front page has the number of the last commit as well, written and synced after
+//! redb's own. The file is looked at through a view that keeps in memory what redb would write, so that one that is
+//! refused stays as it was.
 //!
-//! The front page (4096 bytes): at 0 `FPBROKER`, the format (8 bytes), CRC32C of both (4 bytes); at 512 and 1024 in turn the
-//! number of a commit (8 bytes) and its CRC32C (4 bytes), each in a sector of its own, which a crash leaves whole. Integers are
-//! little-endian.
+//! The front page (4096 bytes): at 0 `FPBROKER`, the format (8 bytes), CRC32C of both (4 bytes); at 512 and 1024 in
+//! turn the number of a commit (8 bytes) and its CRC32C (4 bytes), each in a sector of its own, which a crash leaves
+//! whole. Integers are little-endian.
 //!
 //! Invariant: what redb has committed last is the commit that the front page names, or, after a crash, the next one.
 
@@ -54,7 +55,8 @@ pub(super) struct StoreFile {
 }
 
 impl StoreFile {
-    /// Opens the file. If there is none yet, or an empty one, `fill` puts what a new store has into a new one, as commit 1.
+    /// Opens the file. If there is none yet, or an empty one, `fill` puts what a new store has into a new one, as
+    /// commit 1.
     pub(super) fn open(
         path: &Path,
         fill: &dyn Fn(Behind) -> Result<(), Unusable>,

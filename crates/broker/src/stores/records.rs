@@ -1,16 +1,17 @@
-//! Records as keys and values, in every store that keeps bytes. Each value names its key and its commit and has a checksum;
-//! one more, the sum, counts all others and adds up their digests.
+//! Records as keys and values, in every store that keeps bytes. Each value names its key and its commit and has a
+//! checksum; one more, the sum, counts all others and adds up their digests.
 //!
-//! Idea: a file or a cluster may be damaged beneath a store. A value that was changed, or found under another key, fails its
-//! checksum; one that is missing, or came back from before, is missed by the sum. Since a value says what it is, what is whole
-//! in a damaged file can be found without the store that wrote it ([`Found`]).
+//! Idea: a file or a cluster may be damaged beneath a store. A value that was changed, or found under another key,
+//! fails its checksum; one that is missing, or came back from before, is missed by the sum. Since a value says what it
+//! is, what is whole in a damaged file can be found without the store that wrote it ([`Found`]).
 //!
 //! Never here: a guess. What does not verify is an error, and says why.
 //!
-//! A value: `FPr1`, number of the commit (8 bytes), key (2 bytes of length, then UTF-8), payload (4 bytes of length, then the
-//! payload), CRC32C of all that (4 bytes); integers are little-endian. Keys and payloads: `meta/term` and `meta/next_file`
-//! 8 bytes each, `meta/key` 32 bytes, `meta/sum` how many others there are (8 bytes) and the sum of their digests (16 bytes),
-//! `names/NAME` a published file in the form of the wire. The digest of a value is the first 16 bytes of the SHA-256 of it.
+//! A value: `FPr1`, number of the commit (8 bytes), key (2 bytes of length, then UTF-8), payload (4 bytes of length,
+//! then the payload), CRC32C of all that (4 bytes); integers are little-endian. Keys and payloads: `meta/term` and
+//! `meta/next_file` 8 bytes each, `meta/key` 32 bytes, `meta/sum` how many others there are (8 bytes) and the sum of
+//! their digests (16 bytes), `names/NAME` a published file in the form of the wire. The digest of a value is the first
+//! 16 bytes of the SHA-256 of it.
 
 use super::{StoreError, decode_file, encode_file};
 use farpool_lease::broker::{Durable, Record};
@@ -246,8 +247,8 @@ impl Found {
         found
     }
 
-    /// Returns the records to begin anew with. A name that was dropped, replaced or renamed may be among them: its regions have
-    /// another epoch at their nodes by now, or another name, so that no bytes come of it.
+    /// Returns the records to begin anew with. A name that was dropped, replaced or renamed may be among them: its
+    /// regions have another epoch at their nodes by now, or another name, so that no bytes come of it.
     ///
     /// No term is used a second time, whichever record of it was lost.
     pub fn records(self, now_ms: u64) -> Vec<Record> {

@@ -1,13 +1,13 @@
 //! One file on the broker's disk, in an embedded B-tree with synced commits.
 //!
-//! Idea: redb trusts its file, and one flipped byte of it can be another name, another file, or a panic. So a file is verified
-//! as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages, and the checksum of each
-//! record with the sum over them all ([`Reading`]). All that is done over a view of the file that changes nothing, and what
-//! panics inside redb is caught there. Commits are made in two phases, so that a page that is damaged is never taken for a
-//! commit that a crash cut off, and rolled back.
+//! Idea: redb trusts its file, and one flipped byte of it can be another name, another file, or a panic. So a file is
+//! verified as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages, and the
+//! checksum of each record with the sum over them all ([`Reading`]). All that is done over a view of the file that
+//! changes nothing, and what panics inside redb is caught there. Commits are made in two phases, so that a page that is
+//! damaged is never taken for a commit that a crash cut off, and rolled back.
 //!
-//! One table, `records`, has all of [`super::records`]. A file of another format is refused, never converted in passing. No
-//! table is ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
+//! One table, `records`, has all of [`super::records`]. A file of another format is refused, never converted in
+//! passing. No table is ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
 
 use super::file::{Behind, StoreFile, Unusable, other_format, replace};
 use super::records::{Found, Ledger, Reading};

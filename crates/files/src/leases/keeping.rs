@@ -19,8 +19,8 @@ const IDLE_RENEWALS: u32 = 4;
 impl Leases {
     /// Renews at every node, and notices losses.
     ///
-    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time only, and nodes
-    /// that answered last time come first.
+    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time only, and
+    /// nodes that answered last time come first.
     pub(crate) fn renew_all(&self, share_ms: u64) {
         let mut nodes = self.nodes.all();
         nodes.sort_by_key(|links| links.is_suspect());

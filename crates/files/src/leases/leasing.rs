@@ -24,11 +24,11 @@ const FULL_TRIES: u32 = 5;
 
 /// After a brief no, this long passes before the broker is asked again.
 const BRIEF_PAUSE_MS: u64 = 1_000;
-/// Where no broker answered somebody for all of their patience, whoever asks this soon afterwards waits for none: they would
-/// otherwise wait as long each, one after the other.
+/// Where no broker answered somebody for all of their patience, whoever asks this soon afterwards waits for none: they
+/// would otherwise wait as long each, one after the other.
 const UNREACHABLE_PAUSE_MS: u64 = 1_000;
-/// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host of a
-/// virtual machine has to find its pages first (400 MB/s were seen).
+/// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host
+/// of a virtual machine has to find its pages first (400 MB/s were seen).
 const READY_BYTES_PER_MS: u64 = 128 << 10;
 
 impl Leases {

@@ -1,12 +1,12 @@
 //! What a session holds at nodes: the leases, the regions they are for, and the extents cut from these.
 //!
-//! Methods of four kinds. Those here begin with a node, check and renew what is held there, and take note of what was lost;
-//! those of `leasing` cut extents and get more when that is not enough; those of `keeping` seal, give back what is not needed,
-//! and are what the session's thread does until it ends; [`Leases::end`] gives all of it back.
+//! Methods of four kinds. Those here begin with a node, check and renew what is held there, and take note of what was
+//! lost; those of `leasing` cut extents and get more when that is not enough; those of `keeping` seal, give back what
+//! is not needed, and are what the session's thread does until it ends; [`Leases::end`] gives all of it back.
 //!
-//! Two locks. The turn to ask for more is taken first, and held while the broker and the nodes are asked. What is held is
-//! locked within, for a look or a change each time and never while anybody is asked; whoever locks it may look at the table of
-//! nodes and at a node's links.
+//! Two locks. The turn to ask for more is taken first, and held while the broker and the nodes are asked. What is held
+//! is locked within, for a look or a change each time and never while anybody is asked; whoever locks it may look at
+//! the table of nodes and at a node's links.
 
 mod keeping;
 mod leasing;

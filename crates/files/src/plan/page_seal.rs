@@ -299,8 +299,8 @@ pub struct PageSeals {
 }
 
 impl PageSeals {
-    /// For an extent of so many bytes, of which no page is sealed. Only its whole pages of [`SEAL_PAGE_BYTES`] can be; a
-    /// published file's last extent may end between two, and is never sealed by pages.
+    /// For an extent of so many bytes, of which no page is sealed. Only its whole pages of [`SEAL_PAGE_BYTES`] can be;
+    /// a published file's last extent may end between two, and is never sealed by pages.
     pub fn new(extent_bytes: u32) -> PageSeals {
         PageSeals { pages: extent_bytes as usize / SEAL_PAGE_BYTES, sealed: Vec::new() }
     }

@@ -1,8 +1,8 @@
 //! Compiling modules, and keeping what they were compiled to.
 //!
-//! The idea: two engines, which differ in how functions are stopped. Compiled code is kept by the hash of the module, in
-//! this process and, if there is a folder, in files that only this tenant's processes write: what is read from one is run
-//! as native code.
+//! The idea: two engines, which differ in how functions are stopped. Compiled code is kept by the hash of the module,
+//! in this process and, if there is a folder, in files that only this tenant's processes write: what is read from one
+//! is run as native code.
 #![allow(unsafe_code)]
 
 use crate::module::{self, Interruption};
@@ -136,9 +136,9 @@ impl Engines {
         let cache = cache?;
         [Interruption::Inside, Interruption::Outside].into_iter().find_map(|interruption| {
             let artefact = read_artefact(cache, &self.artefact_name(hash, interruption)).ok()?;
-            // SAFETY: the artefact is what `compile` wrote for this engine's settings, by its name, and its bytes are those
-            // that were written, by their hash. Only processes of this tenant can write to the folder, each of which may
-            // run what code it likes in here anyway.
+            // SAFETY: the artefact is what `compile` wrote for this engine's settings, by its name, and its bytes are
+            // those that were written, by their hash. Only processes of this tenant can write to the folder, each of
+            // which may run what code it likes in here anyway.
             let module = unsafe { Module::deserialize(self.of(interruption), artefact) }.ok()?;
             self.keep(hash, module, interruption).ok()
         })

@@ -1,10 +1,10 @@
 //! Loads and stores that fault: told to the call whose they are.
 //!
-//! The idea: three kinds of faults are no mistake of this program's. A load of a byte of the window that lies elsewhere:
-//! the bytes are asked for on the lane, mapped, and the load is done again. A load of memory that was taken back or cut
-//! off: zeros are mapped, and the call counts for nothing. Anything else in a module's space: where it was is noted, and
-//! Wasmtime, whose handler comes next, makes a trap of it. The handler runs on the lane's own thread, in place of the
-//! instruction that faulted, which is the function's: nothing of this program is interrupted.
+//! The idea: three kinds of faults are no mistake of this program's. A load of a byte of the window that lies
+//! elsewhere: the bytes are asked for on the lane, mapped, and the load is done again. A load of memory that was taken
+//! back or cut off: zeros are mapped, and the call counts for nothing. Anything else in a module's space: where it was
+//! is noted, and Wasmtime, whose handler comes next, makes a trap of it. The handler runs on the lane's own thread, in
+//! place of the instruction that faulted, which is the function's: nothing of this program is interrupted.
 #![allow(unsafe_code)]
 
 use crate::namespaces::ABORTED;
@@ -172,8 +172,8 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
     if again {
         return;
     }
-    // SAFETY: written once, in `install`, before any lane; `sa_sigaction` is then what Wasmtime installed, of the type that
-    // its flags say, or the default.
+    // SAFETY: written once, in `install`, before any lane; `sa_sigaction` is then what Wasmtime installed, of the type
+    // that its flags say, or the default.
     unsafe {
         let next = if signal == libc::SIGBUS { addr_of!(NEXT_BUS) } else { addr_of!(NEXT_SEGV) };
         match (*next).sa_sigaction {

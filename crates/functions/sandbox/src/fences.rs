@@ -15,7 +15,8 @@ pub struct Fences {
     fences: Vec<FenceAt>,
 }
 
-// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; it is used for atomic loads alone.
+// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; it is used for atomic loads
+// alone.
 unsafe impl Send for Fences {}
 // SAFETY: as for Send.
 unsafe impl Sync for Fences {}
@@ -31,8 +32,8 @@ impl Fences {
         if !fences.iter().all(is_inside) || rustix::fs::fstat(file)?.st_size < bytes as i64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing; the file is as long, and its node
-        // has sealed its length.
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing; the file is as long, and its
+        // node has sealed its length.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
         Ok(Fences { base: base.cast_const().cast(), bytes, fences })
     }

@@ -1,10 +1,10 @@
 //! The system calls that the process keeps, and with which arguments.
 //!
 //! The idea: a call is listed if running functions takes it, and if what it reaches is this process and what was handed
-//! to it. Where a call reaches others as well, its arguments are compared: process 0 and its own number, not another one;
-//! options of descriptors, but not whose signals they send. Anything else ends the process: its caller is told of
-//! signal 31 (`SIGSYS`). Calls that libraries try and do without fail instead. This holds by itself, also where the kernel
-//! offers neither Landlock nor namespaces.
+//! to it. Where a call reaches others as well, its arguments are compared: process 0 and its own number, not another
+//! one; options of descriptors, but not whose signals they send. Anything else ends the process: its caller is told of
+//! signal 31 (`SIGSYS`). Calls that libraries try and do without fail instead. This holds by itself, also where the
+//! kernel offers neither Landlock nor namespaces.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -188,9 +188,9 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     ]))
 }
 
-/// Makes calls fail as on a kernel that does not have them. What `clone3` is asked for lies in memory, where no filter sees
-/// it: the C library uses `clone` instead. It also asks for the CPUs of a thread by its number, which may be that of any
-/// process, and does without. Libraries look for files of the system, and do without them too.
+/// Makes calls fail as on a kernel that does not have them. What `clone3` is asked for lies in memory, where no filter
+/// sees it: the C library uses `clone` instead. It also asks for the CPUs of a thread by its number, which may be that
+/// of any process, and does without. Libraries look for files of the system, and do without them too.
 fn absent(files: Files) -> Result<BpfProgram, Box<dyn Error>> {
     let names_one = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0)?;
     let mut rules = BTreeMap::from([

@@ -182,7 +182,8 @@ impl Serving<'_> {
                 Request::CallFunction(_) => Err(Refusal::new(Code::NoSuchFunction, 0)),
                 Request::UseFunction(wanted) => self.use_function(&wanted).map(Reply::UseFunction),
                 Request::PutFunction(put) => {
-                    // Nothing interrupts a compiler, or what an object does when it is loaded: the node ends the process.
+                    // Nothing interrupts a compiler, or what an object does when it is loaded: the node ends the
+                    // process.
                     self.watched.set_ends_process(true);
                     let (request_id, opcode) = (header.request_id, header.opcode as u16);
                     let until_ns = clock::now().plus_ms(FUNCTION_READY_MS_MAX.into()).0;

@@ -32,8 +32,8 @@ pub fn stand_back(niceness: u8) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Has the kernel end this process when its parent ends. The parent may be gone already, which its closed end of the socket
-/// tells. The kernel forgets this at any change of users.
+/// Has the kernel end this process when its parent ends. The parent may be gone already, which its closed end of the
+/// socket tells. The kernel forgets this at any change of users.
 pub fn follow_parent() -> Result<(), Box<dyn Error>> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }

@@ -1,9 +1,10 @@
 //! The process that runs what clients ship: WebAssembly modules, and signed shared objects.
 //!
-//! The idea: everything in here may be taken over by what it runs, so there is nothing in here. A node starts the program
-//! with one end of a socket pair as its standard input, hands it connections of one tenant and descriptors to read that
-//! tenant's regions with, and may kill it at any time. Before it sees any of that, the process gives up whatever it does
-//! not need ([`namespaces`], [`lockdown`]). Each connection is a [`lane`] with a thread of its own; functions run in [`space`]s.
+//! The idea: everything in here may be taken over by what it runs, so there is nothing in here. A node starts the
+//! program with one end of a socket pair as its standard input, hands it connections of one tenant and descriptors to
+//! read that tenant's regions with, and may kill it at any time. Before it sees any of that, the process gives up
+//! whatever it does not need ([`namespaces`], [`lockdown`]). Each connection is a [`lane`] with a thread of its own;
+//! functions run in [`space`]s.
 //!
 //! Never in this crate: a right that a node did not hand over, or trust in what a lane's caller sends.
 #![deny(unsafe_code)]

@@ -1,9 +1,11 @@
-//! Namespaces of its own: no other process, network, file or IPC object has a name in them, and no right counts outside.
+//! Namespaces of its own: no other process, network, file or IPC object has a name in them, and no right counts
+//! outside.
 //!
-//! The idea: the program that a node starts becomes two processes. The first one makes the namespaces, starts the second
-//! in them, and then only waits: it ends when the second one has ended, and ends that one when the node says so, by
-//! closing its end of the socket. The second is number 1 in its namespace, has an empty folder for its root, and runs the
-//! functions. Where namespaces are refused there are two processes all the same, so that a node ends them in one way.
+//! The idea: the program that a node starts becomes two processes. The first one makes the namespaces, starts the
+//! second in them, and then only waits: it ends when the second one has ended, and ends that one when the node says so,
+//! by closing its end of the socket. The second is number 1 in its namespace, has an empty folder for its root, and
+//! runs the functions. Where namespaces are refused there are two processes all the same, so that a node ends them in
+//! one way.
 #![allow(unsafe_code)]
 
 use farpool_functions::confinement::{Confinement, INSIDE_ID, Rights, hear, own_id, tell};
@@ -27,11 +29,12 @@ use std::time::{Duration, Instant};
 const ROOT: &CStr = c"mode=0700,size=256m,nr_inodes=8192";
 /// The time within which threads that were joined are gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The exit status by which the second process says that it was aborted. A signal of its own does not end it, as it is the
-/// first process of its namespace.
+/// The exit status by which the second process says that it was aborted. A signal of its own does not end it, as it is
+/// the first process of its namespace.
 pub const ABORTED: i32 = 128 + libc::SIGABRT;
 
-/// Makes namespaces with the node's help, or does without where they are refused. To be called while there is one thread.
+/// Makes namespaces with the node's help, or does without where they are refused. To be called while there is one
+/// thread.
 pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     let mut confinement = Confinement::default();
     hear(control)?;
@@ -60,8 +63,8 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     Ok(confinement)
 }
 
-/// Waits until the thread that asks is the only one: those that have been joined may still be on their way out. An error
-/// if others stay: what this thread gives up they would keep.
+/// Waits until the thread that asks is the only one: those that have been joined may still be on their way out. An
+/// error if others stay: what this thread gives up they would keep.
 pub fn wait_alone() -> io::Result<()> {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -119,8 +122,8 @@ fn mount(at: &CStr, kind: Option<&CStr>, flags: libc::c_ulong, data: Option<&CSt
     }
 }
 
-/// Starts the second process. Returns its number in the first process, and nothing in the second. To be called while there
-/// is one thread.
+/// Starts the second process. Returns its number in the first process, and nothing in the second. To be called while
+/// there is one thread.
 pub fn split() -> io::Result<Option<Pid>> {
     // SAFETY: there is one thread, so that the new process finds no lock taken and nothing half done.
     match unsafe { libc::fork() } {
@@ -129,8 +132,8 @@ pub fn split() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Waits until the second process has ended, and ends it once the node has closed its end of the socket. Returns the exit
-/// status that says how: the number of the signal, or 0.
+/// Waits until the second process has ended, and ends it once the node has closed its end of the socket. Returns the
+/// exit status that says how: the number of the signal, or 0.
 pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     let process = pidfd_open(second, PidfdFlags::empty())?;
     loop {
@@ -152,7 +155,8 @@ pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     Ok(ExitCode::from(signal.unwrap_or(0) as u8))
 }
 
-/// Redirects standard error, which is the node's and may be a terminal or a log, to where standard output goes: nowhere.
+/// Redirects standard error, which is the node's and may be a terminal or a log, to where standard output goes:
+/// nowhere.
 pub fn silence() -> io::Result<()> {
     // SAFETY: both are descriptors that this process was started with, and nothing of Rust's owns them.
     match unsafe { libc::dup2(libc::STDOUT_FILENO, libc::STDERR_FILENO) } {

@@ -19,9 +19,9 @@ pub struct Entry(usize);
 impl Entry {
     /// Calls it with the record that was written to a space's call area. What it does is its signer's responsibility.
     pub fn call(self, space: &Space) -> i64 {
-        // SAFETY: the address is that of a symbol of an object whose signer vouches for it, and which is never unloaded;
-        // the type of entries is part of the contract it was signed under. The record lies in the space's call area, which
-        // is mapped as long as the space is.
+        // SAFETY: the address is that of a symbol of an object whose signer vouches for it, and which is never
+        // unloaded; the type of entries is part of the contract it was signed under. The record lies in the space's
+        // call area, which is mapped as long as the space is.
         let entry: extern "C" fn(*mut u8) -> i64 = unsafe { std::mem::transmute(self.0) };
         entry(space.at(CALL_AT))
     }

@@ -1,10 +1,10 @@
 //! Address spaces of functions: heap, call area, output and window, as `spec/function.md` lays them out.
 //!
-//! The idea: a module's linear memory is 4 GiB of reserved addresses, of which it has declared only the beginning. Compiled
-//! code checks no bounds within so large a reservation, so whatever is mapped above the heap can be loaded from at full
-//! speed, and whatever is not mapped traps. (Wasmtime does so without promising it: [`crate::engines`] looks at the
-//! start whether it is still true.) Spaces of a lane are kept and used again, with their window in place: mapping one
-//! costs a thousand times as much as a call.
+//! The idea: a module's linear memory is 4 GiB of reserved addresses, of which it has declared only the beginning.
+//! Compiled code checks no bounds within so large a reservation, so whatever is mapped above the heap can be loaded
+//! from at full speed, and whatever is not mapped traps. (Wasmtime does so without promising it: [`crate::engines`]
+//! looks at the start whether it is still true.) Spaces of a lane are kept and used again, with their window in place:
+//! mapping one costs a thousand times as much as a call.
 #![allow(unsafe_code)]
 
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
@@ -65,8 +65,8 @@ pub struct Space {
     mapped: RefCell<Vec<u64>>,
 }
 
-// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread. A space is used by one thread at a
-// time; only `Layout::forget` reaches into it from another, and it leaves the mapping to the kernel.
+// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread. A space is used by one thread
+// at a time; only `Layout::forget` reaches into it from another, and it leaves the mapping to the kernel.
 unsafe impl Send for Space {}
 // SAFETY: as for Send; the list of pieces is looked at by the lane's own thread alone.
 unsafe impl Sync for Space {}
@@ -114,11 +114,12 @@ impl Space {
         let files = &self.layout.window.files;
         let file = files.get(piece.file as usize).ok_or(io::ErrorKind::InvalidData)?;
         let mut flags = MapFlags::SHARED | MapFlags::FIXED;
-        // A region has its pages. What a client brings to itself may be a part of its window: the rest would be made now.
+        // A region has its pages. What a client brings to itself may be a part of its window: the rest would be made
+        // now.
         flags.set(MapFlags::POPULATE, self.layout.window.words.is_some());
         let at = self.at(WINDOW_AT + piece.part.first);
-        // SAFETY: `LaneWindow::check` holds the part inside the window, whose 3 GiB lie inside the reservation; nothing of
-        // Rust's is there. Loads past the file's end are answered by `crate::faults`.
+        // SAFETY: `LaneWindow::check` holds the part inside the window, whose 3 GiB lie inside the reservation; nothing
+        // of Rust's is there. Loads past the file's end are answered by `crate::faults`.
         unsafe { mmap(at.cast(), piece.part.bytes as usize, ProtFlags::READ, flags, file, piece.offset)? };
         Ok(())
     }
@@ -143,8 +144,8 @@ impl Space {
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         assert!(address >= CALL_AT && end <= OUTPUT_AT, "what a record leads to fits the call area");
-        // SAFETY: the range was just checked to lie in the call area, which is mapped to be written as long as the space
-        // is; `bytes` is memory of Rust's, so the two do not overlap.
+        // SAFETY: the range was just checked to lie in the call area, which is mapped to be written as long as the
+        // space is; `bytes` is memory of Rust's, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(address), bytes.len()) };
     }
 
@@ -234,7 +235,8 @@ impl Space {
         Ok(())
     }
 
-    /// Maps zeros where a page of the window cannot be had, for what runs to go on to its end, which counts for nothing.
+    /// Maps zeros where a page of the window cannot be had, for what runs to go on to its end, which counts for
+    /// nothing.
     pub fn map_zeros(&self, byte: u64) -> io::Result<()> {
         anonymous(self.at(WINDOW_AT + byte - byte % PAGE as u64), PAGE, ProtFlags::READ)
     }
@@ -272,8 +274,8 @@ impl Drop for Space {
 /// Makes linear memories of the spaces that threads offer.
 pub struct Spaces;
 
-// SAFETY: `new_memory` gives memories of 4 GiB of reserved addresses and more than the guard behind them, as is checked;
-// the heap's bytes are zero and accessible, what is between heap and call area is not.
+// SAFETY: `new_memory` gives memories of 4 GiB of reserved addresses and more than the guard behind them, as is
+// checked; the heap's bytes are zero and accessible, what is between heap and call area is not.
 unsafe impl wasmtime::MemoryCreator for Spaces {
     fn new_memory(
         &self,

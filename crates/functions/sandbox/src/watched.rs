@@ -1,8 +1,8 @@
 //! What is known of a lane besides its own thread: so that somebody can stop what runs on it.
 //!
-//! The idea: one thread looks at all lanes, some hundred times in a second while there are any. It lets go of windows that
-//! were taken back, notices callers that have left, and interrupts modules so that each looks at its time. What cannot be
-//! interrupted it marks as overdue for the node, which ends the process.
+//! The idea: one thread looks at all lanes, some hundred times in a second while there are any. It lets go of windows
+//! that were taken back, notices callers that have left, and interrupts modules so that each looks at its time. What
+//! cannot be interrupted it marks as overdue for the node, which ends the process.
 
 use crate::engines::Engines;
 use crate::fences::Fences;

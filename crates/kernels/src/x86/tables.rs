@@ -188,10 +188,10 @@ fn looked_for_first(starts: u32) -> u32 {
 /// nothing (0), which sets places instead. `FIRST`: places are such that a key is most likely there.
 ///
 /// # Safety
-/// Places are not more than the masked keys, and lie where a bucket of these words begins or, if `FIRST`, are one of its
-/// keys; so does what `secret` makes of keys. If `ADD` is not 0, a bucket has two words for each key or more, there are as many
-/// values as places, and if it is more than 1, so many copies of equal length, which are
-/// as long as all buckets.
+/// Places are not more than the masked keys, and lie where a bucket of these words begins or, if `FIRST`, are one of
+/// its keys; so does what `secret` makes of keys. If `ADD` is not 0, a bucket has two words for each key or more, there
+/// are as many values as places, and if it is more than 1, so many copies of equal length, which are as long as all
+/// buckets.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,aes,vaes,bmi1,bmi2")]
 unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
     words: *mut u64,

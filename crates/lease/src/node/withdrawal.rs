@@ -2,8 +2,8 @@
 //!
 //! The idea: a node has a number of regions that may have memory. If that is lowered, regions go in the order of what
 //! losing them means: free ones, those being wiped, cache, then what its holders can move elsewhere in time (they are
-//! told at their next renewal, and what they have not moved by a deadline goes), and last, in an emergency, whatever there
-//! is. A region that has gone is `Away`: nobody gets it, and it has no page.
+//! told at their next renewal, and what they have not moved by a deadline goes), and last, in an emergency, whatever
+//! there is. A region that has gone is `Away`: nobody gets it, and it has no page.
 //!
 //! Never here: how much is to go, and when. The node looks at its host for that.
 //!
@@ -50,8 +50,8 @@ impl NodeLeases {
         (self.surplus() as usize).saturating_sub(self.cleaning)
     }
 
-    /// From now on so many regions may have memory. Those that may again are free; of those that may not any more as many go
-    /// as `reach` permits, the others when they are given back.
+    /// From now on so many regions may have memory. Those that may again are free; of those that may not any more as
+    /// many go as `reach` permits, the others when they are given back.
     pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach, actions: &mut Vec<Action>) {
         self.limit = regions.min(self.regions.len() as u32);
         while self.present() < self.limit {

@@ -1,8 +1,8 @@
 //! Expressions by the names of columns, for people and engines to write; [`Expr::compile`] makes instructions of them
 //! and finds the types that two sides have in common.
 //!
-//! A literal takes the type of what it stands beside, if it is the same value there: `col("price").gt(lit(0.05))` over a
-//! decimal(12, 2) compares decimals. If it is not, both sides take the narrowest type that holds both.
+//! A literal takes the type of what it stands beside, if it is the same value there: `col("price").gt(lit(0.05))` over
+//! a decimal(12, 2) compares decimals. If it is not, both sides take the narrowest type that holds both.
 
 use crate::expression::{Binary, Comparison, Instruction};
 use crate::limits::DECIMAL_DIGITS_MAX;

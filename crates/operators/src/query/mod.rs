@@ -109,9 +109,9 @@ impl Plan {
         })
     }
 
-    /// The same with a Bloom filter beside the data instead of the keys of this number, which the merged rows are looked
-    /// up in again: they are the same rows. Nothing if that cannot be: of an anti-join, where rows do not leave as they
-    /// are, or without their keys.
+    /// The same with a Bloom filter beside the data instead of the keys of this number, which the merged rows are
+    /// looked up in again: they are the same rows. Nothing if that cannot be: of an anti-join, where rows do not leave
+    /// as they are, or without their keys.
     pub fn by_filter(&self, number: usize) -> Option<Plan> {
         let mut operators = self.near.operators().to_vec();
         let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);

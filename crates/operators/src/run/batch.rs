@@ -233,7 +233,8 @@ fn ordered_f64(value: f64) -> i64 {
     bits ^ (((bits >> 63) as u64) >> 1) as i64
 }
 
-/// Returns a float of 32 bits as one of 64, whose order is the same. NaN keeps its sign and its bits, which a cast need not.
+/// Returns a float of 32 bits as one of 64, whose order is the same. NaN keeps its sign and its bits, which a cast need
+/// not.
 #[inline]
 pub fn widened(value: f32) -> f64 {
     if !value.is_nan() {
@@ -358,8 +359,8 @@ pub(super) fn from_i64(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::N
     }
 }
 
-/// Returns the column with 0.0 for each -0.0, as keys and comparisons have it. Arrow's kernels compare floats in the total
-/// order of IEEE 754, which is ours otherwise.
+/// Returns the column with 0.0 for each -0.0, as keys and comparisons have it. Arrow's kernels compare floats in the
+/// total order of IEEE 754, which is ours otherwise.
 pub(super) fn with_one_zero(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float32 => {

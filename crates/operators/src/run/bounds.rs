@@ -16,8 +16,8 @@ pub struct Bounds {
     /// Bytes of the groups, or of the rows of a top, that are held. Groups beyond leave as partial groups; a top
     /// that does not fit stops the run.
     pub held_bytes_max: usize,
-    /// Steps of the whole run, or since [`super::Run::refill`]: one for each row and instruction, for each row and key or aggregate, and for each
-    /// byte that a pattern reads.
+    /// Steps of the whole run, or since [`super::Run::refill`]: one for each row and instruction, for each row and key
+    /// or aggregate, and for each byte that a pattern reads.
     pub steps_max: u64,
 }
 

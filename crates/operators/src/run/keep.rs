@@ -1,7 +1,7 @@
 //! Leaving out rows: the kept ones of every column.
 //!
-//! The idea: which rows those are is prepared once, and what has a fixed width is gathered by our own kernels, if the CPU has the instructions for them. Text
-//! and dictionaries are arrow-rs's, prepared only if there are any.
+//! The idea: which rows those are is prepared once, and what has a fixed width is gathered by our own kernels, if the
+//! CPU has the instructions for them. Text and dictionaries are arrow-rs's, prepared only if there are any.
 
 use super::batch::{Rows, unexpected};
 use super::bounds::Stopped;

@@ -1,9 +1,9 @@
 //! Running a program over batches of rows, and merging what several runs of it leave.
 //!
-//! The idea: a [`Prepared`] is a program with its patterns compiled, made once. Each [`Run`] takes batches of one share of
-//! a table; what it leaves is partial: groups that may occur again, tops of its own rows. A [`Merge`] of all of it is
-//! the result, the same however the rows were divided and in whatever order they came. Only sums of floats may differ,
-//! by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
+//! The idea: a [`Prepared`] is a program with its patterns compiled, made once. Each [`Run`] takes batches of one share
+//! of a table; what it leaves is partial: groups that may occur again, tops of its own rows. A [`Merge`] of all of it
+//! is the result, the same however the rows were divided and in whatever order they came. Only sums of floats may
+//! differ, by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
 
 mod batch;
 mod bounds;

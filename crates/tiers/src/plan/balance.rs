@@ -1,11 +1,11 @@
 //! A share that corrects itself while an operator runs.
 //!
-//! The idea: workers take from two queues of morsels, near and far, and have as many of either under way as they can, so
-//! that both tiers are busy until their queue is drained. If one drains first, the other tier has had too much: with the
-//! share `w` near, rates `N` and `F` drain the queues after `w / N` and `(1 - w) / F`, and are even at
+//! The idea: workers take from two queues of morsels, near and far, and have as many of either under way as they can,
+//! so that both tiers are busy until their queue is drained. If one drains first, the other tier has had too much: with
+//! the share `w` near, rates `N` and `F` drain the queues after `w / N` and `(1 - w) / F`, and are even at
 //! `ln(w / (1 - w)) = ln(N / F)`. So the share moves, on that scale, by the logarithm of what the times differ by, and
-//! would be right after one piece of work if nothing else used the tiers. What else is moved on either tier, wherever the
-//! morsels lie, only makes a step shorter than it should be, never longer.
+//! would be right after one piece of work if nothing else used the tiers. What else is moved on either tier, wherever
+//! the morsels lie, only makes a step shorter than it should be, never longer.
 //!
 //! It evens out one phase. Where a share also costs something in another phase (moving it there), that is the plan's
 //! business: bound the share from above by what the plan says.
@@ -47,8 +47,8 @@ impl Balance {
         (odds / (1.0 + odds)).clamp(self.least, self.most)
     }
 
-    /// A piece of work was done whose queues began together and were drained after so long, in any unit. Times that are no
-    /// positive numbers say nothing.
+    /// A piece of work was done whose queues began together and were drained after so long, in any unit. Times that are
+    /// no positive numbers say nothing.
     pub fn drained(&mut self, near: f64, far: f64) {
         let is_time = |time: f64| time.is_finite() && time > 0.0;
         if !is_time(near) || !is_time(far) {

@@ -1,14 +1,15 @@
-//! Hash joins over two tiers as plans of phases: the four strategies of paper 002 (section 4.1), and those that its model
-//! leaves out.
+//! Hash joins over two tiers as plans of phases: the four strategies of paper 002 (section 4.1), and those that its
+//! model leaves out.
 //!
 //! The idea: inputs lie far. Partitioning reads them, once or twice, and writes partitions; joining reads these once.
-//! Whatever is moved beforehand is read far once more than needed. So it pays more to read the far tier once and to choose
-//! where the partitions go (*the partition is the move*) than to move inputs, at any share.
+//! Whatever is moved beforehand is read far once more than needed. So it pays more to read the far tier once and to
+//! choose where the partitions go (*the partition is the move*) than to move inputs, at any share.
 
 use super::phases::{ObjectId, Phase, Plan};
 use super::traffic::Side;
 
-/// How inputs become partitions. The first four are the paper's and read their input twice: for a histogram, and to scatter.
+/// How inputs become partitions. The first four are the paper's and read their input twice: for a histogram, and to
+/// scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Partitioning {
     /// Where the inputs lie.
@@ -61,8 +62,8 @@ pub enum Joining {
     Left,
     /// Partitions are joined once all are there.
     After,
-    /// The probe side is partitioned in so many batches, and each is joined while the next one is partitioned. The build
-    /// side's partitions are read again for each.
+    /// The probe side is partitioned in so many batches, and each is joined while the next one is partitioned. The
+    /// build side's partitions are read again for each.
     Beside {
         /// How many, 1 to [`BATCHES_MAX`]; one is the same as [`Joining::After`].
         batches: u32,
@@ -185,8 +186,8 @@ pub struct Table {
     pub probe_bytes: f64,
     /// Bytes of a row of either.
     pub row_bytes: f64,
-    /// Bytes that looking a row up moves: 64 for a bucket that fills a line; less for slots of which several share one, in
-    /// a table so compact that what is moved is used.
+    /// Bytes that looking a row up moves: 64 for a bucket that fills a line; less for slots of which several share one,
+    /// in a table so compact that what is moved is used.
     pub slot_bytes: f64,
     /// Bytes of the table for each row of the build side.
     pub table_row_bytes: f64,
@@ -212,7 +213,8 @@ pub struct NonPartitioned {
 }
 
 impl NonPartitioned {
-    /// The build side is partitioned in one pass, and its partitions are read to write the table; looking up reads a slot.
+    /// The build side is partitioned in one pass, and its partitions are read to write the table; looking up reads a
+    /// slot.
     pub fn new(sizes: &Table) -> NonPartitioned {
         let Table { build_bytes, probe_bytes, row_bytes, slot_bytes, table_row_bytes, .. } = *sizes;
         let mut plan = Plan::default();

@@ -1,9 +1,9 @@
 //! Which of many pieces lie near, at any ratio exactly, and evenly mixed.
 //!
-//! The idea: piece `i` is near if `round((i + 1) near / of)` is more than `round(i near / of)`, as Bresenham draws a line:
-//! among the first `n` pieces as near to `n near / of` as can be are near, for every `n`. That pieces are mixed is a
-//! condition of all that this crate says about two tiers: with the near ones first and the far ones behind them, only one
-//! tier works at a time, and nothing is gained at any ratio.
+//! The idea: piece `i` is near if `round((i + 1) near / of)` is more than `round(i near / of)`, as Bresenham draws a
+//! line: among the first `n` pieces as near to `n near / of` as can be are near, for every `n`. That pieces are mixed
+//! is a condition of all that this crate says about two tiers: with the near ones first and the far ones behind them,
+//! only one tier works at a time, and nothing is gained at any ratio.
 
 /// So many of every so many are near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

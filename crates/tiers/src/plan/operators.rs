@@ -1,8 +1,8 @@
 //! Other operators over two tiers as plans of phases.
 //!
-//! The idea: what counts is how often bytes are read and where results are written. A scan reads its input once, so moving
-//! it costs what it could win. Whatever reads its input repeatedly may move a share of it first; whatever writes results
-//! that are read again (runs, tables of groups) places these.
+//! The idea: what counts is how often bytes are read and where results are written. A scan reads its input once, so
+//! moving it costs what it could win. Whatever reads its input repeatedly may move a share of it first; whatever writes
+//! results that are read again (runs, tables of groups) places these.
 
 use super::phases::{ObjectId, Phase, Plan};
 use super::traffic::Side;
@@ -18,7 +18,8 @@ pub struct OverInput {
     pub results: Option<ObjectId>,
 }
 
-/// Reads an input so many times, having moved a share of it: once is a scan, three to five times a join with several others.
+/// Reads an input so many times, having moved a share of it: once is a scan, three to five times a join with several
+/// others.
 pub fn read_repeatedly(input_bytes: f64, times: f64) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.object("input", input_bytes);
@@ -39,8 +40,8 @@ pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput 
     OverInput { plan, input, results: None }
 }
 
-/// Reads an input once, and for each of its rows reads and writes a slot of a table of groups, which is read at the end.
-/// The table's place is free.
+/// Reads an input once, and for each of its rows reads and writes a slot of a table of groups, which is read at the
+/// end. The table's place is free.
 pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);
@@ -51,8 +52,8 @@ pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64)
     OverInput { plan, input, results: Some(table) }
 }
 
-/// Reads an input once and writes sorted runs, then reads these and writes them merged, so many times. The place of the runs
-/// is free; the last merge is read by whoever asked, not written.
+/// Reads an input once and writes sorted runs, then reads these and writes them merged, so many times. The place of the
+/// runs is free; the last merge is read by whoever asked, not written.
 pub fn sort(input_bytes: f64, merges: u32) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);

@@ -1,8 +1,10 @@
-//! The model of paper 002 ("Hash Joins Meet CXL"), section 3.2, as the case of one object that is moved before it is read.
+//! The model of paper 002 ("Hash Joins Meet CXL"), section 3.2, as the case of one object that is moved before it is
+//! read.
 //!
-//! With `r` the rate of a phase over far data, `p = k r` that of moving data near, and `q = f(x) r` that of the phase once
-//! the share `x` was moved, moving and running cost `x / p + 1 / q` (equation 3). The paper takes `f(x) = m x + 1` and
-//! measures `k` and `m`; here both follow from bytes: `k` is the far bytes that the phase moves for each byte of its input.
+//! With `r` the rate of a phase over far data, `p = k r` that of moving data near, and `q = f(x) r` that of the phase
+//! once the share `x` was moved, moving and running cost `x / p + 1 / q` (equation 3). The paper takes `f(x) = m x + 1`
+//! and measures `k` and `m`; here both follow from bytes: `k` is the far bytes that the phase moves for each byte of
+//! its input.
 
 /// The two numbers of the paper's machine and operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,8 +21,8 @@ pub const PAPER_PARTITIONED: Linear = Linear { k: 2.3534, m: 1.0977 };
 pub const PAPER_NON_PARTITIONED: Linear = Linear { k: 3.7879, m: 0.3746 };
 
 impl Linear {
-    /// From times in any unit: of the phase over far data, of moving all of the data near, and of the phase with the share
-    /// `x` moved, of which `m` is the least-squares slope of `f(x) - 1` at twelve shares from 0 to `alpha`.
+    /// From times in any unit: of the phase over far data, of moving all of the data near, and of the phase with the
+    /// share `x` moved, of which `m` is the least-squares slope of `f(x) - 1` at twelve shares from 0 to `alpha`.
     pub fn of_times(in_far: f64, move_all: f64, with_moved: impl Fn(f64) -> f64, alpha: f64) -> Linear {
         let shares = (1..=SLOPE_POINTS).map(|at| alpha * f64::from(at) / f64::from(SLOPE_POINTS));
         let (mut above, mut below) = (0.0, 0.0);
@@ -37,7 +39,8 @@ impl Linear {
         (k * m * x + k) / (m * x * x + x + k)
     }
 
-    /// `x* = (sqrt(m k) - 1) / m`, where `g` is greatest (from equation 5), but no more than `alpha` and no less than 0.
+    /// `x* = (sqrt(m k) - 1) / m`, where `g` is greatest (from equation 5), but no more than `alpha` and no less
+    /// than 0.
     pub fn best_share(&self, alpha: f64) -> f64 {
         let Linear { k, m } = *self;
         if m * k <= 1.0 {

@@ -1,11 +1,11 @@
 //! Where objects of a plan should lie, so that all its phases together take least.
 //!
-//! The idea: an object (an input, a hash table, partitions, an output) has a share `w` that lies near. A phase moves bytes
-//! on either tier, so many for each object, and these are linear in the shares: what reads an object once reads `w` of it
-//! near and `1 - w` far. How long a phase takes is the greatest of a few linear terms ([`Rates`]), the phases follow one
-//! another, and near memory is bounded; so the least sum is that of a small linear program, found exactly ([`Plan::place`]).
-//! Moving data is a phase like any other. Phases that run at the same time are one phase with the traffic of both
-//! ([`Phase::beside`]).
+//! The idea: an object (an input, a hash table, partitions, an output) has a share `w` that lies near. A phase moves
+//! bytes on either tier, so many for each object, and these are linear in the shares: what reads an object once reads
+//! `w` of it near and `1 - w` far. How long a phase takes is the greatest of a few linear terms ([`Rates`]), the phases
+//! follow one another, and near memory is bounded; so the least sum is that of a small linear program, found exactly
+//! ([`Plan::place`]). Moving data is a phase like any other. Phases that run at the same time are one phase with the
+//! traffic of both ([`Phase::beside`]).
 //!
 //! A product of shares (of what is moved, so much near) is not linear: say it with two objects, or fix one of them.
 
@@ -184,7 +184,8 @@ impl Placement {
 }
 
 impl Plan {
-    /// An object that takes so many bytes of near memory if all of it is near, during all phases; where it lies is free.
+    /// An object that takes so many bytes of near memory if all of it is near, during all phases; where it lies is
+    /// free.
     pub fn object(&mut self, name: &'static str, bytes: f64) -> ObjectId {
         let lives = 0..usize::MAX;
         self.objects.push(Object { name, bytes, least: 0.0, most: 1.0, lives });
@@ -236,8 +237,8 @@ impl Plan {
         Placement { near_bytes: near_bytes.fold(0.0, f64::max), phase_seconds, shares }
     }
 
-    /// The placement that takes least, with no more than so many bytes of near memory at any time. Of placements that take
-    /// as long, one with less near memory.
+    /// The placement that takes least, with no more than so many bytes of near memory at any time. Of placements that
+    /// take as long, one with less near memory.
     pub fn place(&self, rates: &Rates, near_bytes_max: f64) -> Result<Placement, NoPlacement> {
         rates.check().map_err(NoPlacement::Rate)?;
         self.check()?;

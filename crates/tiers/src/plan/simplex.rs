@@ -1,8 +1,9 @@
 //! A small linear program, exactly.
 //!
 //! The idea: `min cost z` under `rows z >= bounds`, `z >= 0`, with no cost below zero. Its dual, `max bounds y` under
-//! `rows' y <= cost`, `y >= 0`, is met by `y = 0`, so the simplex method begins there at once, and the dual's dual is the
-//! answer: it stands in the last line of the tableau. Ten variables and a hundred rows take some tens of microseconds.
+//! `rows' y <= cost`, `y >= 0`, is met by `y = 0`, so the simplex method begins there at once, and the dual's dual is
+//! the answer: it stands in the last line of the tableau. Ten variables and a hundred rows take some tens of
+//! microseconds.
 
 /// What is smaller than this is 0. Callers scale their numbers to about 1.
 const EPSILON: f64 = 1e-11;
@@ -18,7 +19,8 @@ pub(crate) struct Row {
 /// The `z` of least cost; nothing if no `z` meets the rows. Costs must not be below 0.
 pub(crate) fn least(cost: &[f64], rows: &[Row]) -> Option<Vec<f64>> {
     let (variables, free) = (cost.len(), rows.len());
-    // A line for each of our variables: what the dual must stay below. Behind its columns come its slacks, and its bound.
+    // A line for each of our variables: what the dual must stay below. Behind its columns come its slacks, and its
+    // bound.
     let width = free + variables + 1;
     let mut lines: Vec<Vec<f64>> = (0..variables)
         .map(|variable| {

@@ -1,9 +1,9 @@
 //! Bytes on two memory tiers, and how long they take.
 //!
-//! The idea: an operator over memory that is bound by bandwidth takes as long as its busiest link. With `c` bytes on the
-//! far tier and `d` on the near one that is `T(c, d) = max(c / B_C, d / B_D, (c + d) / A)`: either tier by itself, or
-//! what the machine moves from both at once, which is less than their sum. Reads and writes of one tier may share wires
-//! (DDR) or have some of their own (CXL): what copying takes beside reading and writing alone says which.
+//! The idea: an operator over memory that is bound by bandwidth takes as long as its busiest link. With `c` bytes on
+//! the far tier and `d` on the near one that is `T(c, d) = max(c / B_C, d / B_D, (c + d) / A)`: either tier by itself,
+//! or what the machine moves from both at once, which is less than their sum. Reads and writes of one tier may share
+//! wires (DDR) or have some of their own (CXL): what copying takes beside reading and writing alone says which.
 //!
 //! What is near and far here are tiers of one machine: DRAM, and the memory behind a CXL or another node's link.
 
@@ -134,9 +134,9 @@ impl Lanes {
         Lanes { read: rate, write: rate, both: rate }
     }
 
-    /// Two sums, of which the greater one is how long the tier takes: the least convex function that is right for reading
-    /// alone, writing alone and copying. Lanes that are wires of their own make it the greater of the two ways, one bus for
-    /// both their sum; copying counts as no slower than that.
+    /// Two sums, of which the greater one is how long the tier takes: the least convex function that is right for
+    /// reading alone, writing alone and copying. Lanes that are wires of their own make it the greater of the two ways,
+    /// one bus for both their sum; copying counts as no slower than that.
     pub fn costs(&self) -> [ByteCost; 2] {
         let (read, written) = (1.0 / self.read, 1.0 / self.write);
         let copied = 2.0 / self.both;

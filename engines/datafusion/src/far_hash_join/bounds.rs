@@ -1,7 +1,7 @@
 //! The least and the greatest keys of a build side, for scans on the other side.
 //!
-//! The idea: a filter that says less than it could never changes an answer. So nobody waits for it: it says something once
-//! all partitions of the build side have passed, and nothing before, or if one of them never comes to its end.
+//! The idea: a filter that says less than it could never changes an answer. So nobody waits for it: it says something
+//! once all partitions of the build side have passed, and nothing before, or if one of them never comes to its end.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, ScalarValue};

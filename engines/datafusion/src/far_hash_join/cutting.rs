@@ -55,7 +55,8 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Of so many bytes, which are taken of what `held` is of even if there are none left: without them nothing would go on.
+    /// Of so many bytes, which are taken of what `held` is of even if there are none left: without them nothing would
+    /// go on.
     pub(crate) fn new(cutter: Cutter, bytes_max: usize, held: &MemoryReservation) -> Block {
         let held = held.new_empty();
         held.grow(2 * bytes_max);
@@ -73,8 +74,8 @@ impl Block {
         self.bytes >= self.bytes_max
     }
 
-    /// The rows of each part that has any; those of parts of which `is_one` says so together, as `None`. All of them share
-    /// their memory.
+    /// The rows of each part that has any; those of parts of which `is_one` says so together, as `None`. All of them
+    /// share their memory.
     pub(crate) fn cut(
         &mut self,
         is_one: impl Fn(usize) -> bool,

@@ -1,12 +1,15 @@
 //! A hash join that completes when its build side does not fit: parts of both sides go to temporary files.
 //!
-//! The idea: DataFusion's hash join wants its whole build side in memory, and fails when the memory pool has no more. This
-//! one collects it too, and while all of it fits, nothing else happens. When it does not, both sides are cut by a hash of
-//! their keys ([`cutting`]); parts stay near for as long as there is memory, the largest leave first ([`parts`]); parts that
-//! left are joined one after another ([`pairs`]). Each join of parts is DataFusion's, so all kinds, conditions and NULLs are
-//! its own; but for the most frequent one, of numbers that the build side has once ([`words`]). Temporary files are those of the session: far memory, if [`FarTempFiles`](crate::FarTempFiles) makes them.
+//! The idea: DataFusion's hash join wants its whole build side in memory, and fails when the memory pool has no more.
+//! This one collects it too, and while all of it fits, nothing else happens. When it does not, both sides are cut by a
+//! hash of their keys ([`cutting`]); parts stay near for as long as there is memory, the largest leave first
+//! ([`parts`]); parts that left are joined one after another ([`pairs`]). Each join of parts is DataFusion's, so all
+//! kinds, conditions and NULLs are its own; but for the most frequent one, of numbers that the build side has once
+//! ([`words`]). Temporary files are those of the session: far memory, if [`FarTempFiles`](crate::FarTempFiles) makes
+//! them.
 //!
-//! Paper 002 calls the same question which share of a join's data lies near: here the far tier is whatever the files are in.
+//! Paper 002 calls the same question which share of a join's data lies near: here the far tier is whatever the files
+//! are in.
 
 mod bounds;
 mod cutting;
@@ -52,8 +55,8 @@ const PARTS_MIN: usize = 8;
 const PARTS_MAX: usize = 128;
 /// Of a build side that nobody knows the size of.
 const PARTS_UNKNOWN: usize = 32;
-/// A part is to take this part of what a partition may use of the memory pool: not all parts are of one size, and others
-/// use it too.
+/// A part is to take this part of what a partition may use of the memory pool: not all parts are of one size, and
+/// others use it too.
 const SHARE: usize = 4;
 /// Bytes that are cut at once, and which part of the memory pool's they are at most.
 const BLOCK_BYTES_MIN: usize = 128 << 10;

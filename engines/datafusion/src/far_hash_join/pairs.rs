@@ -1,9 +1,9 @@
 //! Joins what was cut, part by part: by DataFusion's own hash join, or where that is enough by farpool's kernel.
 //!
-//! The idea: rows that join are in the same part on both sides, so a join is that of its parts, of whatever kind. Parts that
-//! stayed near are joined as the probe side comes in; others afterwards, from their files. A part that is still too large
-//! becomes a build side from the other side if that is smaller, or is cut once more, by another hash. Where that does
-//! not help, as most rows have one key, it is taken in chunks, each against the whole other part.
+//! The idea: rows that join are in the same part on both sides, so a join is that of its parts, of whatever kind. Parts
+//! that stayed near are joined as the probe side comes in; others afterwards, from their files. A part that is still
+//! too large becomes a build side from the other side if that is smaller, or is cut once more, by another hash. Where
+//! that does not help, as most rows have one key, it is taken in chunks, each against the whole other part.
 
 use super::cutting::{Block, Cutter};
 use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};

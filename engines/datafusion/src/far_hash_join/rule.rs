@@ -43,8 +43,8 @@ impl PhysicalOptimizerRule for SpillHashJoins {
     }
 }
 
-/// Whether rows may come out in another order, and whether each part of both sides says what is joined: a NULL in `NOT IN`
-/// says something about all.
+/// Whether rows may come out in another order, and whether each part of both sides says what is joined: a NULL in
+/// `NOT IN` says something about all.
 fn can_spill(join: &HashJoinExec) -> bool {
     join.properties().output_ordering().is_none() && !join.null_aware
 }

@@ -1,8 +1,8 @@
 //! Inner joins by keys that fit a word, of a build side that has each key once: farpool's own kernel.
 //!
-//! The idea: most joins look numbers up in a table that has each once. Such a row finds one row at most, so what comes out
-//! of a batch is no larger than it, and the whole batch is looked up at once, asking memory ahead. Whatever is not so is
-//! DataFusion's to join.
+//! The idea: most joins look numbers up in a table that has each once. Such a row finds one row at most, so what comes
+//! out of a batch is no larger than it, and the whole batch is looked up at once, asking memory ahead. Whatever is not
+//! so is DataFusion's to join.
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::take;

@@ -2,9 +2,9 @@
 //!
 //! It reads well what producers write, and panics where a message lacks a part or counts beyond what is there; a few
 //! bytes can also mean a plan without end. So each relation is looked at as it is read: that its inputs are there, that
-//! the columns it leaves exist, how many relations and columns there are. Its names are kept short, as a column's name is
-//! its whole expression, names of columns included: ten projections of `x + x` on top of each other would double it ten
-//! times.
+//! the columns it leaves exist, how many relations and columns there are. Its names are kept short, as a column's name
+//! is its whole expression, names of columns included: ten projections of `x + x` on top of each other would double it
+//! ten times.
 
 use super::{PLAN_COLUMNS_MAX, PLAN_EXPANSION_MAX, PLAN_RELATIONS_MAX};
 use async_trait::async_trait;

@@ -1,12 +1,12 @@
 //! Plans of any producer, as Substrait writes them down: bytes in, a logical plan out, and the other way.
 //!
-//! The idea: a plan that came by this door is an ordinary logical plan of the session. From there on nothing is different:
-//! the same optimizer, the same rule that moves steps into scans. Plans cross it before they are optimized here, never
-//! behind: what runs beside the data is said in programs of the pool's own, which know no Substrait.
+//! The idea: a plan that came by this door is an ordinary logical plan of the session. From there on nothing is
+//! different: the same optimizer, the same rule that moves steps into scans. Plans cross it before they are optimized
+//! here, never behind: what runs beside the data is said in programs of the pool's own, which know no Substrait.
 //!
 //! Bytes are a stranger's. They are read on a thread of their own, whose stack holds the deepest plan that the limits
-//! below permit; what DataFusion's reader would panic about is looked at before (`consumer`), and a panic that is left is
-//! an error all the same. A plan may do what a statement of SQL may: whoever can send one can read every table.
+//! below permit; what DataFusion's reader would panic about is looked at before (`consumer`), and a panic that is left
+//! is an error all the same. A plan may do what a statement of SQL may: whoever can send one can read every table.
 
 mod consumer;
 mod producer;

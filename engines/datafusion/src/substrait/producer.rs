@@ -1,7 +1,7 @@
 //! DataFusion's writer of Substrait, so that what it writes is shallow and the same each time.
 //!
-//! A hundred conditions of a WHERE are a chain of ANDs to DataFusion, a hundred deep. Substrait's `and` and `or` take any
-//! number of arguments; readers, this one included, give up on messages that nest too deep.
+//! A hundred conditions of a WHERE are a chain of ANDs to DataFusion, a hundred deep. Substrait's `and` and `or` take
+//! any number of arguments; readers, this one included, give up on messages that nest too deep.
 
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::execution::SessionState;

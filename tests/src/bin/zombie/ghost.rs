@@ -1,5 +1,5 @@
-//! The zombie of `bench/chaos`: it leases in a pool of many nodes, is stopped like anybody else, and shows its old rights to a
-//! node once its leases are over by any clock.
+//! The zombie of `bench/chaos`: it leases in a pool of many nodes, is stopped like anybody else, and shows its old
+//! rights to a node once its leases are over by any clock.
 //!
 //! What it says: `leased`; then, when it was stopped and continued, `count NUMBER WHAT` and `end`.
 

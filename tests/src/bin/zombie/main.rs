@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What it was started for: `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has milliseconds of grace
-/// in the place of a seed, and no note.
+/// What it was started for: `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has milliseconds
+/// of grace in the place of a seed, and no note.
 struct Order {
     transport: Transport,
     /// `host:port`.

@@ -55,7 +55,8 @@ impl Asker {
     /// The median of `count` turns, in each of which `depth` ranges are asked for at once, all over the table.
     fn read(&mut self, bytes: u64, depth: usize, count: usize) -> io::Result<(u128, usize)> {
         let mut times = Vec::with_capacity(count);
-        // Ranges of one size lie beside each other, over as much as the buffer has bytes: the server's table is that large.
+        // Ranges of one size lie beside each other, over as much as the buffer has bytes: the server's table is that
+        // large.
         let places = (self.buffer.len() as u64 / bytes).max(1);
         let (mut place, mut read) = (0u64, 0);
         for _ in 0..count {

@@ -1,5 +1,5 @@
-//! The baseline RCPU of `bench/papers/farview`: a table in the memory of another process, whose CPU answers queries over
-//! plain two-sided requests and replies.
+//! The baseline RCPU of `bench/papers/farview`: a table in the memory of another process, whose CPU answers queries
+//! over plain two-sided requests and replies.
 //!
 //! The idea: what section 6.1 of the paper compares with, and nothing cleverer. The server has rows, not columns, looks
 //! at one after the other, with the hash map and the regular expressions that one would take from the shelf, and sends
@@ -11,9 +11,9 @@
 //! farpool-farview-rcpu client ADDRESS BUFFER_BYTES
 //! ```
 //!
-//! `serve` reads the rows from FILE, says `ready ADDRESS`, and ends with its standard input. What a client reads from its
-//! standard input stands in `client.rs`. There is neither authentication nor encryption, so it serves loopback if no other
-//! address of this machine is given.
+//! `serve` reads the rows from FILE, says `ready ADDRESS`, and ends with its standard input. What a client reads from
+//! its standard input stands in `client.rs`. There is neither authentication nor encryption, so it serves loopback if
+//! no other address of this machine is given.
 
 #![forbid(unsafe_code)]
 

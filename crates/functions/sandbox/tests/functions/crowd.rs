@@ -1,7 +1,7 @@
 //! More callers than a node has processes for: they wait for each other, and none is refused that need not be.
 //!
-//! The 17th of 200 clients that called one after the other was refused: the processes of the first 16 were kept for 10 s
-//! after their last call, and for as long as their clients held connections.
+//! The 17th of 200 clients that called one after the other was refused: the processes of the first 16 were kept for 10
+//! s after their last call, and for as long as their clients held connections.
 
 use crate::hostile::{Ends, options};
 use crate::pool::*;
@@ -136,7 +136,8 @@ fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() 
     let folder = tempfile::tempdir().unwrap();
     let (program, tried) = (folder.path().join("program"), folder.path().join("tried"));
     let (real, tried) = (sandbox().program.display().to_string(), tried.display().to_string());
-    // The node tries it once when it starts. From then on it hears whatever it is told, says nothing, and ends with the node.
+    // The node tries it once when it starts. From then on it hears whatever it is told, says nothing, and ends with the
+    // node.
     let script =
         format!("#!/bin/sh\n[ -e {tried} ] && exec /bin/cat > /dev/null\n: > {tried}\nexec {real} \"$@\"\n");
     std::fs::write(&program, script).unwrap();

@@ -112,7 +112,8 @@ const WAYS: [&str; 79] = [
     "make_message_queue",
 ];
 
-/// Ways that must be shown to work outside, whoever runs the tests. Those that take more rights than that are set aside.
+/// Ways that must be shown to work outside, whoever runs the tests. Those that take more rights than that are set
+/// aside.
 const SHOWN_MIN: usize = 40;
 
 /// The programs made of the sources, with the ways that work outside.
@@ -272,8 +273,8 @@ fn escapes() -> Vec<&'static str> {
     worked
 }
 
-/// Does something on a thread, and in all processes that it starts, for which these system calls fail: with the error of a
-/// kernel that does not have them, or of one that does not permit them.
+/// Does something on a thread, and in all processes that it starts, for which these system calls fail: with the error
+/// of a kernel that does not have them, or of one that does not permit them.
 fn without<T: Send>(calls: &[i64], error: i32, run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|threads| {
         let run = threads.spawn(|| {

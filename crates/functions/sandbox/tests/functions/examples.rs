@@ -1,4 +1,5 @@
-//! The examples in C, as the modules that `examples/functions/build.sh` has built: in a real sandbox, beside plain Rust.
+//! The examples in C, as the modules that `examples/functions/build.sh` has built: in a real sandbox, beside plain
+//! Rust.
 
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};

@@ -200,8 +200,8 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
 }
 
-/// A client's own sandbox holds no keys. Choosing a place once did not know, and calls failed as soon as fetching seemed
-/// to take less.
+/// A client's own sandbox holds no keys. Choosing a place once did not know, and calls failed as soon as fetching
+/// seemed to take less.
 #[test]
 fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_this_machine_are_refused() {
     let signer = signer();

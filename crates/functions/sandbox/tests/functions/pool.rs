@@ -15,8 +15,9 @@ pub struct Running {
     broker: Broker,
 }
 
-/// Sandboxes by the program that cargo has built beside these tests. They are as nice as the tests: on a busy machine others
-/// would leave them too little to be compiled in time. Callers wait for one as long as it may take to start there.
+/// Sandboxes by the program that cargo has built beside these tests. They are as nice as the tests: on a busy machine
+/// others would leave them too little to be compiled in time. Callers wait for one as long as it may take to start
+/// there.
 pub fn sandbox() -> SandboxOptions {
     let options = SandboxOptions::new(env!("CARGO_BIN_EXE_farpool-sandbox").into());
     SandboxOptions { niceness: 0, queue_ms: 300_000, ..options }

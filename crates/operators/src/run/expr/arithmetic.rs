@@ -24,8 +24,8 @@ fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
     NullBuffer::union(left.nulls(), right.nulls())
 }
 
-/// What two columns make, or of which row they make nothing that fits. Of decimals, a column of one row may stand for as
-/// many as the other has.
+/// What two columns make, or of which row they make nothing that fits. Of decimals, a column of one row may stand for
+/// as many as the other has.
 pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
     match left.data_type() {
         DataType::Int8 => whole::<Int8Type>(binary, left, right),

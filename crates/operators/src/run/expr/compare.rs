@@ -94,9 +94,9 @@ fn words<T: Ordered>(values: &[T], comparison: Comparison, literal: T) -> Vec<u6
     words
 }
 
-/// Defines the comparison of floats of one width. Their bits, read as integers, stand beside those of a positive literal as
-/// the floats do if they are read with a sign, and beside those of a negative one the other way round if they are read
-/// without. The two zeros are one value, so beside them it is the ends that tell.
+/// Defines the comparison of floats of one width. Their bits, read as integers, stand beside those of a positive
+/// literal as the floats do if they are read with a sign, and beside those of a negative one the other way round if
+/// they are read without. The two zeros are one value, so beside them it is the ends that tell.
 macro_rules! floats {
     ($name:ident, $of:ty, $signed:ty, $unsigned:ty) => {
         fn $name(column: &ArrayRef, comparison: Comparison, literal: &ArrayRef) -> Option<BooleanArray> {

@@ -1,8 +1,9 @@
 //! Patterns, compiled once for a program: LIKE and regular expressions alike end as an automaton of linear time.
 //!
-//! The idea: two engines that agree. That of the crate `regex` costs some 40 ns for each text, and in long ones skips ahead to what
-//! must occur; our small automata cost little to begin and the same for each byte. So they take all short texts, and
-//! skip ahead in long ones to where the pattern may begin. What else `regex` can skip ahead to is left to it.
+//! The idea: two engines that agree. That of the crate `regex` costs some 40 ns for each text, and in long ones skips
+//! ahead to what must occur; our small automata cost little to begin and the same for each byte. So they take all short
+//! texts, and skip ahead in long ones to where the pattern may begin. What else `regex` can skip ahead to is left to
+//! it.
 
 use super::automaton::automaton;
 use arrow_array::{Array, StringArray};

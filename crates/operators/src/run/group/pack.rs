@@ -2,8 +2,8 @@
 //!
 //! The idea: each key becomes a whole number that is at least 0 and compares as its values do, with a bit above it that
 //! is 0 for NULL; the first key takes the highest bits. Keys that fill their words by themselves have no such bits: a
-//! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for it.
-//! Texts are numbers ([`Texts`]), in an order of their own once all are known.
+//! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for
+//! it. Texts are numbers ([`Texts`]), in an order of their own once all are known.
 
 use super::texts::{NUMBER_BITS, Texts};
 use crate::run::batch::{from_ordered, is_ordered, key_values, ordered_values};

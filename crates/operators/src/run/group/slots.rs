@@ -5,8 +5,9 @@
 //! Only rows that were not there are looked at again. Slots lie in buckets of four, word by word, so that the keys of a
 //! bucket are read together and small slots share a cache line with them.
 //!
-//! A table that may hold no more gives a row a *spare* slot, which leaves behind the block. One of sixteen such rows takes
-//! the place of a group that is held: a key that is frequent soon stays, and keys that occur once do not displace it.
+//! A table that may hold no more gives a row a *spare* slot, which leaves behind the block. One of sixteen such rows
+//! takes the place of a group that is held: a key that is frequent soon stays, and keys that occur once do not displace
+//! it.
 
 use crate::run::hash::{fold, mixed};
 /// Rows of a block, what they touch stays in the nearest cache until they are added up; and slots of a bucket.
@@ -276,9 +277,9 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Finds or makes the places of keys as [`Slots::find`] does, and adds these values to the only accumulator of their
-    /// groups, which is a sum. False if that is nothing for a kernel, and nothing has been done. [`Slots::add_copies`]
-    /// has to come before anything else is done with the table.
+    /// Finds or makes the places of keys as [`Slots::find`] does, and adds these values to the only accumulator of
+    /// their groups, which is a sum. False if that is nothing for a kernel, and nothing has been done.
+    /// [`Slots::add_copies`] has to come before anything else is done with the table.
     pub(super) fn find_and_add<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], values: &[i64]) -> bool {
         let (Some(short), Some(ahead), true) = (T::short(keys), T::short(ahead), self.hasher.is_aes()) else {
             return false;
@@ -636,8 +637,8 @@ impl<const K: usize> Slots<K> {
         self.rebuild(buckets);
     }
 
-    /// Lays the groups out in so many buckets, under another seed unless there are only more of them: groups then move in
-    /// the order in which they lie.
+    /// Lays the groups out in so many buckets, under another seed unless there are only more of them: groups then move
+    /// in the order in which they lie.
     fn rebuild(&mut self, buckets: usize) {
         let places = self.places();
         let (masks, before, is_grown) = (self.masks, self.before, buckets > self.buckets);

@@ -1,8 +1,9 @@
 //! Aggregates in words that lie beside a group's key.
 //!
-//! The idea: as long as no value was NULL and no sum can have left 64 bits, a count, a sum, a least or greatest value is one
-//! word. How large a sum may be is known from the magnitude of each block's values, before they are added. When that ends,
-//! accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a value.
+//! The idea: as long as no value was NULL and no sum can have left 64 bits, a count, a sum, a least or greatest value
+//! is one word. How large a sum may be is known from the magnitude of each block's values, before they are added. When
+//! that ends, accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a
+//! value.
 
 use super::hold::{Accumulator, add_decimal, add_float};
 use super::pack::Numbers;

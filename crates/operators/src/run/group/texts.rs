@@ -1,8 +1,8 @@
 //! Keys of text or bytes by number: each is held once, and a row has its number.
 //!
-//! The idea: a number of fixed width is a key like any other, so that groups by text are found as groups by numbers are.
-//! Dictionaries are looked up value by value, not row by row. Numbers say nothing about the order of texts until all are
-//! known: [`Texts::sorted`] then gives others that do.
+//! The idea: a number of fixed width is a key like any other, so that groups by text are found as groups by numbers
+//! are. Dictionaries are looked up value by value, not row by row. Numbers say nothing about the order of texts until
+//! all are known: [`Texts::sorted`] then gives others that do.
 
 use super::hold::bytes_column;
 use crate::run::hash::{Found, Table, hash_bytes};
@@ -39,7 +39,8 @@ impl Texts {
         Texts { of, seed, table, bytes: Vec::new(), ends: Vec::new(), bytes_max }
     }
 
-    /// The number of each row's text; nothing if there is no room for one that is new. What is under a NULL gets one as well.
+    /// The number of each row's text; nothing if there is no room for one that is new. What is under a NULL gets one as
+    /// well.
     pub(super) fn numbers(&mut self, column: &ArrayRef) -> Option<Vec<i64>> {
         match column.data_type() {
             DataType::Dictionary(..) => {

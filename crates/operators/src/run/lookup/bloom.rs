@@ -2,7 +2,8 @@
 //! otherwise than it was made would lose rows. `spec/pipeline.md` says the same without Rust.
 //!
 //! The idea: each key has five bits in one word of 64, so a look is one word of memory and one comparison, whatever the
-//! filter's size. That takes more room for the same share of errors than bits anywhere; exact keys are behind it anyway.
+//! filter's size. That takes more room for the same share of errors than bits anywhere; exact keys are behind it
+//! anyway.
 
 use crate::limits::LOOKUP_BYTES_MAX;
 use crate::run::batch::*;
@@ -30,8 +31,8 @@ pub struct Bloom {
 }
 
 impl Bloom {
-    /// An empty one of so many bytes, rounded up to whole words: 8 bytes to 16 MiB. Of 16 bits for each key about one key
-    /// in 200 is taken for another, of 8 bits about one in 25.
+    /// An empty one of so many bytes, rounded up to whole words: 8 bytes to 16 MiB. Of 16 bits for each key about one
+    /// key in 200 is taken for another, of 8 bits about one in 25.
     pub fn new(bytes: usize) -> Bloom {
         Bloom { words: vec![0; bytes.clamp(WORD_BYTES, LOOKUP_BYTES_MAX).div_ceil(WORD_BYTES)] }
     }

@@ -1,7 +1,7 @@
 //! The keys of another table that rows are to be found among: as the types of this table, each once, without NULL.
 //!
-//! The idea: a key that this table's type has no value for cannot be that of any row, so it is left out, and what is left
-//! compares by bytes. NULL is like nothing.
+//! The idea: a key that this table's type has no value for cannot be that of any row, so it is left out, and what is
+//! left compares by bytes. NULL is like nothing.
 
 use super::bloom::{Bloom, KeyColumn, Keyed};
 use super::keys::Keys;

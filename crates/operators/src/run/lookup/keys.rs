@@ -1,8 +1,8 @@
 //! The keys of another table, each once: exact.
 //!
-//! The idea: whole numbers that lie close together are bits, and one look is one bit. Other numbers are in buckets of four,
-//! which are compared without a branch, as half of the rows may be found and half not. All else is bytes in a row, and a
-//! table of where each key begins. Who does not know the seed cannot choose keys that meet in either table.
+//! The idea: whole numbers that lie close together are bits, and one look is one bit. Other numbers are in buckets of
+//! four, which are compared without a branch, as half of the rows may be found and half not. All else is bytes in a
+//! row, and a table of where each key begins. Who does not know the seed cannot choose keys that meet in either table.
 
 use super::bloom::{KeyColumn, Keyed, appended_bytes};
 use crate::run::batch::*;
@@ -27,8 +27,8 @@ const ROWS_AT_A_TIME: usize = 8 << 10;
 const COPIED_BYTES: u64 = 16;
 /// Numbers of a bucket.
 const LANES: usize = 4;
-/// Keys of a bucket that it is made for, of the four that it has room for: one bucket in fifty is full, or, where memory is
-/// far and less of it is worth more, one in seven.
+/// Keys of a bucket that it is made for, of the four that it has room for: one bucket in fifty is full, or, where
+/// memory is far and less of it is worth more, one in seven.
 const KEYS_OF_A_BUCKET: usize = 1;
 const KEYS_OF_A_FAR_BUCKET: usize = 2;
 
@@ -47,8 +47,8 @@ enum Held {
 }
 
 impl Keys {
-    /// The keys of batches, all of whose columns are keys of these types, under a seed that nobody else should know. Rows
-    /// with a NULL have no partner. Keys without types and batches are those of any type, and none.
+    /// The keys of batches, all of whose columns are keys of these types, under a seed that nobody else should know.
+    /// Rows with a NULL have no partner. Keys without types and batches are those of any type, and none.
     ///
     /// # Errors
     /// Batches of other columns, more than 2^28 keys, or more than 1 GiB of them.
@@ -89,8 +89,8 @@ impl Keys {
         Ok(Keys { types, held })
     }
 
-    /// Bytes of memory that [`Keys::new`] takes for these, at most, and beside them: what it leaves, and what that is made
-    /// by.
+    /// Bytes of memory that [`Keys::new`] takes for these, at most, and beside them: what it leaves, and what that is
+    /// made by.
     pub(super) fn bytes_at_most(types: &[Type], batches: &[RecordBatch]) -> u64 {
         let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
         let copied = rows.min(ROWS_AT_A_TIME as u64) * types.len() as u64 * COPIED_BYTES;

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 /// Batches that keys travel in.
 const BATCHES_MAX: usize = 4_096;
-/// Rows times columns of the keys of a lookup. Only columns of booleans have more in the bytes that a lookup may have, and
-/// each value takes its time.
+/// Rows times columns of the keys of a lookup. Only columns of booleans have more in the bytes that a lookup may have,
+/// and each value takes its time.
 pub(super) const VALUES_MAX: u64 = 1 << 25;
 /// Bytes of memory that a column of a batch takes beside its values, about: what it is called, and where they are.
 const COLUMN_BYTES: u64 = 512;

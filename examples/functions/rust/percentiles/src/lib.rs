@@ -3,7 +3,8 @@
 //! Arguments: u32 number of the column, u32 0, then f64 fractions, each from 0 to 1.
 //! Window:    a far table whose column is of integers, floats, Date32 or Timestamp.
 //! Output:    u64 number of values, then f64 for each fraction: the least value that so large a part of the values is
-//!            not greater than (the nearest rank). Rows without a value, and NaN, are left out; if nothing is left, NaN.
+//!            not greater than (the nearest rank). Rows without a value, and NaN, are left out; if nothing is left,
+//!            NaN.
 //!
 //! Values are copied to the heap, 8 bytes each, so columns of more rows than the node permits end as `MemoryFull`.
 //!
