@@ -49,11 +49,18 @@ pub struct Process {
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
+        Err(error) if is_alone(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("farpool-sandbox: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns true if the node has ended, or has no use for this process any more: nobody is there to be told.
+fn is_alone(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
 fn run() -> Result<ExitCode, Box<dyn Error>> {
@@ -67,11 +74,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     lockdown::stand_back(niceness.parse()?)?;
     // Looks at control groups by their files, which are not there later.
     waiting::cpus();
-    let confinement = match namespaces::enter(&control) {
-        // The node has thought better of it.
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(ExitCode::SUCCESS),
-        other => other?,
-    };
+    let confinement = namespaces::enter(&control)?;
     lockdown::follow_parent()?;
     if let Some(second) = namespaces::split()? {
         return Ok(namespaces::supervise(second, &control)?);

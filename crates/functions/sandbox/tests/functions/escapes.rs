@@ -16,9 +16,10 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -414,6 +415,21 @@ fn node_that_is_refused_namespaces_says_what_its_functions_run_without() {
     wait_for_line(node.stderr.take().unwrap(), says, "the node's standard error");
     node.kill().unwrap();
     node.wait().unwrap();
+}
+
+#[test]
+fn process_whose_node_ends_while_it_starts_ends_without_a_word() {
+    // Before the node has said anything, and behind the first that it says.
+    for said in [&[][..], &[1]] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(said).unwrap();
+        drop(ours);
+        let mut command = Command::new(sandbox().program);
+        command.arg("0").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        let output = output_of(command.spawn().unwrap(), "the sandbox");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "after {said:?}");
+        assert!(output.status.success(), "{output:?}");
+    }
 }
 
 #[test]
