@@ -8,7 +8,9 @@
 
 pub mod election;
 mod service;
+mod start;
 pub mod stores;
 
 pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas};
-pub use service::{Broker, BrokerService};
+pub use service::BrokerService;
+pub use start::Broker;

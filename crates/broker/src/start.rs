@@ -1,0 +1,110 @@
+//! A broker that listens: alone, or as one of several.
+
+use crate::election::{Electorate, Standby};
+use crate::service::BrokerService;
+use crate::stores::Store;
+use farpool_host::{Bell, Host, Machine};
+use farpool_lease::BrokerSettings;
+use farpool_transport::tcp::{self, Listening};
+use farpool_transport::{Identity, Reach};
+use farpool_wire::Term;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A running broker. Dropping it stops it; what it promised stays in its store.
+pub struct Broker {
+    address: SocketAddr,
+    role: Role,
+    _listening: Listening,
+}
+
+/// Whether it is the only one.
+enum Role {
+    Alone(Arc<BrokerService>),
+    Stands { standby: Arc<Standby>, stopped: Bell, standing: Option<JoinHandle<()>> },
+}
+
+impl Broker {
+    /// Begins a new term over what the store holds and serves on `address` (port 0: a free one), to whom
+    /// `reach` says.
+    pub fn start(
+        address: SocketAddr,
+        reach: &Reach,
+        settings: impl Into<BrokerSettings>,
+        store: Box<dyn Store>,
+    ) -> io::Result<Broker> {
+        check_identity(reach)?;
+        // It dials nobody.
+        let service = Arc::new(BrokerService::open(Arc::new(Machine), settings, store)?);
+        let listening = tcp::listen(address, reach, Arc::<BrokerService>::clone(&service))?;
+        Ok(Broker::over(address, listening, Role::Alone(service)))
+    }
+
+    /// Serves on `address` as one of several brokers: stands for election, leads whenever it has won, and sends whoever
+    /// asks to the others meanwhile.
+    pub fn stand(
+        address: SocketAddr,
+        reach: &Reach,
+        settings: impl Into<BrokerSettings>,
+        electorate: Box<dyn Electorate>,
+    ) -> io::Result<Broker> {
+        check_identity(reach)?;
+        let settings = settings.into();
+        if let Some(mistake) = settings.mistakes().into_iter().next() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
+        }
+        let host: Arc<dyn Host> = Arc::new(Machine);
+        let (standby, stopped) = (Arc::new(Standby::new(Arc::clone(&host))), Bell::default());
+        let listening = tcp::listen(address, reach, Arc::<Standby>::clone(&standby))?;
+        let (stands, end) = (Arc::clone(&standby), stopped.clone());
+        let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
+            let told = |service: &Arc<BrokerService>| {
+                host.say(&format!("farpool broker: leads in term {}", service.term()));
+            };
+            stands.stand(settings, &*electorate, &end, told);
+        })?;
+        let role = Role::Stands { standby, stopped, standing: Some(standing) };
+        Ok(Broker::over(address, listening, role))
+    }
+
+    fn over(asked: SocketAddr, listening: Listening, role: Role) -> Broker {
+        let address = listening.local_address().unwrap_or(asked);
+        Broker { address, role, _listening: listening }
+    }
+
+    /// Where it serves.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// This life of it; nothing while another leads.
+    pub fn term(&self) -> Option<Term> {
+        match &self.role {
+            Role::Alone(service) => Some(service.term()),
+            Role::Stands { standby, .. } => standby.term(),
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It gives up its lead, so that nobody waits for it.
+        if let Role::Stands { stopped, standing, .. } = &mut self.role {
+            stopped.ring();
+            standing.take().map(JoinHandle::join);
+        }
+    }
+}
+
+fn check_identity(reach: &Reach) -> io::Result<()> {
+    match reach.tls.as_ref().filter(|tls| *tls.identity() != Identity::Broker) {
+        Some(tls) => {
+            let (found, needed) = (tls.identity(), Identity::Broker);
+            let message = format!("its certificate is that of {found}; a broker needs that of {needed}");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+        None => Ok(()),
+    }
+}
