@@ -5,10 +5,9 @@
 //! is a copy like any other: over when the call is, so a close waits for it and for nothing longer. (A send
 //! that leaves pages with the kernel until they are acknowledged would outlast the gate: never that.)
 //!
-//! Invariants: I2 and I3, as for [`Entered::copy_out`].
+//! Invariants: I2 and I3, as for [`Entered::copy_out`](crate::Entered::copy_out).
 #![allow(unsafe_code)]
 
-use crate::gate::Entered;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,7 +20,8 @@ pub const WINDOWS_MAX: usize = 64;
 pub struct Window<'e> {
     address: *mut u8,
     bytes: usize,
-    inside: PhantomData<&'e Entered<'e>>,
+    /// Borrows the `Entered` that it was made of, so the gate is not left before.
+    inside: PhantomData<&'e ()>,
 }
 
 impl<'e> Window<'e> {
@@ -82,7 +82,7 @@ pub fn send(socket: BorrowedFd<'_>, head: &[u8], from: &[Window<'_>]) -> io::Res
 /// Receives into the windows, one behind the other, with one call that does not wait. Returns the bytes
 /// received; 0 at the end of the connection; `WouldBlock` if there are none yet.
 ///
-/// `into` must come from [`Entered::window_in`], which looks at who may write.
+/// `into` must come from [`Entered::window_in`](crate::Entered::window_in), which looks at who may write.
 pub fn receive(socket: BorrowedFd<'_>, into: &[Window<'_>]) -> io::Result<usize> {
     let mut list = List::new(&[], into)?;
     let mut message = list.message();
