@@ -55,7 +55,7 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
     (
         "spec/wire.md",
         "crates/wire/src",
-        &["catalog", "codec", "control", "data", "frame", "function", "limits", "refusal", "scan"],
+        &["catalog", "codec", "control", "data", "frame", "function", "limits", "nodes", "refusal", "scan"],
     ),
     (
         "spec/pipeline.md",

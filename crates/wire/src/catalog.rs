@@ -1,9 +1,9 @@
 //! Control messages about published files; the others are in [`crate::control`], which has these as well.
 
 use crate::codec::{List, Name, Text, wire_struct};
-use crate::control::NodeInfo;
 use crate::ids::*;
 use crate::limits::*;
+use crate::nodes::NodeInfo;
 use sha2::{Digest, Sha256};
 
 wire_struct! {

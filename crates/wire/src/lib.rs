@@ -16,6 +16,7 @@ mod function;
 pub mod ids;
 pub mod limits;
 pub mod mutants;
+mod nodes;
 pub mod refusal;
 mod scan;
 mod shown;
