@@ -5,19 +5,12 @@
 //! for as one run of chunks, whose addresses follow each other; its chunks may lie on different tiers all the same.
 
 use crate::JoinError;
-use crate::memory::Memory;
+use crate::memory::{Line, Memory};
 
 /// Bytes of a chunk: a huge page, the unit in which memory is placed.
 pub const CHUNK_BYTES: usize = 2 << 20;
 /// Lines of a chunk.
 pub const CHUNK_LINES: usize = CHUNK_BYTES / size_of::<Line>();
-
-/// A cache line of plain words: four tuples, or a bucket of four keys and what belongs to each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C, align(64))]
-pub struct Line(pub [i64; 8]);
-
-const _: () = assert!(size_of::<Line>() == 64);
 
 /// A side of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

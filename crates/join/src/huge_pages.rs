@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::JoinError;
-use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose};
-use crate::memory::Memory;
+use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Purpose};
+use crate::memory::{Line, Memory};
 use farpool_lock::Mutex;
 use std::ptr::NonNull;
 

@@ -9,9 +9,10 @@
 //! columns of Arrow's behind them ([`columns`]). Matches go to a [`Sink`].
 //!
 //! Never in this crate: I/O, clocks, sockets; knowledge of tiers, nodes of memory or planners; threads that outlive a
-//! call; unsafe code outside `memory`, `huge_pages` and `x86`; a kernel without a portable one beside it.
+//! call; unsafe code outside `arena`, `memory`, `huge_pages` and `x86`; a kernel without a portable one beside it.
 #![deny(unsafe_code)]
 
+mod arena;
 mod chunks;
 pub mod columns;
 mod direct;
@@ -35,13 +36,13 @@ mod two_reads;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Line, Purpose, Side};
+pub use chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Purpose, Side};
 pub use emit::{Equal, Exact, How, Kind, Sides, Sink};
 pub use error::JoinError;
 pub use hash::Hasher;
 pub use huge_pages::HugePages;
 pub use kernels::Kernels;
-pub use memory::Memory;
+pub use memory::{Line, Memory};
 pub use morsels::{Cursor, MORSEL_ROWS, Morsels};
 pub use partition::partition;
 pub use partitioned::Partitioned;

@@ -1,17 +1,20 @@
 //! Memory that somebody else placed, as plain lines.
 //!
-//! The idea: [`Memory`] owns a range of lines together with whatever keeps it there. An [`Arena`] cuts chunks into
-//! pieces of equal length, each handed out once; [`Pieces`] is the same when nothing is written any more.
+//! The idea: [`Memory`] owns a range of lines together with whatever keeps it there.
 //!
-//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: memory by borrowing it,
-//! pieces by their number, which only grows.
+//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: by borrowing the memory.
 #![allow(unsafe_code)]
 
-use crate::chunks::{CHUNK_LINES, Chunks, Line, Purpose, take};
-use crate::{JoinError, Tuple};
-use std::cell::{Cell, RefCell};
+use crate::Tuple;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+
+/// A cache line of plain words: four tuples, or a bucket of four keys and what belongs to each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Line(pub [i64; 8]);
+
+const _: () = assert!(size_of::<Line>() == 64);
 
 /// Lines, and what keeps them. Dropping it gives them back.
 pub struct Memory<'m> {
@@ -40,6 +43,11 @@ impl<'m> Memory<'m> {
     /// No lines.
     pub fn none() -> Memory<'m> {
         Memory { start: NonNull::dangling(), lines: 0, _keeper: Box::new(()), owned: PhantomData }
+    }
+
+    /// Where they begin.
+    pub(crate) fn start(&self) -> NonNull<Line> {
+        self.start
     }
 
     /// All of them.
@@ -100,62 +108,4 @@ pub(crate) fn halves_mut(words: &mut [i64]) -> &mut [u32] {
     // SAFETY: a word is two halves, without gaps, and stricter aligned; the words are borrowed by nobody else
     // meanwhile.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 2) }
-}
-
-/// Cuts chunks into pieces while they are written by one thread.
-pub(crate) struct Arena<'m> {
-    chunks: &'m dyn Chunks,
-    purpose: Purpose,
-    piece_lines: usize,
-    memories: RefCell<Vec<Memory<'m>>>,
-    pieces: Cell<usize>,
-}
-
-impl<'m> Arena<'m> {
-    /// Of pieces of so many lines, which must be a power of two and no more than a chunk has.
-    pub(crate) fn new(chunks: &'m dyn Chunks, purpose: Purpose, piece_lines: usize) -> Arena<'m> {
-        assert!(piece_lines.is_power_of_two() && piece_lines <= CHUNK_LINES, "pieces of {piece_lines} lines");
-        Arena { chunks, purpose, piece_lines, memories: RefCell::default(), pieces: Cell::new(0) }
-    }
-
-    /// The next piece; they are numbered from 0.
-    #[allow(clippy::mut_from_ref)] // Each piece is handed out once.
-    pub(crate) fn piece(&self) -> Result<&mut [Line], JoinError> {
-        let piece = self.pieces.get();
-        let in_chunk = CHUNK_LINES / self.piece_lines;
-        let mut memories = self.memories.borrow_mut();
-        if piece == memories.len() * in_chunk {
-            memories.push(take(self.chunks, self.purpose, 1)?);
-        }
-        self.pieces.set(piece + 1);
-        let start = memories[piece / in_chunk].start;
-        // SAFETY: a memory has the lines of a chunk (`take` looks), of which this piece is a part that no other number
-        // names; it lives as long as `self`, wherever the vector moves to, for it only holds where the lines are. No
-        // reference to all lines of it is made before `self` is gone, and with it every piece.
-        Ok(unsafe {
-            let first = start.as_ptr().add(piece % in_chunk * self.piece_lines);
-            std::slice::from_raw_parts_mut(first, self.piece_lines)
-        })
-    }
-
-    /// What was written, to be read.
-    pub(crate) fn finish(self) -> Pieces<'m> {
-        Pieces { memories: self.memories.into_inner(), piece_lines: self.piece_lines }
-    }
-}
-
-/// Pieces that are written no more.
-#[derive(Debug)]
-pub(crate) struct Pieces<'m> {
-    memories: Vec<Memory<'m>>,
-    piece_lines: usize,
-}
-
-impl Pieces<'_> {
-    /// The piece of this number.
-    pub(crate) fn piece(&self, piece: usize) -> &[Line] {
-        let in_chunk = CHUNK_LINES / self.piece_lines;
-        let first = piece % in_chunk * self.piece_lines;
-        &self.memories[piece / in_chunk].lines()[first..first + self.piece_lines]
-    }
 }

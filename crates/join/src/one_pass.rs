@@ -6,10 +6,11 @@
 //! written at about the same time lies in few huge pages. The paper's partitioner ([`two_reads`](crate::two_reads))
 //! reads twice for the same.
 
-use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
+use crate::arena::Arena;
+use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;
 use crate::kernels::Kernels;
-use crate::memory::Arena;
+use crate::memory::Line;
 use crate::morsels::Morsels;
 use crate::partitioned::Run;
 use crate::{JoinError, Source};

@@ -1,7 +1,8 @@
 //! An input in partitions.
 
+use crate::arena::Pieces;
 use crate::hash::Hasher;
-use crate::memory::{Memory, Pieces, tuples};
+use crate::memory::{Memory, tuples};
 use crate::{Line, Tuple};
 
 /// Rows of an input, each with the partition that its key belongs to. Memory is given back when it is dropped.

@@ -7,12 +7,12 @@
 //! the same key, the table is made anew by groups: the word says where the payloads of all rows of the key lie, one
 //! behind the other. So a key of a million rows takes one place, and nobody walks past its rows.
 
-use crate::chunks::{Chunks, Line, Purpose, chunks_for, take};
+use crate::chunks::{Chunks, Purpose, chunks_for, take};
 use crate::direct::{self, Direct, Filled, Span};
 use crate::emit::listed;
 use crate::hash::{Hasher, bucket};
 use crate::kernels::Kernels;
-use crate::memory::{Memory, halves_mut, words, words_mut};
+use crate::memory::{Line, Memory, halves_mut, words, words_mut};
 use crate::morsels::Morsels;
 use crate::one_pass::check;
 use crate::partitioned::Partitioned;

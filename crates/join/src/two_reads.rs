@@ -4,9 +4,10 @@
 //! its own in every partition, and partitions lie one behind the other without gaps. Here places begin on lines, so
 //! that a buffer that is written past the caches never reaches into a neighbour's.
 
-use crate::chunks::{Chunks, Line, Purpose, Side, chunks_for, take};
+use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;
 use crate::kernels::Kernels;
+use crate::memory::Line;
 use crate::morsels::Morsels;
 use crate::one_pass::{Place, Scatter, buffer_lines, check};
 use crate::partitioned::{Partitioned, Run};
