@@ -11,6 +11,7 @@
 //!
 //! Unix sockets do without: they do not leave the host, and check their peer's user.
 
+mod causes;
 mod error;
 mod handshake;
 mod identity;
@@ -19,7 +20,8 @@ mod stream;
 #[cfg(test)]
 mod testing;
 
-pub use error::{TlsError, TlsErrorKind, utc};
+pub use causes::utc;
+pub use error::{TlsError, TlsErrorKind};
 pub(crate) use handshake::{accept, connect, is_alert};
 pub use identity::Identity;
 pub use stream::TlsStream;
