@@ -4,113 +4,104 @@ use super::{Identity, TlsError, TlsErrorKind};
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError};
 
-impl TlsError {
-    /// What webpki says of `whose` certificate, checked against the CA that `ca` names.
-    pub(super) fn of_webpki(error: &webpki::Error, whose: &str, ca: &str) -> TlsError {
-        use webpki::Error as E;
-        match error {
-            E::CertExpired { not_after, .. } => TlsError::expired(whose, *not_after),
-            E::CertNotValidYet { not_before, .. } => TlsError::not_yet_valid(whose, *not_before),
-            E::UnknownIssuer | E::InvalidSignatureForPublicKey => TlsError::other_ca(whose, ca),
-            E::CaUsedAsEndEntity => TlsError::new(
-                TlsErrorKind::Identity,
-                format!("{whose} is the certificate of a CA, which proves nobody: issue one with it"),
-            ),
-            other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
+/// What webpki says of `whose` certificate, checked against the CA that `ca` names.
+pub(super) fn of_webpki(error: &webpki::Error, whose: &str, ca: &str) -> TlsError {
+    use webpki::Error as E;
+    match error {
+        E::CertExpired { not_after, .. } => expired(whose, *not_after),
+        E::CertNotValidYet { not_before, .. } => not_yet_valid(whose, *not_before),
+        E::UnknownIssuer | E::InvalidSignatureForPublicKey => other_ca(whose, ca),
+        E::CaUsedAsEndEntity => TlsError::new(
+            TlsErrorKind::Identity,
+            format!("{whose} is the certificate of a CA, which proves nobody: issue one with it"),
+        ),
+        other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
+    }
+}
+
+/// What rustls says of the certificate of a peer that was dialled as `expected`.
+fn of_certificate(error: &CertificateError, expected: Option<&Identity>, ca: &str) -> TlsError {
+    use CertificateError as E;
+    let whose = match expected {
+        Some(identity) => format!("the certificate of {identity}"),
+        None => "the peer's certificate".to_owned(),
+    };
+    match error {
+        E::ExpiredContext { not_after, .. } => expired(&whose, *not_after),
+        E::NotValidYetContext { not_before, .. } => not_yet_valid(&whose, *not_before),
+        E::UnknownIssuer | E::BadSignature => other_ca(&whose, ca),
+        E::NotValidForNameContext { presented, .. } => wrong_peer(expected, presented),
+        E::NotValidForName | E::ApplicationVerificationFailure => wrong_peer(expected, &[]),
+        other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
+    }
+}
+
+/// What ended a handshake. `own` says which certificate is ours, `ca` which CA we trust.
+pub(super) fn of_rustls(error: &rustls::Error, expected: Option<&Identity>, own: &str, ca: &str) -> TlsError {
+    use rustls::Error as E;
+    match error {
+        E::InvalidCertificate(error) => of_certificate(error, expected, ca),
+        E::AlertReceived(alert) => of_alert(*alert, own),
+        E::NoCertificatesPresented => TlsError::new(
+            TlsErrorKind::Identity,
+            "the peer has no certificate: every peer of a pool needs one",
+        ),
+        E::PeerIncompatible(_) => TlsError::new(
+            TlsErrorKind::Handshake,
+            "the peer's TLS has nothing in common with ours: TLS 1.3 with AES-GCM is needed",
+        ),
+        other => TlsError::new(TlsErrorKind::Handshake, format!("the TLS handshake failed ({other})")),
+    }
+}
+
+/// Why the peer turned us away, as far as TLS lets it say so. `own` says which certificate is ours.
+pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
+    let why = match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it was not issued by the CA that the peer trusts"
         }
-    }
-
-    /// What rustls says of the certificate of a peer that was dialled as `expected`.
-    fn of_certificate(error: &CertificateError, expected: Option<&Identity>, ca: &str) -> TlsError {
-        use CertificateError as E;
-        let whose = match expected {
-            Some(identity) => format!("the certificate of {identity}"),
-            None => "the peer's certificate".to_owned(),
-        };
-        match error {
-            E::ExpiredContext { not_after, .. } => TlsError::expired(&whose, *not_after),
-            E::NotValidYetContext { not_before, .. } => TlsError::not_yet_valid(&whose, *not_before),
-            E::UnknownIssuer | E::BadSignature => TlsError::other_ca(&whose, ca),
-            E::NotValidForNameContext { presented, .. } => TlsError::wrong_peer(expected, presented),
-            E::NotValidForName | E::ApplicationVerificationFailure => TlsError::wrong_peer(expected, &[]),
-            other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
+        AlertDescription::CertificateExpired => "by the peer's clock it is expired or not valid yet",
+        AlertDescription::CertificateRequired => "the peer needs one and was given none",
+        AlertDescription::AccessDenied => "it has not exactly one identity of the pool",
+        AlertDescription::BadCertificate => "it is not in the name that the peer expects",
+        AlertDescription::UnsupportedCertificate => "it is not for this side of a connection",
+        AlertDescription::CertificateRevoked | AlertDescription::CertificateUnknown => "it is not good there",
+        other => {
+            let message = format!("the peer ended the TLS connection (alert {})", u8::from(other));
+            return TlsError::new(TlsErrorKind::Handshake, message);
         }
-    }
+    };
+    TlsError::new(TlsErrorKind::RefusedByPeer, format!("the peer refused {own}: {why}"))
+}
 
-    /// What ended a handshake. `own` says which certificate is ours, `ca` which CA we trust.
-    pub(super) fn of_rustls(
-        error: &rustls::Error,
-        expected: Option<&Identity>,
-        own: &str,
-        ca: &str,
-    ) -> TlsError {
-        use rustls::Error as E;
-        match error {
-            E::InvalidCertificate(error) => TlsError::of_certificate(error, expected, ca),
-            E::AlertReceived(alert) => TlsError::of_alert(*alert, own),
-            E::NoCertificatesPresented => TlsError::new(
-                TlsErrorKind::Identity,
-                "the peer has no certificate: every peer of a pool needs one",
-            ),
-            E::PeerIncompatible(_) => TlsError::new(
-                TlsErrorKind::Handshake,
-                "the peer's TLS has nothing in common with ours: TLS 1.3 with AES-GCM is needed",
-            ),
-            other => TlsError::new(TlsErrorKind::Handshake, format!("the TLS handshake failed ({other})")),
+/// Somebody else than was dialled; `presented` are the names in the certificate, as rustls shows them.
+pub(super) fn wrong_peer(expected: Option<&Identity>, presented: &[String]) -> TlsError {
+    // Of a peer's words only those are repeated that are names of ours.
+    let name = |shown: &String| Identity::from_dns_name(shown.split('"').nth(1).unwrap_or(shown));
+    let found = presented.iter().find_map(name);
+    let message = match (expected, found) {
+        (Some(expected), Some(found)) => format!("whoever answers there is {found}, not {expected}"),
+        (Some(expected), None) => {
+            format!("whoever answers there has a certificate, but not that of {expected}")
         }
-    }
+        (None, _) => "the peer's certificate has not exactly one identity of the pool".to_owned(),
+    };
+    TlsError::new(TlsErrorKind::WrongPeer, message)
+}
 
-    /// Why the peer turned us away, as far as TLS lets it say so. `own` says which certificate is ours.
-    pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
-        let why = match alert {
-            AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-                "it was not issued by the CA that the peer trusts"
-            }
-            AlertDescription::CertificateExpired => "by the peer's clock it is expired or not valid yet",
-            AlertDescription::CertificateRequired => "the peer needs one and was given none",
-            AlertDescription::AccessDenied => "it has not exactly one identity of the pool",
-            AlertDescription::BadCertificate => "it is not in the name that the peer expects",
-            AlertDescription::UnsupportedCertificate => "it is not for this side of a connection",
-            AlertDescription::CertificateRevoked | AlertDescription::CertificateUnknown => {
-                "it is not good there"
-            }
-            other => {
-                let message = format!("the peer ended the TLS connection (alert {})", u8::from(other));
-                return TlsError::new(TlsErrorKind::Handshake, message);
-            }
-        };
-        TlsError::new(TlsErrorKind::RefusedByPeer, format!("the peer refused {own}: {why}"))
-    }
+fn expired(whose: &str, not_after: UnixTime) -> TlsError {
+    let message = format!("{whose} expired on {}: issue a new one", utc(not_after.as_secs()));
+    TlsError::new(TlsErrorKind::Expired, message)
+}
 
-    /// Somebody else than was dialled; `presented` are the names in the certificate, as rustls shows them.
-    pub(super) fn wrong_peer(expected: Option<&Identity>, presented: &[String]) -> TlsError {
-        // Of a peer's words only those are repeated that are names of ours.
-        let name = |shown: &String| Identity::from_dns_name(shown.split('"').nth(1).unwrap_or(shown));
-        let found = presented.iter().find_map(name);
-        let message = match (expected, found) {
-            (Some(expected), Some(found)) => format!("whoever answers there is {found}, not {expected}"),
-            (Some(expected), None) => {
-                format!("whoever answers there has a certificate, but not that of {expected}")
-            }
-            (None, _) => "the peer's certificate has not exactly one identity of the pool".to_owned(),
-        };
-        TlsError::new(TlsErrorKind::WrongPeer, message)
-    }
+fn not_yet_valid(whose: &str, not_before: UnixTime) -> TlsError {
+    let from = utc(not_before.as_secs());
+    let message = format!("{whose} is not valid before {from}: is a clock wrong?");
+    TlsError::new(TlsErrorKind::NotYetValid, message)
+}
 
-    fn expired(whose: &str, not_after: UnixTime) -> TlsError {
-        let message = format!("{whose} expired on {}: issue a new one", utc(not_after.as_secs()));
-        TlsError::new(TlsErrorKind::Expired, message)
-    }
-
-    fn not_yet_valid(whose: &str, not_before: UnixTime) -> TlsError {
-        let from = utc(not_before.as_secs());
-        let message = format!("{whose} is not valid before {from}: is a clock wrong?");
-        TlsError::new(TlsErrorKind::NotYetValid, message)
-    }
-
-    fn other_ca(whose: &str, ca: &str) -> TlsError {
-        TlsError::new(TlsErrorKind::OtherCa, format!("{whose} was not issued by the CA in {ca}"))
-    }
+fn other_ca(whose: &str, ca: &str) -> TlsError {
+    TlsError::new(TlsErrorKind::OtherCa, format!("{whose} was not issued by the CA in {ca}"))
 }
 
 /// Seconds since 1970 as a date and time: `2026-11-21 14:05 UTC`.

@@ -4,7 +4,7 @@
 //! handed to the kernel, or to the record layer, as it is.
 
 use super::stream::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES};
-use super::{Identity, Tls, TlsError, TlsStream};
+use super::{Identity, Tls, TlsError, TlsStream, causes};
 use crate::socket::{Interest, Socket, Stream, read_full, write_full};
 use farpool_host::clock;
 use farpool_wire::MonoNs;
@@ -39,7 +39,7 @@ pub(crate) fn connect(
     // Standard verification has found the name expected; here it must also be the only one.
     let found = identity_of(&connection)?;
     if found != *expected {
-        return Err(denied(TlsError::wrong_peer(Some(expected), &[found.dns_name()])));
+        return Err(denied(causes::wrong_peer(Some(expected), &[found.dns_name()])));
     }
     TlsStream::begin(socket, connection, tls.own())
 }
@@ -69,7 +69,7 @@ impl Trouble {
         match self {
             Trouble::Io(error) => error,
             Trouble::Rustls(error) => {
-                denied(TlsError::of_rustls(&error, expected, &tls.own(), &tls.0.ca_label))
+                denied(causes::of_rustls(&error, expected, &tls.own(), &tls.0.ca_label))
             }
             Trouble::NotTls => denied(TlsError::peer_is_plaintext()),
             // Also what a process does that is just ending, so it counts as an ended connection.

@@ -237,7 +237,7 @@ fn check_own(
         Identity::Node(_) => &[KeyUsage::server_auth(), KeyUsage::client_auth()],
         Identity::Tenant(_) | Identity::Admin => &[KeyUsage::client_auth()],
     };
-    let wrong = |error: webpki::Error| TlsError::of_webpki(&error, &whose, ca_label);
+    let wrong = |error: webpki::Error| causes::of_webpki(&error, &whose, ca_label);
     let certificate = webpki::EndEntityCert::try_from(&chain[0]).map_err(wrong)?;
     for usage in usages {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;

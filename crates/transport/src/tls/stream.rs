@@ -10,7 +10,7 @@
 //! Invariants: a sequence number is used once, in one direction; no more than `RECORDS_MAX` records are
 //! sealed under one key; sealed bytes that were accepted are sent before anything sealed later.
 
-use super::TlsError;
+use super::causes;
 use super::kernel::{self, Incoming};
 use crate::socket::{Interest, Socket, Stream};
 use farpool_wire::MonoNs;
@@ -391,7 +391,7 @@ fn ended_by(alert: AlertDescription, is_first: bool, own: &str) -> io::Result<()
     if alert == AlertDescription::CloseNotify {
         return Ok(());
     }
-    let error = TlsError::of_alert(alert, own);
+    let error = causes::of_alert(alert, own);
     Err(if is_first {
         io::Error::new(io::ErrorKind::PermissionDenied, error)
     } else {
