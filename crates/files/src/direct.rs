@@ -12,69 +12,13 @@
 //! Invariants: I3 and I7, as in `read` and `write`.
 
 use crate::file::{FileInner, Flight, ReadRange, WriteRange, hull};
+use crate::mapped_runs::{List, Run, mapped};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::Readable;
 use crate::stats::add;
-use farpool_lock::RwLock;
-use farpool_transport::shm::MappedRegion;
-use farpool_wire::data::Span;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
-
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Direct {
-    list: RwLock<List>,
-    /// Operations that went the long way since the list was made.
-    misses: AtomicUsize,
-}
-
-#[derive(Default)]
-struct List {
-    layout: u64,
-    /// In file order.
-    runs: Vec<Run>,
-    /// Runs that were looked at.
-    looked_at: usize,
-}
-
-/// Bytes of a file that lie together in a mapped region.
-struct Run {
-    file: Range<u64>,
-    /// First of them in the region.
-    offset: u64,
-    region: Arc<LeasedRegion>,
-    memory: Arc<MappedRegion>,
-    /// The only copy, and not to be kept from being written.
-    is_only: bool,
-}
-
-impl Run {
-    fn span(&self, offset: u64, bytes: u32) -> Span {
-        let LeasedRegion { region, epoch, handle, .. } = *self.region;
-        Span { region, bytes, offset, epoch, handle }
-    }
-}
-
-impl List {
-    /// The parts of a range, each with its run; nothing if some of it has none.
-    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
-        let first = self.runs.partition_point(|run| run.file.end <= range.start);
-        let mut runs = self.runs[first..].iter();
-        let mut at = range.start;
-        std::iter::from_fn(move || {
-            if at >= range.end {
-                return None;
-            }
-            let run = runs.next().filter(|run| run.file.start <= at);
-            let part = run.map(|run| (run, at..range.end.min(run.file.end)));
-            at = part.as_ref().map_or(range.end, |(_, part)| part.end);
-            Some(part)
-        })
-    }
-}
+use std::sync::atomic::{Ordering, fence};
 
 /// The bytes of `part` in a buffer for the file from `start` on.
 fn slice_of(part: &Range<u64>, start: u64) -> Range<usize> {
@@ -190,13 +134,4 @@ impl FileInner {
         *list = List { layout, looked_at, runs: readable.into_iter().filter_map(mapped).collect() };
         self.direct.misses.store(0, Ordering::Relaxed);
     }
-}
-
-/// A run, if its region is mapped: the long way maps them.
-fn mapped(readable: Readable<Arc<LeasedRegion>>) -> Option<Run> {
-    let Readable { file, cut, is_only } = readable;
-    let LeasedRegion { region, epoch, handle, .. } = *cut.region;
-    let span = Span { region, bytes: cut.bytes, offset: cut.offset, epoch, handle };
-    let memory = cut.region.node.mapped(&span)?;
-    Some(Run { file, offset: cut.offset, memory, is_only, region: cut.region })
 }

@@ -4,10 +4,10 @@
 //! [`Flights`](crate::plan::Flights) to say: an operation is planned and begun in one step, and whatever
 //! recycles extents (truncate, delete, publish, repair) waits until nothing runs in them.
 
-use crate::direct::Direct;
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
 use crate::leases::Patience;
+use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};

@@ -34,6 +34,7 @@ mod error;
 mod file;
 mod kept;
 mod leases;
+mod mapped_runs;
 mod mending;
 mod node_links;
 mod nodes;

@@ -1,0 +1,72 @@
+//! Where the readable bytes of a file are mapped in this process: the list that the short way (`direct`) goes by.
+
+use crate::node_links::LeasedRegion;
+use crate::plan::Readable;
+use farpool_lock::RwLock;
+use farpool_transport::shm::MappedRegion;
+use farpool_wire::data::Span;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// The list of a file.
+#[derive(Default)]
+pub(crate) struct Direct {
+    pub(crate) list: RwLock<List>,
+    /// Operations that went the long way since the list was made.
+    pub(crate) misses: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct List {
+    pub(crate) layout: u64,
+    /// In file order.
+    pub(crate) runs: Vec<Run>,
+    /// Runs that were looked at.
+    pub(crate) looked_at: usize,
+}
+
+/// Bytes of a file that lie together in a mapped region.
+pub(crate) struct Run {
+    pub(crate) file: Range<u64>,
+    /// First of them in the region.
+    pub(crate) offset: u64,
+    pub(crate) region: Arc<LeasedRegion>,
+    pub(crate) memory: Arc<MappedRegion>,
+    /// The only copy, and not to be kept from being written.
+    pub(crate) is_only: bool,
+}
+
+impl Run {
+    pub(crate) fn span(&self, offset: u64, bytes: u32) -> Span {
+        let LeasedRegion { region, epoch, handle, .. } = *self.region;
+        Span { region, bytes, offset, epoch, handle }
+    }
+}
+
+impl List {
+    /// The parts of a range, each with its run; nothing if some of it has none.
+    pub(crate) fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
+        let first = self.runs.partition_point(|run| run.file.end <= range.start);
+        let mut runs = self.runs[first..].iter();
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let run = runs.next().filter(|run| run.file.start <= at);
+            let part = run.map(|run| (run, at..range.end.min(run.file.end)));
+            at = part.as_ref().map_or(range.end, |(_, part)| part.end);
+            Some(part)
+        })
+    }
+}
+
+/// A run, if its region is mapped: the long way maps them.
+pub(crate) fn mapped(readable: Readable<Arc<LeasedRegion>>) -> Option<Run> {
+    let Readable { file, cut, is_only } = readable;
+    let LeasedRegion { region, epoch, handle, .. } = *cut.region;
+    let span = Span { region, bytes: cut.bytes, offset: cut.offset, epoch, handle };
+    let memory = cut.region.node.mapped(&span)?;
+    Some(Run { file, offset: cut.offset, memory, is_only, region: cut.region })
+}
