@@ -201,15 +201,15 @@ impl Taken {
 }
 
 impl Lists {
-    /// Whether a call at this station is told of this row group.
-    fn has(&self, index: usize, group: &Range<u64>, places: &Places, station: &Station) -> bool {
-        match (self, station) {
+    /// Whether a call at this node, or here, is told of this row group.
+    fn has(&self, index: usize, group: &Range<u64>, places: &Places, node: Option<NodeId>) -> bool {
+        match (self, node) {
             (Lists::All, _) => true,
             (Lists::Taken(taken), _) => taken.has(index),
-            (Lists::Near(taken), Station::Here) => !taken.has(index),
-            (Lists::Near(taken), Station::Node(node)) => {
+            (Lists::Near(taken), None) => !taken.has(index),
+            (Lists::Near(taken), Some(node)) => {
                 let at = places.node_of(group.start).map(|links| links.info.node);
-                at == Some(node.info.node) && !taken.has(index)
+                at == Some(node) && !taken.has(index)
             }
         }
     }
@@ -448,7 +448,7 @@ impl Caller {
             of.map(|group| (group.end - group.start) as f64).sum::<f64>()
         };
         let groups = || self.groups.iter();
-        let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station);
+        let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station.key());
         match lists {
             Lists::All => 1.0,
             _ => {
@@ -478,8 +478,7 @@ impl Caller {
         match lists {
             Lists::All => of(0..self.window_bytes())?,
             _ => {
-                let is_told =
-                    |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, &Station::Here);
+                let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, None);
                 let told = self.groups.iter().enumerate().filter(is_told);
                 told.map(|(_, group)| group.clone()).try_for_each(of)?;
             }
@@ -586,7 +585,9 @@ impl Caller {
         let deadline = || self.session.deadline(patience);
         if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
             let is_listed = |index: usize| {
-                self.groups.get(index).is_some_and(|group| call.lists.has(index, group, places, station))
+                self.groups
+                    .get(index)
+                    .is_some_and(|group| call.lists.has(index, group, places, station.key()))
             };
             let columns = columns.encode(&is_listed).map(Bytes::new);
             let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
