@@ -2,8 +2,10 @@
 
 use crate::Function;
 use crate::here::{Fetched, Here};
-use crate::lanes::{OpenLane, Places, Side, unexpected};
+use crate::lanes::{OpenLane, Side, unexpected};
+use crate::lists::{Lists, Taken};
 use crate::observed::Observed;
+use crate::places::Places;
 use crate::stopped::stopped;
 use farpool_files::beneath::{self, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
@@ -173,45 +175,6 @@ impl Station {
 
     fn at(&self) -> String {
         self.name().map_or(" here".to_owned(), |name| format!(" at node {name}"))
-    }
-}
-
-/// Which row groups a function finds in its table of columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lists {
-    /// All.
-    All,
-    /// Those that lie where it runs, but for those that are taken here.
-    Near(Taken),
-    /// Those that are taken here.
-    Taken(Taken),
-}
-
-/// How many row groups of how many this machine takes from the nodes, from all parts of the table alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) here: usize,
-    pub(crate) of: usize,
-}
-
-impl Taken {
-    fn has(&self, index: usize) -> bool {
-        (index + 1) * self.here / self.of.max(1) > index * self.here / self.of.max(1)
-    }
-}
-
-impl Lists {
-    /// Whether a call at this node, or here, is told of this row group.
-    fn has(&self, index: usize, group: &Range<u64>, places: &Places, node: Option<NodeId>) -> bool {
-        match (self, node) {
-            (Lists::All, _) => true,
-            (Lists::Taken(taken), _) => taken.has(index),
-            (Lists::Near(taken), None) => !taken.has(index),
-            (Lists::Near(taken), Some(node)) => {
-                let at = places.node_of(group.start).map(|links| links.info.node);
-                at == Some(node) && !taken.has(index)
-            }
-        }
     }
 }
 
