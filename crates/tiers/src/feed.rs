@@ -5,8 +5,8 @@
 //! under way, and answers when those of one are due. What a kernel reads twice is asked for in the order in which it
 //! has it. A stage may have joins of finished partitions among its morsels: these are done before the answer.
 
-use crate::flow::{Flow, Queues};
-use crate::pace::{Pace, latest};
+use crate::flow::{Flow, Queues, latest};
+use crate::pace::Pace;
 use crate::room::Room;
 use crate::stage::{Lines, Morsel, Stage, StageReport, Task};
 use farpool_join::Morsels;

@@ -264,6 +264,11 @@ impl Flow {
     }
 }
 
+/// By side, of all workers.
+pub(crate) fn latest(drained: impl IntoIterator<Item = [f64; 2]>) -> [f64; 2] {
+    drained.into_iter().fold([0.0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])])
+}
+
 fn plus(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [one[0] + other[0], one[1] + other[1]]
 }

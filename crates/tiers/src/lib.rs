@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod calibrate;
+mod drive;
 mod emulated;
 mod feed;
 mod flow;

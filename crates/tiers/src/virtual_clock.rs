@@ -3,9 +3,8 @@
 //! The idea: workers are the state machines that threads drive as well (`flow.rs`). Whoever waits least is asked next,
 //! at the time it waited for; of equal ones the first. No work is done, no time passes.
 
-use crate::flow::{Flow, Queues, Step};
+use crate::flow::{Flow, Queues, Step, latest};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
-use crate::pace::latest;
 use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, Stage, StageReport, Work};
 use std::cmp::Reverse;
