@@ -5,6 +5,7 @@
 //! say. Then order, volume and overlap of traffic, and with them ratios of strategies, are those of such a machine;
 //! what it cannot show are rates, caches, prefetchers and address translation. Whatever it prints is called "emulated".
 
+use crate::drive;
 use crate::meter::Meter;
 use crate::pace::Pace;
 use crate::plan::traffic::{NoRate, Rates};
@@ -51,7 +52,7 @@ impl Backend for Emulated {
     }
 
     fn run(&self, stage: &Stage, work: &dyn Work) -> StageReport {
-        self.begin().run(stage, self.workers, work)
+        drive::run(&self.begin(), stage, self.workers, work)
     }
 }
 

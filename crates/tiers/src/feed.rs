@@ -5,6 +5,7 @@
 //! under way, and answers when those of one are due. What a kernel reads twice is asked for in the order in which it
 //! has it. A stage may have joins of finished partitions among its morsels: these are done before the answer.
 
+use crate::drive;
 use crate::flow::{Flow, Queues, latest};
 use crate::pace::Pace;
 use crate::room::Room;
@@ -42,7 +43,8 @@ impl<'a> Feed<'a> {
     /// Of a stage that begins now, whose chunks have so many rows, of so many.
     pub(crate) fn new(pace: Pace, workers: usize, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'a> {
         let queues = Arc::new(Queues::new(stage));
-        let worker = || Mutex::new(Worker { flow: pace.flow(&queues), taken: Vec::new(), again: None });
+        let worker =
+            || Mutex::new(Worker { flow: drive::paced(&pace, &queues), taken: Vec::new(), again: None });
         let workers = (0..workers).map(|_| worker()).collect();
         let Stage { name, lines, .. } = *stage;
         Feed { name, lines, pace, chunk_rows, rows, workers, again: None, joins: None }
@@ -77,10 +79,10 @@ impl<'a> Feed<'a> {
             let own = &mut *own;
             for flow in [Some(&mut own.flow), own.again.as_mut()].into_iter().flatten() {
                 // A kernel that failed has left morsels behind: these are nobody's.
-                let _ = self.pace.work(flow);
+                let _ = drive::next_work(&self.pace, flow);
             }
         }
-        self.pace.report(self.name, latest(drained))
+        drive::report(&self.pace, self.name, latest(drained))
     }
 
     fn rows_of(&self, morsel: &Morsel) -> Range<usize> {
@@ -93,7 +95,7 @@ impl Morsels for Feed<'_> {
     fn next(&self, worker: usize) -> Option<Range<usize>> {
         let mut own = self.workers.get(worker)?.lock();
         loop {
-            let morsel = self.pace.work(&mut own.flow)?;
+            let morsel = drive::next_work(&self.pace, &mut own.flow)?;
             match (morsel.task, self.joins) {
                 (Task::Join, Some(join)) => join(worker, morsel.chunk as usize),
                 _ => {
@@ -118,11 +120,12 @@ impl Morsels for Feed<'_> {
                 Morsel { task: Task::Scatter, read_bytes, written_bytes: read_bytes, ..*morsel }
             };
             let taken = own.taken.iter().map(once_more).collect();
-            let mut flow = self.pace.flow(&Arc::new(Queues::of(self.lines, vec![taken]))).in_order();
+            let queues = Arc::new(Queues::of(self.lines, vec![taken]));
+            let mut flow = drive::paced(&self.pace, &queues).in_order();
             flow.write_to(room);
             flow
         });
-        while let Some(morsel) = self.pace.work(flow) {
+        while let Some(morsel) = drive::next_work(&self.pace, flow) {
             if self.rows_of(&morsel) == *rows {
                 return;
             }

@@ -4,6 +4,7 @@
 //! machine takes. With two queues, workers take turns between near and far, and take from the other one when one is
 //! dry.
 
+use crate::drive;
 use crate::meter::Meter;
 use crate::pace::Pace;
 use crate::plan::traffic::Rates;
@@ -45,7 +46,7 @@ impl Backend for Numa {
     }
 
     fn run(&self, stage: &Stage, work: &dyn Work) -> StageReport {
-        self.begin().run(stage, self.workers, work)
+        drive::run(&self.begin(), stage, self.workers, work)
     }
 }
 
