@@ -1,10 +1,10 @@
 //! What a query would do, before it is done: what it reads, where each step runs. Nothing is asked of any node.
 
 use crate::FarTable;
+use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::{Joining, SemiJoin};
-use crate::placing::Estimates;
-use crate::report::Mode;
+use crate::mode::Mode;
 use farpool_operators::{Operator, Plan, Type, words};
 use farpool_wire::shown;
 use std::fmt;

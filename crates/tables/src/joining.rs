@@ -4,7 +4,7 @@
 //! them travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are
 //! merged. What can be done neither way is done here, over columns that are fetched.
 
-use crate::report::Mode;
+use crate::mode::Mode;
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{LookupTable, Lookups, Stopped};

@@ -13,11 +13,13 @@
 #![forbid(unsafe_code)]
 
 mod column_type;
+mod estimates;
 mod explain;
 mod far_table;
 mod footer;
 mod joining;
 mod layout;
+mod mode;
 mod names;
 mod pacing;
 mod placing;
@@ -31,6 +33,7 @@ mod skipping;
 mod statistics;
 mod window;
 
+pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, tables};
 /// Expressions, queries and the programs they become.
@@ -40,11 +43,11 @@ pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, Packer, TableLayout};
+pub use mode::Mode;
 pub use names::{drop_table, has_table};
-pub use placing::{Estimate, Estimates};
 pub use put::{PutOptions, put_table};
 pub use query::Answer;
-pub use report::{Mode, Report};
+pub use report::Report;
 pub use skipping::may_pass;
 pub use statistics::Statistics;
 

@@ -5,11 +5,13 @@
 //! session has learnt, for whoever runs the same or the like next.
 
 use crate::FarTable;
+use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::Joining;
-use crate::report::{Mode, Report};
+use crate::mode::Mode;
+use crate::report::Report;
 use crate::scope::Scope;
-use crate::shipping::located;
+use crate::shipping::{ScanSeen, located};
 use farpool_calls::{Observed, reach};
 use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
@@ -18,106 +20,7 @@ use farpool_planner::{
     Actual, Cost, Key, Known, Leaves, Left, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint,
     prior,
 };
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What running a query one way would take, as far as was known before it ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Estimate {
-    /// From the call to the result.
-    pub time: Duration,
-    /// Bytes of columns, results, keys and filters over links.
-    pub link_bytes: u64,
-    /// Time that nodes run the program, all together.
-    pub node_time: Duration,
-    /// Time that the program runs here.
-    pub client_time: Duration,
-}
-
-/// What fetching, shipping and splitting would take, and which is best.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Estimates {
-    /// Fetching.
-    pub fetch: Estimate,
-    /// Shipping.
-    pub ship: Estimate,
-    /// Splitting.
-    pub split: Estimate,
-    /// The one to take: never [`Mode::Auto`].
-    pub choice: Mode,
-    /// Whether the same was run before, so that this says what is known and not what is believed.
-    pub is_sure: bool,
-    /// Why, in a sentence.
-    pub why: String,
-}
-
-impl Estimates {
-    /// Of one mode; of [`Mode::Auto`] that of the choice.
-    pub fn of(&self, mode: Mode) -> &Estimate {
-        match mode {
-            Mode::Fetch => &self.fetch,
-            Mode::Ship => &self.ship,
-            Mode::Split => &self.split,
-            Mode::Auto => self.of(self.choice),
-        }
-    }
-
-    /// Adds those of a further step. The choice is then the one that is best for all of them, and the reason that of
-    /// the last step.
-    pub fn add(&mut self, step: &Estimates) {
-        let sum = |into: &mut Estimate, more: &Estimate| {
-            into.time = into.time.saturating_add(more.time);
-            into.link_bytes = into.link_bytes.saturating_add(more.link_bytes);
-            into.node_time = into.node_time.saturating_add(more.node_time);
-            into.client_time = into.client_time.saturating_add(more.client_time);
-        };
-        sum(&mut self.fetch, &step.fetch);
-        sum(&mut self.ship, &step.ship);
-        sum(&mut self.split, &step.split);
-        if self.choice != step.choice {
-            let best = Mode::ALL.into_iter().min_by_key(|mode| self.of(*mode).time);
-            self.choice = best.unwrap_or(self.choice);
-        }
-        self.is_sure &= step.is_sure;
-        self.why.clone_from(&step.why);
-    }
-
-    fn new(found: &farpool_planner::Estimates, is_sure: bool) -> Estimates {
-        let time = |ns: f64| Duration::from_nanos(ns as u64);
-        let of = |way: Way| {
-            let way = found.of(way);
-            Estimate {
-                time: time(way.ns),
-                link_bytes: way.link_bytes as u64,
-                node_time: time(way.node_ns),
-                client_time: time(way.client_ns),
-            }
-        };
-        let (fetch, ship, split) = (of(Way::Fetch), of(Way::Ship), of(Way::Split));
-        Estimates { fetch, ship, split, choice: mode_of(found.choice), is_sure, why: found.why() }
-    }
-}
-
-/// Each with its time and bytes, the choice, and why.
-impl fmt::Display for Estimates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mode in Mode::ALL {
-            let Estimate { time, link_bytes, .. } = self.of(mode);
-            write!(f, "{mode} {time:.1?} and {link_bytes} bytes, ")?;
-        }
-        let known = if self.is_sure { "by what was measured" } else { "by what is usual" };
-        write!(f, "{known}; best {}: {}", self.choice, self.why)
-    }
-}
-
-fn mode_of(way: Way) -> Mode {
-    match way {
-        Way::Fetch => Mode::Fetch,
-        Way::Ship => Mode::Ship,
-        Way::Split => Mode::Split,
-    }
-}
 
 pub(crate) fn way_of(mode: Mode) -> Option<Way> {
     match mode {
@@ -144,19 +47,6 @@ pub(crate) enum Stage {
     Trial,
     /// All others.
     Rest,
-}
-
-/// What a scan was seen to take, besides what the report says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ScanSeen {
-    /// The question to open it, answered.
-    pub(crate) open_ns: u64,
-    /// From there to its last chunk.
-    pub(crate) elapsed_ns: u64,
-    /// Of these, how long this side waited for chunks.
-    pub(crate) blocked_ns: u64,
-    /// And how long the node waited for this side or the link.
-    pub(crate) waited_ns: u64,
 }
 
 /// A scan that has ended well.

@@ -4,10 +4,12 @@
 //! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
 //! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
 
+use crate::estimates::Estimates;
 use crate::joining::{self, JoinBy, Joining};
+use crate::mode::Mode;
 use crate::pacing::{Claim, Fetching};
-use crate::placing::{Choice, Estimates, Placing, Ran, ScanRan, Stage};
-use crate::report::{Mode, Report};
+use crate::placing::{Choice, Placing, Ran, ScanRan, Stage};
+use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{Shipping, shares};
 use crate::{FarTable, TableReader};

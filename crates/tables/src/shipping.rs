@@ -10,7 +10,6 @@ use crate::column_type::RowPlaces;
 use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
 use crate::pacing::{Heard, Pace};
-use crate::placing::ScanSeen;
 use crate::sealed::ScanKeys;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
@@ -59,6 +58,19 @@ pub(crate) struct Shipped {
     pub(crate) busy_ns: u64,
     /// What else was seen.
     pub(crate) seen: ScanSeen,
+}
+
+/// What a scan was seen to take, besides what the report says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScanSeen {
+    /// The question to open it, answered.
+    pub(crate) open_ns: u64,
+    /// From there to its last chunk.
+    pub(crate) elapsed_ns: u64,
+    /// Of these, how long this side waited for chunks.
+    pub(crate) blocked_ns: u64,
+    /// And how long the node waited for this side or the link.
+    pub(crate) waited_ns: u64,
 }
 
 /// How far a share has come.
