@@ -1,6 +1,6 @@
 //! Which bytes are read and written, in which order: the same for every contender of a run, from one seed.
 
-use super::contents::mix;
+use super::mixing::mix;
 
 /// Bytes of a page of a database.
 pub(crate) const SMALL: usize = 8 << 10;

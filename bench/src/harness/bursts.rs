@@ -1,8 +1,8 @@
 //! What a client works by: calls of this process, or a program of its own that carries out whole bursts.
 
 use super::access::Access;
-use super::measure::Target;
 use crate::exit::Failure;
+use farpool::{ReadRange, WriteRange};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,26 @@ impl Means {
             Means::Bursts(program) => Some(program.stop()),
         }
     }
+}
+
+/// Something that can be read and written at offsets.
+pub(crate) trait Target: Send {
+    /// Fills every range.
+    fn read(&mut self, ranges: &mut [ReadRange<'_>]) -> Result<(), Failure>;
+
+    /// Writes every range.
+    fn write(&mut self, ranges: &[WriteRange<'_>]) -> Result<(), Failure>;
+
+    /// If it takes one operation at a time, from many threads at once: depth is then as many threads.
+    fn by_threads(&self) -> Option<&dyn OneAtATime> {
+        None
+    }
+}
+
+/// See [`Target::by_threads`].
+pub(crate) trait OneAtATime: Sync {
+    fn read_one(&self, range: &mut ReadRange<'_>) -> Result<(), Failure>;
+    fn write_one(&self, range: WriteRange<'_>) -> Result<(), Failure>;
 }
 
 /// Ends the burst that was prepared last, as soon as it has done the least.
@@ -66,7 +86,6 @@ pub(crate) struct Part {
 pub(crate) mod tests {
     use super::super::files::Local;
     use super::*;
-    use farpool::{ReadRange, WriteRange};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Memory, by bursts.

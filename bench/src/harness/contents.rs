@@ -4,15 +4,8 @@
 //! earlier write or from another client is never mistaken for the right one.
 
 use super::access::SMALL;
+use super::mixing::mix;
 use crate::exit::Failure;
-
-/// A 64-bit mix in which every bit of the result depends on every bit of the argument (the finaliser of
-/// SplitMix64).
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
 
 /// The word at an offset after a write.
 fn word(salt: u64, offset: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! What needs no server: memory of this process, and files by `pread` and `pwrite`.
 
-use super::measure::{OneAtATime, Target};
+use super::bursts::{OneAtATime, Target};
 use crate::exit::Failure;
 use farpool::{ReadRange, WriteRange};
 use rustix::fs::{OFlags, statfs};

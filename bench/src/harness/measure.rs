@@ -5,7 +5,7 @@
 //! checked. The first client to finish a burst ends it for all, so nobody is timed while others rest.
 
 use super::access::{Access, Offsets, UNDER_WAY_BYTES_MAX, seed_of};
-use super::bursts::{Bursts, Limits, Means, Part, Stop};
+use super::bursts::{Bursts, Limits, Means, Part, Stop, Target};
 use super::contents::{Contents, Hash, spoil};
 use super::cpu::{Ran, process_ns, thread_ns};
 use super::statistics::{Figures, quantiles};
@@ -15,26 +15,6 @@ use farpool_lock::Mutex;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// Something that can be read and written at offsets.
-pub(crate) trait Target: Send {
-    /// Fills every range.
-    fn read(&mut self, ranges: &mut [ReadRange<'_>]) -> Result<(), Failure>;
-
-    /// Writes every range.
-    fn write(&mut self, ranges: &[WriteRange<'_>]) -> Result<(), Failure>;
-
-    /// If it takes one operation at a time, from many threads at once: depth is then as many threads.
-    fn by_threads(&self) -> Option<&dyn OneAtATime> {
-        None
-    }
-}
-
-/// See [`Target::by_threads`].
-pub(crate) trait OneAtATime: Sync {
-    fn read_one(&self, range: &mut ReadRange<'_>) -> Result<(), Failure>;
-    fn write_one(&self, range: WriteRange<'_>) -> Result<(), Failure>;
-}
 
 /// What a burst of one client reads into or writes from, at most. Large enough that it does not stay in the
 /// caches, as the buffers of an engine do not.
@@ -490,6 +470,7 @@ impl Turns<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::access::{ACCESSES, LARGE, SMALL};
+    use super::super::bursts::OneAtATime;
     use super::super::bursts::tests::Told;
     use super::super::files::{DiskFile, Local, Medium};
     use super::*;

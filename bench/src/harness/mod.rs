@@ -7,6 +7,7 @@ pub(crate) mod cpu;
 pub(crate) mod files;
 pub(crate) mod machine;
 pub(crate) mod measure;
+pub(crate) mod mixing;
 pub(crate) mod pools;
 pub(crate) mod processes;
 pub(crate) mod shape;

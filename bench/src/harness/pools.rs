@@ -1,8 +1,8 @@
 //! Pools to measure, and far files in them.
 
+use super::bursts::Target;
 use super::cpu::Ran;
 use super::files::TMPFS;
-use super::measure::Target;
 use super::processes::{Server, farpool, start};
 use super::shape::Emulated;
 use crate::exit::Failure;

@@ -1,6 +1,6 @@
 //! What a measured point comes to, and medians over rounds.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One measured point.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,6 +28,11 @@ pub(crate) fn quantiles(times: &mut [Duration]) -> [f64; 4] {
         let at = (times.len() as f64 * share).ceil() as usize;
         times.get(at.saturating_sub(1).min(last)).map_or(0.0, |time| time.as_secs_f64() * 1e6)
     })
+}
+
+/// What so many bytes since then come to.
+pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
+    bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
 }
 
 /// The one in the middle; of an even number the mean of the two. 0 of none.

@@ -5,8 +5,9 @@
 //! through each cache in turns. Every byte that is read is compared, outside the timed part.
 
 use crate::exit::Failure;
-use crate::harness::contents::{Contents, mix};
+use crate::harness::contents::Contents;
 use crate::harness::machine::machine;
+use crate::harness::mixing::mix;
 use crate::harness::pools::{Cluster, Room, wait_quiet};
 use crate::harness::statistics::{median, quantiles};
 use crate::units::{bytes, show_bytes};

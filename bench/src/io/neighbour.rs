@@ -6,10 +6,10 @@
 
 use crate::exit::Failure;
 use crate::harness::access::{ACCESSES, LARGE, Offsets, SMALL};
-use crate::harness::contents::mix;
+use crate::harness::bursts::Target;
 use crate::harness::cpu::{allowed_cpus, pin};
 use crate::harness::machine::{cpus, machine};
-use crate::harness::measure::Target;
+use crate::harness::mixing::mix;
 use crate::harness::pools::{Cluster, Room, Way, wait_quiet};
 use crate::harness::statistics::{median, quantiles};
 use crate::signals::Stop;

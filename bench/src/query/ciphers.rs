@@ -5,9 +5,9 @@
 //! not encrypted.
 
 use super::cryptopp::CryptoPp;
-use super::operators::{SHARES, Tables, gb_per_s, program_over, values};
+use super::operands::{SHARES, Tables, program_over, values};
 use crate::exit::Failure;
-use crate::harness::statistics::median;
+use crate::harness::statistics::{gb_per_s, median};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_buffer::{Buffer, MutableBuffer, ScalarBuffer};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

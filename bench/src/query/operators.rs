@@ -5,29 +5,22 @@
 //! what each kept are compared, outside the timed part.
 
 use super::ciphers::Ciphers;
+use super::operands::{GROUP_ROWS, SHARES, Sink, Tables, program, values};
 use super::patterns::Patterns;
 use super::semi_joins::Joins;
 use crate::Outcome;
 use crate::exit::Failure;
-use crate::harness::contents::mix;
 use crate::harness::machine::machine;
-use crate::harness::statistics::median;
+use crate::harness::statistics::{gb_per_s, median};
 use crate::harness::titled;
 use crate::signals::Stop;
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
-use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use arrow_buffer::ScalarBuffer;
+use arrow_array::Int64Array;
 use arrow_select::filter::FilterBuilder;
-use farpool::operators::{
-    Bounds, Comparison, Instruction, Operator, Prepared, Program, Run, Scalar, Type, Value,
-};
 use farpool_kernels::{Kept, Ranges, Row, compare, gather, project_rows, select_rows};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::hint::black_box;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(clap::Args)]
@@ -47,25 +40,10 @@ pub(crate) struct OperatorArgs {
     json: bool,
 }
 
-/// Values are below this.
-const VALUES: u64 = 10_000;
-/// Kept rows in percent, and what both columns must be less than for that.
-pub(crate) const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
 const WIDTHS: [usize; 4] = [64, 256, 512, 1_024];
 /// Three columns of 8 bytes of a wide row.
 const PROJECTED: std::ops::Range<usize> = 16..40;
-/// Rows of a row group of a far table.
-const GROUP_ROWS: usize = 1 << 16;
 const RING_BYTES: usize = 128 << 10;
-
-/// The same values twice: in columns by row groups, and row by row.
-pub(crate) struct Tables {
-    groups: Vec<RecordBatch>,
-    numbers: ScalarBuffer<i64>,
-}
-
-/// Takes what a contender keeps, as it would be sent.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[i64]);
 
 /// What is measured: a name, and how it finds the rows with both first columns below a limit.
 type Contender = (&'static str, fn(&Tables, i64, Sink<'_>) -> Outcome);
@@ -136,43 +114,6 @@ struct Found {
     ciphers: Ciphers,
 }
 
-pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
-    bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
-}
-
-impl Tables {
-    fn new(rows: usize) -> Result<Tables, Failure> {
-        let value = |row: usize, column: usize| (mix((row * 8 + column) as u64) % VALUES) as i64;
-        let group = |start: usize| {
-            let rows = start..rows.min(start + GROUP_ROWS);
-            let column = |column: usize| -> (String, ArrayRef) {
-                let values = Int64Array::from_iter_values(rows.clone().map(|row| value(row, column)));
-                (column.to_string(), Arc::new(values))
-            };
-            RecordBatch::try_from_iter((0..8).map(column)).map_err(Failure::failed)
-        };
-        let numbers: Vec<i64> = (0..rows * 8).map(|at| value(at / 8, at % 8)).collect();
-        Ok(Tables {
-            groups: (0..rows).step_by(GROUP_ROWS).map(group).collect::<Result<_, _>>()?,
-            numbers: numbers.into(),
-        })
-    }
-
-    /// Columns by row groups.
-    pub(crate) fn groups(&self) -> &[RecordBatch] {
-        &self.groups
-    }
-
-    /// Row by row.
-    pub(crate) fn rows(&self) -> &[Row] {
-        self.numbers.as_chunks().0
-    }
-}
-
-pub(crate) fn values(group: &RecordBatch, column: usize) -> &[i64] {
-    group.column(column).as_primitive::<Int64Type>().values()
-}
-
 /// That all keep the same rows: how many of each share.
 fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
     let mut kept = Vec::new();
@@ -231,7 +172,7 @@ fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     let mut kept = vec![Kept::default(); GROUP_ROWS / BLOCK];
     let mut ring: Vec<i64> = Vec::with_capacity(RING_BYTES / 8);
-    for group in &tables.groups {
+    for group in tables.groups() {
         compare(values(group, 0), less, limit, &mut first);
         compare(values(group, 1), less, limit, &mut second);
         first.iter_mut().zip(&second).for_each(|(first, second)| *first &= second);
@@ -252,37 +193,9 @@ fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-pub(crate) fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
-    program_over(tables.groups.iter().cloned().map(Ok), limit, send)
-}
-
-/// What a node runs: from batches to batches.
-pub(crate) fn program_over(
-    groups: impl Iterator<Item = Result<RecordBatch, Failure>>,
-    limit: i64,
-    send: Sink<'_>,
-) -> Outcome {
-    let less = |column| {
-        let value = Some(Value::Integer(i128::from(limit)));
-        let literal = Instruction::Literal(Scalar { of: Type::Int64, value });
-        [Instruction::Column(column), literal, Instruction::Compare(Comparison::Less)]
-    };
-    let filter = less(0).into_iter().chain(less(1)).chain([Instruction::And]).collect();
-    let program =
-        Program::check(vec![Type::Int64; 8], vec![Operator::Filter(filter)]).map_err(Failure::failed)?;
-    let prepared = Prepared::new(Arc::new(program)).map_err(Failure::failed)?;
-    let mut run = Run::new(Arc::new(prepared), Vec::new(), Bounds::default()).map_err(Failure::failed)?;
-    for group in groups {
-        for batch in run.push(&group?, 0).map_err(Failure::failed)? {
-            (0..8).for_each(|column| send(values(&batch, column)));
-        }
-    }
-    Ok(())
-}
-
 fn arrow(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     let limit = Int64Array::new_scalar(limit);
-    for group in &tables.groups {
+    for group in tables.groups() {
         let less = |column: usize| arrow_ord::cmp::lt(group.column(column), &limit).map_err(Failure::failed);
         let both = arrow_arith::boolean::and(&less(0)?, &less(1)?).map_err(Failure::failed)?;
         let filter = FilterBuilder::new(&both).optimize().build();
@@ -302,7 +215,7 @@ enum Lines {
 
 /// GB of whole rows a second.
 fn project(tables: &Tables, width: usize, lines: Lines) -> f64 {
-    let bytes = tables.numbers.inner().as_slice();
+    let bytes = tables.bytes();
     let mut ring: Vec<u8> = Vec::with_capacity(RING_BYTES);
     let begun = Instant::now();
     for part in bytes.chunks(width * (RING_BYTES / PROJECTED.len() / 64 * 64)) {

@@ -1,9 +1,8 @@
 //! Regular expressions over columns of text, as a program runs them and as a loop over the `regex` crate does.
 
-use super::operators::gb_per_s;
 use crate::exit::Failure;
-use crate::harness::contents::mix;
-use crate::harness::statistics::median;
+use crate::harness::mixing::mix;
+use crate::harness::statistics::{gb_per_s, median};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, StringArray};
 use arrow_buffer::BooleanBuffer;

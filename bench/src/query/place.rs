@@ -9,8 +9,8 @@
 use super::choices::{self, Cell, Run};
 use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};
 use crate::exit::Failure;
-use crate::harness::contents::mix;
 use crate::harness::machine::{cpus, machine};
+use crate::harness::mixing::mix;
 use crate::harness::pools::{Cluster, wait_quiet};
 use crate::harness::statistics::median;
 use crate::signals::Stop;

@@ -5,20 +5,15 @@
 //! computed when the table was made.
 
 use super::scan_clients::Contest;
-use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};
+use super::scan_queries::{Query, TABLE, batches};
+use super::wide_table::{ROW_BYTES, TablePool, Way};
 use crate::exit::Failure;
-use crate::harness::contents::mix;
 use crate::harness::machine::{cpus, machine};
 use crate::harness::pools::{Cluster, wait_quiet};
 use crate::harness::statistics::median;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Decimal128Type, Int64Type};
-use arrow_array::{ArrayRef, RecordBatch};
-use farpool::FarTable;
-use farpool::operators::{Agg, Plan, col};
 use farpool::table::{Mode, Report};
 use serde_json::json;
 use std::io::Write;
@@ -59,98 +54,6 @@ pub(crate) struct ScanArgs {
     /// For machines
     #[arg(long)]
     json: bool,
-}
-
-const COLUMNS: [&str; 8] = ["a", "b", "g16", "g1000", "g64000", "g1000000", "c", "d"];
-const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
-/// Per mille of the rows that a selection keeps.
-const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
-pub(crate) const TABLE: &str = "bench-scan";
-
-/// A row of the table.
-fn row(number: u64) -> Row {
-    let random = mix(number);
-    let group = |groups: u64| (mix(random ^ groups) % groups) as i64;
-    let [first, second, third, fourth] = GROUPS.map(group);
-    [
-        (random % 1_000) as i64,
-        (random >> 33) as i64,
-        first,
-        second,
-        third,
-        fourth,
-        number as i64,
-        !number as i64,
-    ]
-}
-
-pub(crate) enum Kind {
-    Select(u64),
-    Distinct(usize),
-    GroupBy(usize),
-}
-
-pub(crate) type Query = wide_table::Query<Kind>;
-
-impl Query {
-    fn all() -> Vec<Query> {
-        let select =
-            KEPT.map(|kept| Query::new(format!("select-{}%", kept as f64 / 10.0), Kind::Select(kept)));
-        let distinct =
-            [0, 1, 2, 3].map(|at| Query::new(format!("distinct-{}", GROUPS[at]), Kind::Distinct(at)));
-        let group = [0, 1, 2, 3].map(|at| Query::new(format!("group-by-{}", GROUPS[at]), Kind::GroupBy(at)));
-        select.into_iter().chain(distinct).chain(group).collect()
-    }
-
-    pub(crate) fn plan(&self, over: &FarTable) -> Result<Plan, Failure> {
-        let query = over.query()?;
-        let key = |at: usize| (COLUMNS[2 + at].to_owned(), col(COLUMNS[2 + at]));
-        let query = match self.kind {
-            Kind::Select(kept) => query.filter(col("a").lt(kept as i64)),
-            Kind::Distinct(at) => query.group_by([key(at)], []),
-            Kind::GroupBy(at) => query.group_by([key(at)], [("sum".to_owned(), Agg::Sum(col("b")))]),
-        };
-        query.plan().map_err(|error| Failure::Failed(error.to_string()))
-    }
-
-    pub(crate) fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
-        let mut found = Expected::default();
-        for batch in batches {
-            found.rows += batch.num_rows() as u64;
-            found.sum += match self.kind {
-                // Every column of what is kept, so that all of it is looked at.
-                Kind::Select(_) => (0..COLUMNS.len()).map(|at| sum(batch.column(at))).sum(),
-                Kind::Distinct(_) => sum(batch.column(0)),
-                Kind::GroupBy(_) => batch.column(1).as_primitive::<Decimal128Type>().values().iter().sum(),
-            };
-        }
-        self.expected.check(found, &self.name)
-    }
-}
-
-fn sum(column: &ArrayRef) -> i128 {
-    column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).sum()
-}
-
-/// The table's batches. As they are made, what each query must answer is counted.
-fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
-    let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
-    Batches::new(COLUMNS, row, rows, move |_, row| {
-        for Query { kind, expected, .. } in queries.iter_mut() {
-            match *kind {
-                Kind::Select(kept) if row[0] < kept as i64 => {
-                    expected.add(row.iter().map(|value| i128::from(*value)).sum());
-                }
-                Kind::GroupBy(at) if !made[at][row[2 + at] as usize] => expected.add(i128::from(row[1])),
-                Kind::GroupBy(_) => expected.sum += i128::from(row[1]),
-                Kind::Distinct(at) if !made[at][row[2 + at] as usize] => {
-                    expected.add(i128::from(row[2 + at]));
-                }
-                Kind::Select(_) | Kind::Distinct(_) => {}
-            }
-        }
-        made.iter_mut().zip(&row[2..]).for_each(|(made, group)| made[*group as usize] = true);
-    })
 }
 
 /// One query, one transport, one mode.
@@ -305,21 +208,4 @@ fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) ->
     )?;
     writeln!(out, "Node and client are on one machine; every answer was checked.")?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::query::wide_table::{rows_expected, rows_made};
-
-    #[test]
-    fn selection_distinct_and_group_by_expect_what_the_made_rows_hold() {
-        let mut queries = Query::all();
-        let rows = 200_000;
-        assert_eq!(rows_made(batches(&mut queries, rows)), rows);
-        let of = |name: &str| rows_expected(&queries, name);
-        assert_eq!((of("select-100%"), of("distinct-16"), of("group-by-1000")), (rows, 16, 1_000));
-        let one_percent = (0..rows).filter(|number| row(*number)[0] < 10).count() as u64;
-        assert_eq!(of("select-1%"), one_percent);
-    }
 }

@@ -1,6 +1,6 @@
 //! `farpool bench scan --clients`: what each of several clients gets of one node, if one asks for more than the others.
 
-use super::scan::{Query, TABLE};
+use super::scan_queries::{Query, TABLE};
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
 use crate::harness::statistics::median;

@@ -1,9 +1,9 @@
 //! Semi-joins in `farpool bench operators`: rows of whole numbers among keys, exactly and by a Bloom filter, beside a
 //! filter that keeps as many.
 
-use super::operators::{Tables, program, values};
+use super::operands::{Tables, program, values};
 use crate::exit::Failure;
-use crate::harness::contents::mix;
+use crate::harness::mixing::mix;
 use crate::harness::statistics::median;
 use crate::signals::Stop;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};

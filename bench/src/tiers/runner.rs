@@ -6,10 +6,9 @@
 //! one. What comes out of every join is compared with what was drawn.
 
 use super::hash_join::Sum;
-use super::strategies::Setting;
-use super::two_tiers::BackendKind;
 use crate::exit::Failure;
 use crate::units::show_bytes;
+use clap::ValueEnum;
 use farpool_join::{Exact, How, Kind, Memory, Settings, Sides, Sink, Tuple};
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::plan::interleave::Interleave;
@@ -29,6 +28,38 @@ const CROWD: usize = 32;
 const PAPER_MIX: f64 = 0.6;
 /// Spreads rows over the build side: a prime greater than any number of them.
 const STEP: u64 = 6_700_417_000_111;
+
+/// What runs morsels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendKind {
+    /// A clock that jumps: the same in every run
+    Virtual,
+    /// Real joins in real memory, held back
+    Emulated,
+    /// Real joins on two NUMA nodes
+    Numa,
+}
+
+impl BackendKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BackendKind::Virtual => "virtual",
+            BackendKind::Emulated => "emulated",
+            BackendKind::Numa => "numa",
+        }
+    }
+}
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Setting {
+    pub(crate) backend: BackendKind,
+    pub(crate) probe_bytes: u64,
+    /// The paper's rates are divided by this.
+    pub(crate) slower: f64,
+    pub(crate) far_latency_ns: f64,
+    pub(crate) rounds: usize,
+}
 
 /// What joins run on.
 pub(crate) enum Machine {

@@ -1,7 +1,6 @@
 //! What `farpool bench tiers` measures: joins by strategy, the curve of the partial move, and moving alone.
 
-use super::runner::{Inputs as Rows, ROW_BYTES, Runner};
-use super::two_tiers::BackendKind;
+use super::runner::{Inputs as Rows, ROW_BYTES, Runner, Setting};
 use crate::exit::Failure;
 use crate::harness::statistics::median;
 use crate::signals::Stop;
@@ -25,17 +24,6 @@ const MOVE_STEPS: u32 = 10;
 const BATCHES_MAX: u32 = 4;
 /// What of both sides the paper moves for a join through one table: table 1.
 const PAPER_SHARE: f64 = 0.5104;
-
-/// What is run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Setting {
-    pub(crate) backend: BackendKind,
-    pub(crate) probe_bytes: u64,
-    /// The paper's rates are divided by this.
-    pub(crate) slower: f64,
-    pub(crate) far_latency_ns: f64,
-    pub(crate) rounds: usize,
-}
 
 /// A join by one strategy.
 #[derive(Clone, Debug, PartialEq)]

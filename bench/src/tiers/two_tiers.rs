@@ -6,13 +6,13 @@
 //! of `farpool-join` on a machine that has one tier only; where there are two nodes, time is what it takes there. Each
 //! gain is over staying in the far tier, in the same round.
 
-use super::strategies::{Bar, Found, Setting, measure};
+use super::runner::{BackendKind, Setting};
+use super::strategies::{Bar, Found, measure};
 use crate::exit::Failure;
 use crate::harness::machine::machine;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use clap::ValueEnum;
 use farpool_tiers::plan::partial_move::{PAPER_NON_PARTITIONED, PAPER_PARTITIONED, best_gain};
 use farpool_tiers::plan::traffic::Rates;
 use serde_json::{Value, json};
@@ -43,27 +43,6 @@ pub(crate) struct TierArgs {
     /// For machines
     #[arg(long)]
     json: bool,
-}
-
-/// What runs morsels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackendKind {
-    /// A clock that jumps: the same in every run
-    Virtual,
-    /// Real joins in real memory, held back
-    Emulated,
-    /// Real joins on two NUMA nodes
-    Numa,
-}
-
-impl BackendKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            BackendKind::Virtual => "virtual",
-            BackendKind::Emulated => "emulated",
-            BackendKind::Numa => "numa",
-        }
-    }
 }
 
 /// Bytes of the probe side that are permitted.

@@ -2,7 +2,7 @@
 //! length is checked, and a key that is not there is an error: a miss would be fast.
 
 use crate::exit::Failure;
-use crate::harness::measure::Target;
+use crate::harness::bursts::Target;
 use farpool::{ReadRange, WriteRange};
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;

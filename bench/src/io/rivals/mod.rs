@@ -5,9 +5,8 @@ mod libfabric;
 mod program;
 
 use crate::exit::Failure;
-use crate::harness::bursts::Means;
+use crate::harness::bursts::{Means, Target};
 use crate::harness::files::{DiskFile, Local, Medium, TMPFS, is_memory};
-use crate::harness::measure::Target;
 use crate::harness::processes::{Server, Told, find_program, free_port, is_listening, start_other};
 use farpool_command::programs;
 use key_value::{Dialect, KeyValue};

@@ -1,0 +1,9 @@
+//! Numbers that look drawn, and are the same in every run.
+
+/// A 64-bit mix in which every bit of the result depends on every bit of the argument (the finaliser of
+/// SplitMix64).
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
