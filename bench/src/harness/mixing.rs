@@ -7,3 +7,8 @@ pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
+
+/// A number that looks drawn, for a place in a sequence (SplitMix64).
+pub(crate) fn drawn(place: u64) -> u64 {
+    mix(place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}

@@ -7,6 +7,7 @@
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
+use crate::harness::mixing::drawn;
 use crate::harness::statistics::median;
 use crate::{Outcome, table};
 use arrow_array::cast::AsArray;
@@ -137,14 +138,6 @@ pub(crate) fn run(args: &GroupsArgs) -> Outcome {
     )?;
     writeln!(out, "Every result was that of a hash map; groups came in the order of their keys.")?;
     Ok(())
-}
-
-/// A number that looks drawn, for a place in a sequence (splitmix64).
-fn drawn(place: u64) -> u64 {
-    let mut value = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 fn batches(rows: usize, groups: u64, seed: u64) -> Vec<RecordBatch> {

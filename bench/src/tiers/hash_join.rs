@@ -6,6 +6,7 @@
 
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
+use crate::harness::mixing::drawn;
 use crate::harness::statistics::median;
 use crate::{Outcome, table};
 use farpool_join::{
@@ -178,14 +179,6 @@ fn rows(text: &str) -> Result<usize, String> {
 fn settings(args: &JoinArgs) -> Settings {
     let kernels = if args.portable { Kernels::PORTABLE } else { Kernels::best() };
     Settings { bits: args.bits, kernels, ..Settings::new(args.threads, args.seed) }
-}
-
-/// A number that looks drawn, for a place in a sequence (splitmix64).
-fn drawn(place: u64) -> u64 {
-    let mut value = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// Draws 1 to `keys` by Zipf's law, by rejection from the integral of the power (Hoermann and Derflinger, 1996).

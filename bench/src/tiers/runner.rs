@@ -7,6 +7,7 @@
 
 use super::hash_join::Sum;
 use crate::exit::Failure;
+use crate::harness::mixing::drawn;
 use crate::units::show_bytes;
 use clap::ValueEnum;
 use farpool_join::{Exact, How, Kind, Memory, Settings, Sides, Sink, Tuple};
@@ -127,7 +128,7 @@ impl Runner {
         }
         let mut wanted = Sum::default();
         for (row, tuple) in probes.tuples_mut()[..probe].iter_mut().enumerate() {
-            let key = key_of(spread(row as u64) % keys);
+            let key = key_of(drawn(row as u64 + 1) % keys);
             *tuple = Tuple { key, payload: row as i64 };
             wanted.pair(payload_of(key), row as i64);
         }
@@ -223,14 +224,6 @@ fn key_of(number: u64) -> i64 {
 
 fn payload_of(key: i64) -> i64 {
     key.wrapping_mul(3).wrapping_add(1)
-}
-
-/// A number that looks drawn, for a place in a sequence (splitmix64).
-fn spread(place: u64) -> u64 {
-    let mut value = place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]
