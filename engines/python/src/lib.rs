@@ -15,6 +15,7 @@ mod file;
 mod function;
 mod literal;
 mod pool;
+mod report;
 mod scan;
 mod stream;
 mod table;

@@ -1,5 +1,4 @@
-//! `farpool.Stream`: the rows of a query while they come, step by step, and what was done for them; and the numbers of
-//! reports as Python reads them.
+//! `farpool.Stream`: the rows of a query while they come, step by step, and what was done for them.
 //!
 //! The idea: rows that leave a query as they are may leave some row groups at a time, so whoever takes them needs
 //! memory for two steps and not for the table. One thread runs the next step while the last one is taken, and waits
@@ -7,20 +6,20 @@
 //!
 //! Never here: touching the interpreter from that thread, or ending rows early without an error.
 
+use crate::report::told;
 use crate::scan::PyScan;
 use crate::{arrow, errors};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use farpool::operators::Operator;
 use farpool::operators::Plan;
-use farpool::table::{Estimates, Mode, Report};
+use farpool::table::{Mode, Report};
 use farpool_lock::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
 /// Row groups of the first steps, so that the first rows come soon, and whoever wants few of them causes little work.
 const FIRST_GROUPS: usize = 2;
@@ -42,52 +41,6 @@ impl Done {
         }
         self.rows += rows;
     }
-}
-
-/// A report as Python reads it; of no step so far, zeros.
-pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> PyResult<Bound<'py, PyDict>> {
-    let told = PyDict::new(py);
-    told.set_item("mode", report.map(|report| report.mode.name()))?;
-    told.set_item("chosen", report.map(|report| report.chosen.name()))?;
-    if let Some(estimates) = report.and_then(|report| report.estimates.as_ref()) {
-        told.set_item("why", &estimates.why)?;
-        told.set_item("sure", estimates.is_sure)?;
-        told.set_item("expected", expected(py, estimates)?)?;
-    }
-    let number = |of: fn(&Report) -> u64| report.map_or(0, of);
-    let seconds = |of: fn(&Report) -> Duration| report.map_or(0.0, |report| of(report).as_secs_f64());
-    told.set_item("tried", number(|report| report.tried as u64))?;
-    told.set_item("corrected", report.is_some_and(|report| report.is_corrected))?;
-    told.set_item("row_groups", number(|report| report.row_groups as u64))?;
-    told.set_item("shipped", number(|report| report.shipped as u64))?;
-    told.set_item("fetched", number(|report| report.fetched as u64))?;
-    told.set_item("skipped", number(|report| report.skipped as u64))?;
-    told.set_item("rows", rows)?;
-    told.set_item("result_bytes", number(|report| report.result_bytes))?;
-    told.set_item("fetched_bytes", number(|report| report.fetched_bytes))?;
-    told.set_item("lookup_bytes", number(|report| report.lookup_bytes))?;
-    told.set_item("link_bytes", number(Report::link_bytes))?;
-    told.set_item("node_bytes", number(|report| report.node_bytes))?;
-    told.set_item("node_seconds", seconds(|report| report.node_time))?;
-    told.set_item("client_seconds", seconds(|report| report.client_time))?;
-    told.set_item("seconds", seconds(|report| report.elapsed))?;
-    told.set_item("refusals", report.map(|report| report.refusals.clone()).unwrap_or_default())?;
-    Ok(told)
-}
-
-/// What each way to run a query was expected to take.
-pub(crate) fn expected<'py>(py: Python<'py>, estimates: &Estimates) -> PyResult<Bound<'py, PyDict>> {
-    let told = PyDict::new(py);
-    for mode in Mode::ALL {
-        let estimate = estimates.of(mode);
-        let of = PyDict::new(py);
-        of.set_item("seconds", estimate.time.as_secs_f64())?;
-        of.set_item("link_bytes", estimate.link_bytes)?;
-        of.set_item("node_seconds", estimate.node_time.as_secs_f64())?;
-        of.set_item("client_seconds", estimate.client_time.as_secs_f64())?;
-        told.set_item(mode.name(), of)?;
-    }
-    Ok(told)
 }
 
 /// What a step leaves, or that there is none behind it.
