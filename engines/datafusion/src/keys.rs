@@ -5,22 +5,16 @@
 //! where they lie. It spares rows that the join would drop, and never changes the answer: whenever the keys cannot be
 //! had, or are too many, nothing is spared.
 
-use crate::source::FarSource;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{NullEquality, Result, internal_err};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
-    PlanProperties, ReplaceChildrenOptions, replace_children_if_necessary,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
+    ReplaceChildrenOptions,
 };
 use farpool::operators::{KeySet, Type};
 use farpool_lock::Mutex;
@@ -57,7 +51,7 @@ struct Noted {
 }
 
 impl JoinKeys {
-    fn new(schema: SchemaRef, partitions: usize) -> JoinKeys {
+    pub(crate) fn new(schema: SchemaRef, partitions: usize) -> JoinKeys {
         let noted = Noted {
             batches: Vec::new(),
             rows: 0,
@@ -124,9 +118,9 @@ impl Noted {
 /// Hands its input on, and notes keys of it.
 #[derive(Debug)]
 pub(crate) struct CollectKeys {
-    input: Arc<dyn ExecutionPlan>,
-    keys: Vec<Arc<dyn PhysicalExpr>>,
-    into: Arc<JoinKeys>,
+    pub(crate) input: Arc<dyn ExecutionPlan>,
+    pub(crate) keys: Vec<Arc<dyn PhysicalExpr>>,
+    pub(crate) into: Arc<JoinKeys>,
 }
 
 impl DisplayAs for CollectKeys {
@@ -215,74 +209,4 @@ impl ExecutionPlan for CollectKeys {
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, noted.chain(end.fuse()))))
     }
-}
-
-/// Has scans below the probe side of hash joins look up in the build side's keys. It comes behind the last push-down
-/// of filters, which shows it where dynamic filters went.
-#[derive(Debug, Default)]
-pub struct ShipJoinKeys;
-
-impl PhysicalOptimizerRule for ShipJoinKeys {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|plan| match plan.downcast_ref::<HashJoinExec>() {
-            Some(join) => ship_keys(join, &plan),
-            None => Ok(Transformed::no(plan)),
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "farpool_ship_join_keys"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
-
-fn ship_keys(
-    join: &HashJoinExec,
-    plan: &Arc<dyn ExecutionPlan>,
-) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let unchanged = Transformed::no(Arc::clone(plan));
-    // Where NULL finds NULL, or says something of all rows, such rows are not spared.
-    let is_plain = join.null_equality() == NullEquality::NullEqualsNothing && !join.null_aware;
-    let made = join.dynamic_expressions_produced();
-    let id = made.first().filter(|_| is_plain).and_then(|filter| filter.expression_id());
-    let Some(id) = id else { return Ok(unchanged) };
-    let left = join.left();
-    let field = |(number, key): (usize, &Arc<dyn PhysicalExpr>)| {
-        Ok(Field::new(format!("key {number}"), key.data_type(&left.schema())?, true))
-    };
-    let fields = join.on().iter().map(|(key, _)| key).enumerate().map(field).collect::<Result<Vec<_>>>()?;
-    let keys =
-        Arc::new(JoinKeys::new(Arc::new(Schema::new(fields)), left.output_partitioning().partition_count()));
-    let mut is_taken = false;
-    let right = Arc::clone(join.right()).transform_down(|plan| {
-        let scan = plan.downcast_ref::<DataSourceExec>();
-        let Some(source) = scan.and_then(|scan| scan.data_source().downcast_ref::<FarSource>()) else {
-            return Ok(Transformed::no(plan));
-        };
-        let found = source.dynamic_filters().iter().find(|filter| filter.expression_id() == Some(id));
-        let places = found.and_then(|filter| {
-            let place = |key: &Arc<dyn PhysicalExpr>| Some(key.downcast_ref::<Column>()?.index());
-            filter.children().into_iter().map(place).collect::<Option<Vec<_>>>()
-        });
-        let Some(places) = places.filter(|places| places.len() == join.on().len()) else {
-            return Ok(Transformed::no(plan));
-        };
-        is_taken = true;
-        let looking = DataSourceExec::from_data_source(source.looking_up(places, Arc::clone(&keys)));
-        Ok(Transformed::yes(looking as Arc<dyn ExecutionPlan>))
-    })?;
-    if !is_taken {
-        return Ok(unchanged);
-    }
-    let exprs = join.on().iter().map(|(key, _)| Arc::clone(key)).collect();
-    let left = Arc::new(CollectKeys { input: Arc::clone(left), keys: exprs, into: keys });
-    Ok(Transformed::yes(replace_children_if_necessary(Arc::clone(plan), vec![left, right.data])?))
 }
