@@ -184,7 +184,7 @@ impl Serving<'_> {
                 Request::PutFunction(put) => {
                     // Nothing interrupts a compiler, or what an object does when it is loaded: the node ends the
                     // process.
-                    self.watched.set_ends_process(true);
+                    self.watched.set_interruption(Interruption::Outside);
                     let (request_id, opcode) = (header.request_id, header.opcode as u16);
                     let until_ns = clock::now().plus_ms(FUNCTION_READY_MS_MAX.into()).0;
                     let deadline_ms = FUNCTION_READY_MS_MAX;
@@ -369,7 +369,7 @@ impl Serving<'_> {
                     return Some(End::before(of, called(Outcome::MemoryFull, 0)));
                 };
                 let base = space.base() as u64;
-                self.watched.set_ends_process(true);
+                self.watched.set_interruption(Interruption::Outside);
                 let result = self.run(lane, of, &call, &space, base, false, || Ok(entry.call(&space)));
                 self.space = Some(space);
                 result
@@ -388,9 +388,8 @@ impl Serving<'_> {
                         }
                     },
                 };
-                let is_inside = compiled.interruption == Interruption::Inside;
-                self.watched.set_ends_process(!is_inside);
-                if is_inside {
+                self.watched.set_interruption(compiled.interruption);
+                if compiled.interruption == Interruption::Inside {
                     ready.store.set_epoch_deadline(1);
                 }
                 self.calls += 1;

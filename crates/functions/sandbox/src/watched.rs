@@ -6,6 +6,7 @@
 
 use crate::engines::Engines;
 use crate::fences::Fences;
+use crate::module::Interruption;
 use crate::space::Layout;
 use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
 use farpool_host::clock;
@@ -61,9 +62,9 @@ impl Watched {
         Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left, ends_process }
     }
 
-    /// What runs next can be interrupted, or its process must end.
-    pub fn set_ends_process(&self, ends_process: bool) {
-        self.ends_process.store(ends_process, Ordering::Relaxed);
+    /// Says how what runs next is stopped.
+    pub fn set_interruption(&self, interruption: Interruption) {
+        self.ends_process.store(interruption == Interruption::Outside, Ordering::Relaxed);
     }
 
     /// When the node is to end the process for what may run until then.
