@@ -124,8 +124,8 @@ fn read_footer(file: &FarFile) -> Result<Footer, Error> {
     if crc32c::crc32c(bytes) != trailer.footer_crc {
         return Err(no_table("the checksum of its footer does not match".to_owned()));
     }
-    Footer::take(bytes, trailer.footer_offset, trailer.is_sealed)
-        .map_err(|error| no_table(format!("its footer: {error}")))
+    let take = if trailer.is_sealed { Footer::take_sealed } else { Footer::take };
+    take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer: {error}")))
 }
 
 impl std::fmt::Debug for FarTable {
@@ -171,10 +171,10 @@ impl FarTable {
         self.footer.seal.is_some()
     }
 
-    /// Whether nodes seal what scans leave, under a key for each scan; they do not unless this is said. It protects
+    /// Has nodes seal what scans leave, under a key for each scan; they do not unless this is said. It protects
     /// nothing that the way of the answers does not protect already: keys go no other way (see ADR 0018).
-    pub fn sealing_answers(self, seal_answers: bool) -> FarTable {
-        FarTable { seal_answers, ..self }
+    pub fn sealing_answers(self) -> FarTable {
+        FarTable { seal_answers: true, ..self }
     }
 
     /// That it can be read.

@@ -469,9 +469,18 @@ impl Footer {
         from.finish()
     }
 
-    /// Reads a footer that lies at `footer_offset` of its file; every row group lies before. Of which form it is, its
-    /// trailer says.
-    pub fn take(bytes: &[u8], footer_offset: u64, is_sealed: bool) -> Result<Footer, WireError> {
+    /// Reads the footer of a table that is not encrypted, as its trailer says. It lies at `footer_offset` of its file;
+    /// every row group lies before.
+    pub fn take(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
+        Footer::take_form(bytes, footer_offset, false)
+    }
+
+    /// Reads the footer of an encrypted table, otherwise as [`Footer::take`] does.
+    pub fn take_sealed(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
+        Footer::take_form(bytes, footer_offset, true)
+    }
+
+    fn take_form(bytes: &[u8], footer_offset: u64, is_sealed: bool) -> Result<Footer, WireError> {
         let mut from = Cursor::new(bytes);
         let from = &mut from;
         let key = match is_sealed {

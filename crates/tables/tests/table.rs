@@ -164,13 +164,13 @@ proptest! {
     fn footer_comes_back_and_no_shorter_or_longer_one_does((footer, offset) in footer(), cut in any::<prop::sample::Index>()) {
         let mut bytes = Vec::new();
         footer.put(&mut bytes);
-        prop_assert_eq!(&Footer::take(&bytes, offset, false).expect("a footer"), &footer);
-        prop_assert!(Footer::take(&bytes[..cut.index(bytes.len())], offset, false).is_err());
+        prop_assert_eq!(&Footer::take(&bytes, offset).expect("a footer"), &footer);
+        prop_assert!(Footer::take(&bytes[..cut.index(bytes.len())], offset).is_err());
         if !footer.groups.is_empty() {
-            prop_assert!(Footer::take(&bytes, footer.groups.last().expect("one").end() - 1, false).is_err());
+            prop_assert!(Footer::take(&bytes, footer.groups.last().expect("one").end() - 1).is_err());
         }
         bytes.push(0);
-        prop_assert!(Footer::take(&bytes, offset, false).is_err());
+        prop_assert!(Footer::take(&bytes, offset).is_err());
     }
 
     #[test]
@@ -199,14 +199,14 @@ proptest! {
         footer.seal(&TableSeals::new(&own, salt), salt, check);
         let mut bytes = Vec::new();
         footer.put(&mut bytes);
-        let mut found = Footer::take(&bytes, offset, true).expect("a footer");
+        let mut found = Footer::take_sealed(&bytes, offset).expect("a footer");
         prop_assert!(found.groups.iter().flat_map(|group| &group.columns).all(|column| column.statistics.is_none()));
         prop_assert_eq!(found.open(&farpool_tables::TableKey::new([2; 16])).err(), Some(WrongKey::Other));
         prop_assert!(found.open(&key).expect("its key").is_some());
         prop_assert_eq!(&found, &footer);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        if let Ok(mut changed) = Footer::take(&bytes, offset, true) {
+        if let Ok(mut changed) = Footer::take_sealed(&bytes, offset) {
             prop_assert!(changed.open(&key).is_err());
         }
     }
@@ -219,7 +219,7 @@ proptest! {
         footer.put(&mut bytes);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        if let Ok(found) = Footer::take(&bytes, offset, false) {
+        if let Ok(found) = Footer::take(&bytes, offset) {
             let mut again = Vec::new();
             found.put(&mut again);
             prop_assert_eq!(&again, &bytes, "what is accepted has one form");
@@ -239,8 +239,8 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_footer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..400), offset in any::<u64>()) {
-        let _ = Footer::take(&bytes, offset, false);
-        let _ = Footer::take(&bytes, offset, true);
+        let _ = Footer::take(&bytes, offset);
+        let _ = Footer::take_sealed(&bytes, offset);
     }
 
     #[test]

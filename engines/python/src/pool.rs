@@ -207,7 +207,7 @@ fn opened(
     seal_answers: bool,
 ) -> Result<FarTable, farpool::Error> {
     let table = key.map_or_else(|| pool.table(name), |key| pool.table_with_key(name, key))?;
-    Ok(table.sealing_answers(seal_answers))
+    Ok(if seal_answers { table.sealing_answers() } else { table })
 }
 
 /// Calls what `rebuild_with` was given, with the pool it was given to.
