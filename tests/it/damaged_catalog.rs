@@ -3,7 +3,7 @@
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output, reserved_address};
-use farpool::{CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool::{CreateOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice};
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_lease::broker::{Durable, Record};
@@ -44,7 +44,7 @@ fn connect(url: &str, transport: TransportChoice) -> Pool {
 fn publish(pool: &Pool, name: &str, bytes: &[u8]) {
     let file = pool.create(name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, bytes).expect("written");
-    pool.publish(name, false).expect("published");
+    pool.publish(name, IfTaken::Refuse).expect("published");
 }
 
 fn read(pool: &Pool, name: &str) -> Result<Vec<u8>, farpool::Error> {

@@ -5,7 +5,9 @@ use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output};
 use crate::random::Random;
 use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
-use farpool::{CreateOptions, Error, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
+use farpool::{
+    CreateOptions, Error, FarFile, FileClass, IfTaken, Pool, PoolOptions, Protection, TransportChoice,
+};
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -153,7 +155,7 @@ fn publish_and_drop(load: &Load, kind: &str, writer: &Pool, reader: &Pool, seed:
         let mut file = Modelled::create(writer, &name, FileClass::Pinned)?;
         file.file.write_at(0, &content).map_err(failed("write"))?;
         file.model = content;
-        writer.publish(&name, false).map_err(failed("publish"))?;
+        writer.publish(&name, IfTaken::Refuse).map_err(failed("publish"))?;
         let opened = reader.open(&name).map_err(failed("open"))?;
         for file in [Modelled { file: opened, model: file.model.clone() }, file] {
             file.read_at(0, file.model.len())?;
@@ -195,7 +197,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     let mut shared = Modelled::create(&observer, "shared", FileClass::Pinned).expect("created");
     shared.model = Random(1).bytes(12 * MIB as usize);
     shared.file.write_at(0, &shared.model).expect("a write");
-    observer.publish("shared", false).expect("published");
+    observer.publish("shared", IfTaken::Refuse).expect("published");
 
     let load = Load::default();
     let transports = [TransportChoice::Tcp, TransportChoice::Shm];
@@ -275,7 +277,7 @@ fn drain_under_a_call(
     let file = pool.create("round", FileClass::Pinned, CreateOptions::default()).expect("created");
     // A list of one node, which is followed by itself.
     file.write_at(0, &[0; 4096]).expect("a write");
-    pool.publish("round", false).expect("published");
+    pool.publish("round", IfTaken::Refuse).expect("published");
     let second = node(2, &url);
     let told = std::thread::scope(|scope| {
         let call = scope.spawn(|| {

@@ -7,7 +7,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Float64Array, Int64Array, RecordBatch, StringArray};
 use farpool::operators::{Agg, Query, col};
 use farpool::table::{Mode, PutOptions, TABLE_PREFIX};
-use farpool::{CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, Pool};
+use farpool::{CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Pool};
 use farpool::{TableKey, TransportChoice};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn publish(pool: &Pool, name: &str, bytes: &[u8]) {
     let name = format!("{TABLE_PREFIX}{name}");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, bytes).expect("a write");
-    pool.publish(&name, true).expect("published");
+    pool.publish(&name, IfTaken::Replace).expect("published");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
-use farpool::{CreateOptions, Error, ErrorKind, FileClass, Pool, PoolOptions};
+use farpool::{CreateOptions, Error, ErrorKind, FileClass, IfTaken, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ fn publish(url: &str) -> Pool {
     until(&pool, PATIENCE, "the node joins", |status| status.nodes.iter().any(|node| node.alive));
     let file = pool.create("sales", FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, b"bytes").expect("written");
-    pool.publish("sales", false).expect("published");
+    pool.publish("sales", IfTaken::Refuse).expect("published");
     pool
 }
 

@@ -3,7 +3,8 @@
 use crate::on_time::Watch;
 use crate::programs::{self, PATIENCE, reserved_address};
 use farpool::{
-    CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Protection, StatusReport, TransportChoice,
+    CreateOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, Protection, StatusReport,
+    TransportChoice,
 };
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -176,7 +177,7 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     let pool = connect(&url, TransportChoice::Tcp);
     let published = pool.create("kept", FileClass::Pinned, CreateOptions::default()).expect("created");
     published.write_at(0, b"survives the broker").expect("a write");
-    pool.publish("kept", false).expect("published");
+    pool.publish("kept", IfTaken::Refuse).expect("published");
     let file = pool.create("mine", FileClass::Scratch, CreateOptions::default()).expect("created");
     file.write_at(0, &vec![1; MIB as usize]).expect("a write");
 

@@ -1,6 +1,8 @@
 //! Published files: sealed, owned by their name, read by anybody, gone when dropped.
 
-use farpool::{CreateOptions, EmbeddedOptions, ErrorKind, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool::{
+    CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,10 +16,10 @@ fn two_sessions(transport: TransportChoice) -> (Pool, Pool) {
     (writer, reader.expect("a second session"))
 }
 
-fn publish(pool: &Pool, name: &str, content: &[u8], replace: bool) -> Result<(), farpool::Error> {
+fn publish(pool: &Pool, name: &str, content: &[u8], if_taken: IfTaken) -> Result<(), farpool::Error> {
     let file = pool.create(name, FileClass::Pinned, CreateOptions::default())?;
     file.write_at(0, content)?;
-    pool.publish(name, replace)
+    pool.publish(name, if_taken)
 }
 
 fn whole(pool: &Pool, name: &str) -> Vec<u8> {
@@ -47,7 +49,7 @@ fn published_file_is_read_by_another_session_after_its_writer_is_gone() {
         let writer = Pool::connect_with(keeper.url(), PoolOptions { transport, ..PoolOptions::default() });
         let writer = writer.expect("a third session");
         let content: Vec<u8> = (0..5 * MIB / 2).map(|at| (at % 253) as u8).collect();
-        publish(&writer, "views/orders", &content, false).expect("published");
+        publish(&writer, "views/orders", &content, IfTaken::Refuse).expect("published");
         assert_eq!(whole(&writer, "views/orders"), content);
         writer.close();
         assert_eq!(whole(&reader, "views/orders"), content, "{transport:?}");
@@ -62,12 +64,12 @@ fn published_file_is_read_by_another_session_after_its_writer_is_gone() {
 #[test]
 fn published_name_is_refused_twice_and_replaced_when_asked_for() {
     let (writer, reader) = two_sessions(TransportChoice::Tcp);
-    publish(&writer, "v", b"first", false).expect("published");
-    let taken = publish(&writer, "v", b"second", false).expect_err("taken");
+    publish(&writer, "v", b"first", IfTaken::Refuse).expect("published");
+    let taken = publish(&writer, "v", b"second", IfTaken::Refuse).expect_err("taken");
     assert_eq!(taken.kind(), ErrorKind::Exists);
     assert_eq!(whole(&reader, "v"), b"first");
     // The sealed second version may still replace the first.
-    writer.publish("v", true).expect("replaced");
+    writer.publish("v", IfTaken::Replace).expect("replaced");
     assert_eq!(whole(&reader, "v"), b"second");
     writer.rename("v", "w").expect("renamed");
     assert_eq!(reader.open("v").err().map(|error| error.kind()), Some(ErrorKind::NotFound));
@@ -86,7 +88,7 @@ fn published_file_with_holes_reads_zeros_there() {
     file.write_at(0, &[0xff; 300_000]).expect("a write");
     file.truncate(10).expect("cut");
     file.write_at(200_000, b"end").expect("a write");
-    writer.publish("holes", false).expect("published");
+    writer.publish("holes", IfTaken::Refuse).expect("published");
     let found = whole(&reader, "holes");
     assert!(found[..10] == [0xff; 10] && found[10..200_000].iter().all(|byte| *byte == 0));
     assert_eq!(&found[200_000..], b"end");
@@ -96,8 +98,8 @@ fn published_file_with_holes_reads_zeros_there() {
 fn sealed_file_that_never_got_a_name_is_freed_with_its_session() {
     let (keeper, _reader) = two_sessions(TransportChoice::Tcp);
     let writer = Pool::connect(keeper.url()).expect("a session");
-    publish(&keeper, "taken", b"first", false).expect("published");
-    publish(&writer, "taken", b"second", false).expect_err("taken, but sealed");
+    publish(&keeper, "taken", b"first", IfTaken::Refuse).expect("published");
+    publish(&writer, "taken", b"second", IfTaken::Refuse).expect_err("taken, but sealed");
     writer.close();
     keeper.delete("taken").expect("dropped");
     nothing_held(&keeper);
@@ -108,7 +110,7 @@ fn file_of_another_class_is_not_published() {
     let (writer, _reader) = two_sessions(TransportChoice::Tcp);
     let file = writer.create("s", FileClass::Scratch, CreateOptions::default()).expect("created");
     file.write_at(0, b"x").expect("a write");
-    let error = writer.publish("s", false).expect_err("scratch is not published");
+    let error = writer.publish("s", IfTaken::Refuse).expect_err("scratch is not published");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("pinned"), "{error}");
 }

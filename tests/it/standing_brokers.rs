@@ -9,7 +9,7 @@ use crate::etcd::{Cluster, Way};
 use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
 use contract::{conformance, load};
-use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection};
+use farpool::{CreateOptions, FarFile, FileClass, IfTaken, Pool, PoolOptions, Protection};
 use farpool_broker::election::{Electorate, Lead, Won};
 use farpool_broker::stores::Store;
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
@@ -312,7 +312,7 @@ fn check_broker(pool: &Pool, round: usize) {
     let name = format!("file {round}");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, &vec![round as u8; MIB as usize]).expect("memory is leased");
-    pool.publish(&name, false).expect("published");
+    pool.publish(&name, IfTaken::Refuse).expect("published");
     let mut back = vec![0; MIB as usize];
     pool.open(&name).expect("found").read_at(0, &mut back).expect("read");
     assert!(back.iter().all(|byte| *byte == round as u8), "round {round}");

@@ -11,7 +11,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::{Agg, Literal, Scalar, Type, Value, col, lit};
 use farpool::table::{Encoding, Mode, PutOptions, TABLE_PREFIX};
 use farpool::{
-    CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, Pool, PoolOptions, TransportChoice,
+    CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Pool, PoolOptions,
+    TransportChoice,
 };
 use std::sync::Arc;
 
@@ -410,7 +411,7 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
         let name = format!("{TABLE_PREFIX}bad");
         let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
         file.write_at(0, &content).expect("a write");
-        pool.publish(&name, true).expect("published");
+        pool.publish(&name, IfTaken::Replace).expect("published");
         let (kind, message) = kind(pool.table("bad"));
         assert_eq!(kind, ErrorKind::Invalid);
         assert!(message.contains("no far table") && message.contains(why), "{message}");
@@ -419,7 +420,7 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
     let name = format!("{TABLE_PREFIX}damaged");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, &flipped(0)).expect("a write");
-    pool.publish(&name, false).expect("published");
+    pool.publish(&name, IfTaken::Refuse).expect("published");
     let damaged = pool.table("damaged").expect("its footer is good");
     let (kind, message) = kind(damaged.read(None, None).expect("a reader").next().expect("an item"));
     assert_eq!(kind, ErrorKind::Refused);

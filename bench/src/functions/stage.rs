@@ -5,7 +5,7 @@ use super::list::List;
 use crate::Outcome;
 use crate::exit::Failure;
 use crate::harness::processes::{Server, start};
-use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool::{CreateOptions, FarFile, FileClass, IfTaken, Pool, PoolOptions, TransportChoice};
 use farpool_host::waiting::{self, Waiting};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Stage {
     pub(super) fn publish(&self, list: &List) -> Result<FarFile, Failure> {
         let file = self.pool.create(LIST, FileClass::Pinned, CreateOptions::default())?;
         file.write_at(0, &list.bytes())?;
-        self.pool.publish(LIST, true)?;
+        self.pool.publish(LIST, IfTaken::Replace)?;
         Ok(self.pool.open(LIST)?)
     }
 }

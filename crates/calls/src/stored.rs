@@ -4,7 +4,7 @@
 
 use crate::Function;
 use farpool_files::beneath::delete_private;
-use farpool_files::{CreateOptions, Error, ErrorKind, FileClass, FileInfo, Pool};
+use farpool_files::{CreateOptions, Error, ErrorKind, FileClass, FileInfo, IfTaken, Pool};
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::{FunctionForm, FunctionSignature};
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
@@ -61,7 +61,7 @@ fn decode(bytes: &[u8]) -> Result<Function, WireError> {
 ///
 /// Errors: [`ErrorKind::Invalid`] for a resident one, which nodes have anyway, or if it is no name;
 /// [`ErrorKind::Exists`] if the name is taken and not to be replaced; [`ErrorKind::Exhausted`].
-pub fn put_function(pool: &Pool, name: &str, function: &Function, replace: bool) -> Result<(), Error> {
+pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
     let during = |error: Error| error.during(format_args!("putting function {name:?}"));
     if function.form == FunctionForm::Resident {
         let message = "a resident function is in its nodes and is not put anywhere";
@@ -72,7 +72,7 @@ pub fn put_function(pool: &Pool, name: &str, function: &Function, replace: bool)
         encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
     let options = CreateOptions { size_hint: bytes.len() as u64, ..CreateOptions::default() };
     let file = pool.create(&file_name, FileClass::Pinned, options).map_err(during)?;
-    let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, replace));
+    let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, if_taken));
     if put.is_err() {
         // What was not published is this session's own.
         let _was_there = delete_private(pool, &file_name);

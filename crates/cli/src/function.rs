@@ -9,8 +9,8 @@ use crate::input::{self, KEYS_BYTES_MAX};
 use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use farpool::Pool;
 use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
+use farpool::{IfTaken, Pool};
 use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
@@ -195,7 +195,8 @@ fn keygen(args: &KeygenArgs) -> Outcome {
 fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
     let pool = args.pool.open(LABEL)?;
-    pool.put_function(&args.name, &function, args.replace)?;
+    let if_taken = if args.replace { IfTaken::Replace } else { IfTaken::Refuse };
+    pool.put_function(&args.name, &function, if_taken)?;
     let digest = abi::hex(function.digest());
     let (form, bytes) = (function.form().word(), function.bytes().len());
     let json = json!({ "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest });

@@ -32,7 +32,7 @@ pub mod table;
 pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
     AsyncQueue, Chunks, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo,
-    Identity, NodeStatus, Operation, PoolOptions, Protection, Queue, ReadRange, Retry, RunningCall,
+    Identity, IfTaken, NodeStatus, Operation, PoolOptions, Protection, Queue, ReadRange, Retry, RunningCall,
     RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange,
     plan, prints, shown, shown_lines,
 };

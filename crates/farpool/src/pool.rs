@@ -5,7 +5,7 @@ use crate::embedded::{EmbeddedOptions, embedded};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo};
-use farpool_files::{CreateOptions, Error, FileClass, PoolOptions};
+use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use std::convert::Infallible;
@@ -60,7 +60,7 @@ impl Pool {
     }
 
     /// Says how published files whose names begin with `prefix` are built anew when a node has taken their
-    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with `replace`) a file of
+    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with [`IfTaken::Replace`]) a file of
     /// that name with the very same bytes. It is called when such a file is opened, or read by a handle opened
     /// before; whoever asked waits for it. Of two prefixes that fit, the one given last counts.
     pub fn rebuild_with(
@@ -150,8 +150,8 @@ impl Pool {
     /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a resident one, which nodes have anyway, or if it
     /// is no name; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is taken and not to be replaced;
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
-    pub fn put_function(&self, name: &str, function: &Function, replace: bool) -> Result<(), Error> {
-        farpool_calls::put_function(self, name, function, replace)
+    pub fn put_function(&self, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
+        farpool_calls::put_function(self, name, function, if_taken)
     }
 
     /// A function that the pool keeps.

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::leases::Patience;
 use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
-use crate::options::Protection;
+use crate::options::{IfTaken, Protection};
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
 use crate::session::Session;
 use crate::stats::add;
@@ -313,8 +313,8 @@ impl FarFile {
     }
 
     /// See [`crate::Pool::publish`].
-    pub(crate) fn publish(&self, replace: bool) -> Result<(), Error> {
-        self.inner.publish(self.inner.class, replace)
+    pub(crate) fn publish(&self, if_taken: IfTaken) -> Result<(), Error> {
+        self.inner.publish(self.inner.class, if_taken)
     }
 }
 

@@ -61,7 +61,7 @@ pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{NodeStatus, RunningCall, RunningCalls, StatusReport};
 pub use farpool_wire::{prints, shown, shown_lines};
 pub use file::{FarFile, ReadRange, WriteRange};
-pub use options::{CreateOptions, PoolOptions, Protection, TransportChoice};
+pub use options::{CreateOptions, IfTaken, PoolOptions, Protection, TransportChoice};
 pub use pool::{FileInfo, Pool};
 pub use queue::{Completion, Queue};
 pub use stats::Stats;

@@ -31,6 +31,15 @@ impl std::str::FromStr for TransportChoice {
     }
 }
 
+/// What becomes of something published whose name is given to something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfTaken {
+    /// It keeps its name; the new one is refused with [`ErrorKind::Exists`].
+    Refuse,
+    /// The new one takes its place, in one step.
+    Replace,
+}
+
 /// What keeps a scratch file readable when a node is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {

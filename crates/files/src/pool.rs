@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::leases::Patience;
 use crate::node_links::Repeat;
-use crate::options::{CreateOptions, PoolOptions, Protection};
+use crate::options::{CreateOptions, IfTaken, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::sealed_map;
 use crate::session::Session;
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// Says how published files whose names begin with `prefix` are built anew when a node has taken their
-    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with `replace`) a file of
+    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with [`IfTaken::Replace`]) a file of
     /// that name with the very same bytes. It is called when such a file is opened, or read by a handle opened
     /// before; whoever asked waits for it. Of two prefixes that fit, the one given last counts.
     pub fn rebuild_with(
@@ -302,13 +302,13 @@ impl Pool {
 
     /// Seals a pinned file of this session and gives it to its name; see `spec/wire.md`, "Publish". Its
     /// handles read on.
-    pub fn publish(&self, name: &str, replace: bool) -> Result<(), Error> {
+    pub fn publish(&self, name: &str, if_taken: IfTaken) -> Result<(), Error> {
         self.inner.check()?;
         let file = self.inner.files().get(name).cloned();
         let file = file.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("this session has no far file {name:?}"))
         })?;
-        file.publish(replace).map_err(|error| error.during(format_args!("publishing far file {name:?}")))?;
+        file.publish(if_taken).map_err(|error| error.during(format_args!("publishing far file {name:?}")))?;
         let mut files = self.inner.files();
         if files.get(name).is_some_and(|listed| listed.same_file(&file)) {
             files.remove(name);

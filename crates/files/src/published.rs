@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
+use crate::options::IfTaken;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
 use crate::session::Session;
 use farpool_wire::control::*;
@@ -42,7 +43,7 @@ pub fn became(file: &FarFile) -> Option<Became> {
 impl FileInner {
     /// Seals the file and gives it to its name: one transaction of the broker's catalog. Any number of
     /// clients may then open and read it; it outlives this session.
-    pub(crate) fn publish(&self, class: FileClass, replace: bool) -> Result<(), Error> {
+    pub(crate) fn publish(&self, class: FileClass, if_taken: IfTaken) -> Result<(), Error> {
         let shown = self.name();
         let name =
             Name::new(shown.clone()).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
@@ -58,7 +59,7 @@ impl FileInner {
             secret: proof.secret,
             name,
             class,
-            replace,
+            replace: if_taken == IfTaken::Replace,
             moved: FileId(0),
             extents: list(extents)?,
         };

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::file::FarFile;
 use crate::leases::Patience;
-use crate::options::Protection;
+use crate::options::{IfTaken, Protection};
 use crate::pool::Pool;
 use farpool_wire::FileClass;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl Unlisted {
     }
 
     /// Seals it and gives it to its name.
-    pub fn publish(self, replace: bool) -> Result<(), Error> {
-        self.file.publish(replace)
+    pub fn publish(self, if_taken: IfTaken) -> Result<(), Error> {
+        self.file.publish(if_taken)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_files::beneath::{Unlisted, session_of_pool};
-use farpool_files::{Error, ErrorKind, Pool};
+use farpool_files::{Error, ErrorKind, IfTaken, Pool};
 use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -73,7 +73,8 @@ pub fn put_table<E: Display>(
             packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
         }
         packer.finish(|group| writer.add(group))?;
-        writer.end(Arc::clone(packer.schema()), options.replace)
+        let if_taken = if options.replace { IfTaken::Replace } else { IfTaken::Refuse };
+        writer.end(Arc::clone(packer.schema()), if_taken)
     };
     put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
 }
@@ -132,7 +133,7 @@ impl Writer {
         Ok(())
     }
 
-    fn end(self, schema: SchemaRef, replace: bool) -> Result<(), Error> {
+    fn end(self, schema: SchemaRef, if_taken: IfTaken) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut footer = Footer { schema, groups: self.groups, seal: None };
         if let Some(Sealing { seals, salt, check }) = &self.seal {
@@ -149,7 +150,7 @@ impl Writer {
         let (footer_bytes, is_sealed) = (bytes.len() as u32, self.seal.is_some());
         Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
         self.file.append(&bytes)?;
-        self.file.publish(replace).map_err(|error| match error.kind() {
+        self.file.publish(if_taken).map_err(|error| match error.kind() {
             // Somebody was quicker.
             ErrorKind::Exists => there_is_one(),
             _ => error,

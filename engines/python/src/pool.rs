@@ -8,7 +8,7 @@ use crate::{arrow, certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
-    CreateOptions, EmbeddedOptions, FarTable, FileClass, Pool, PoolOptions, Protection, TableKey,
+    CreateOptions, EmbeddedOptions, FarTable, FileClass, IfTaken, Pool, PoolOptions, Protection, TableKey,
     TransportChoice,
 };
 use farpool_lock::Mutex;
@@ -210,6 +210,11 @@ fn opened(
     Ok(if seal_answers { table.sealing_answers() } else { table })
 }
 
+/// What `replace` says.
+fn if_taken(replace: bool) -> IfTaken {
+    if replace { IfTaken::Replace } else { IfTaken::Refuse }
+}
+
 /// Calls what `rebuild_with` was given, with the pool it was given to.
 fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, name: &str) -> PyResult<()> {
     let pool = pool.bind(py).upgrade_as::<PyPool>()?;
@@ -341,7 +346,7 @@ impl PyPool {
     /// >>> pool.publish("answers")
     #[pyo3(signature = (name, *, replace=false))]
     fn publish(&self, py: Python<'_>, name: &str, replace: bool) -> PyResult<()> {
-        self.run(py, |pool| pool.publish(name, replace))
+        self.run(py, |pool| pool.publish(name, if_taken(replace)))
     }
 
     /// Says how published files whose names start with `prefix` are built anew after a node took their
@@ -529,7 +534,7 @@ impl PyPool {
     /// InvalidError (a resident one), ExhaustedError.
     #[pyo3(signature = (name, function, *, replace=false))]
     fn put_function(&self, py: Python<'_>, name: &str, function: &PyFunction, replace: bool) -> PyResult<()> {
-        self.run(py, |pool| pool.put_function(name, &function.0, replace))
+        self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)))
     }
 
     /// A function that the pool keeps. Raises NotFoundError, LostError, InvalidError.

@@ -4,7 +4,7 @@
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
 use crate::names::Value;
-use farpool_files::{CreateOptions, Error, ErrorKind};
+use farpool_files::{CreateOptions, Error, ErrorKind, IfTaken};
 use farpool_wire::FileClass;
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ impl Client {
 
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
-        let replace = !self.random.one_in(4);
+        let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
         // Long enough that no two are alike.
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
@@ -37,7 +37,7 @@ impl Client {
         });
         let mut published = false;
         for _ in 0..self.random.range(1, 3) {
-            let result = pool.publish(&name, replace);
+            let result = pool.publish(&name, if_taken);
             published = self.outcome("publish", result).is_some();
             if published {
                 break;

@@ -1,9 +1,9 @@
 //! What functions give, wherever they run.
 
 use crate::pool::*;
-use farpool::ErrorKind;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, Place, SandboxOptions};
+use farpool::{ErrorKind, IfTaken};
 use farpool_tests::programs::PATIENCE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -133,8 +133,8 @@ fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_buil
 fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_dropped() {
     let running = Running::start(1, sandbox());
     let (one, other) = (running.connect(Tcp), running.connect(Shm));
-    one.put_function("walk", &walk(), false).unwrap();
-    assert!(one.put_function("walk", &walk(), false).is_err());
+    one.put_function("walk", &walk(), IfTaken::Refuse).unwrap();
+    assert!(one.put_function("walk", &walk(), IfTaken::Refuse).is_err());
     let names: Vec<_> = other.functions().unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["walk"]);
     let list = list(1_000, 64);

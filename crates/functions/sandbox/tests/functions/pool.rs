@@ -1,7 +1,7 @@
 //! A pool of this process whose nodes run functions.
 
 use farpool::function::SandboxOptions;
-use farpool::{CreateOptions, FileClass, Pool, PoolOptions, TransportChoice};
+use farpool::{CreateOptions, FileClass, IfTaken, Pool, PoolOptions, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
@@ -78,7 +78,7 @@ fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Nod
 pub fn publish(pool: &Pool, name: &str, bytes: &[u8]) -> farpool::FarFile {
     let file = pool.create(name, FileClass::Pinned, CreateOptions::default()).unwrap();
     file.write_at(0, bytes).unwrap();
-    pool.publish(name, true).unwrap();
+    pool.publish(name, IfTaken::Replace).unwrap();
     pool.open(name).unwrap()
 }
 
