@@ -5,7 +5,8 @@
     make test-busy BUSY="--runs 3 --only lease"       # some of them
 
 Runs what `make test` has built, two suites at a time. A hog is a process that does nothing but count. The environment
-is that of `make test`. Exit code: 1 if a test failed or took longer than it may.
+is that of `make test`. Says so where the machine leaves a process without a CPU for long. Exit code: 1 if a test failed
+or took longer than it may.
 """
 
 import argparse
@@ -20,6 +21,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HOG = "while True: pass"
+# Linux 6.18 was seen to leave sessions without a CPU for up to 60 s while another had both (with autogroups: with
+# kernel.sched_autogroup_enabled=1). Whatever a test waits for is late by as much.
+WATCH = """
+import time
+while True:
+    begun = time.monotonic()
+    time.sleep(0.5)
+    late = time.monotonic() - begun - 0.5
+    if late > 5:
+        print(f"{time.strftime('%T')}: a process that could run has waited {late:.0f} s for a CPU", flush=True)
+"""
 HUNG = 124  # The exit code of tests/run.py for what did not end in time.
 
 
@@ -85,6 +97,7 @@ def main() -> int:
     if not suites:
         parser.error(f"--only {args.only}: no suite has this in its name")
     hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(args.hogs)]
+    watch = subprocess.Popen([sys.executable, "-c", WATCH], start_new_session=True)
     try:
         for run in range(1, args.runs + 1):
             begun = time.monotonic()
@@ -101,9 +114,9 @@ def main() -> int:
                 list(executor.map(one, suites))
             print(f"run {run} of {args.runs}: {time.monotonic() - begun:.0f} s", flush=True)
     finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+        for beside in [*hogs, watch]:
+            beside.kill()
+            beside.wait()
 
     width = max(len(suite.name) for suite in suites)
     print(f"\n{'suite':{width}}  failed  median s   worst s")
