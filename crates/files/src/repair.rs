@@ -2,8 +2,8 @@
 //! it.
 //!
 //! The idea: whoever notices a loss, or a node to be left, only leaves a word ([`Repair::request`]). The session's
-//! renewals look for the word and start a thread ([`Repair::begin`]), which goes from file to file until all are as
-//! they should be. How a file is mended is the file's ([`Mend`]).
+//! renewals look for the word ([`Repair::claim`]) and start a thread ([`Repair::run`]), which goes from file to file
+//! until all are as they should be. How a file is mended is the file's ([`Mend`]).
 //!
 //! The lock is that of the list of files. It is held for a look, never while a file is mended, and nothing is locked
 //! within.
@@ -73,19 +73,19 @@ impl Repair {
         self.is_needed.store(true, Ordering::Release);
     }
 
-    /// Begins to mend if there is something to, and nobody does.
-    pub(crate) fn begin(self: &Arc<Self>) {
-        if !self.is_needed.load(Ordering::Acquire) || self.is_running.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let repair = Arc::clone(self);
-        if self.base.host.spawn("farpool-mending", Box::new(move || repair.run())).is_err() {
-            // The next renewal tries again.
-            self.is_running.store(false, Ordering::Release);
-        }
+    /// Returns true if there is something to mend and nobody is at it: the caller is from now on, and starts
+    /// [`Self::run`] or says that it does not ([`Self::leave`]).
+    pub(crate) fn claim(&self) -> bool {
+        self.is_needed.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
     }
 
-    fn run(&self) {
+    /// Notes that nobody is at it.
+    pub(crate) fn leave(&self) {
+        self.is_running.store(false, Ordering::Release);
+    }
+
+    /// Mends until all files are as they should be, or the session ends.
+    pub(crate) fn run(&self) {
         while self.is_needed.swap(false, Ordering::AcqRel) {
             let files: Vec<Weak<dyn Mend>> = self.files.lock().clone();
             let open = || self.base.check_open().is_ok();
@@ -105,7 +105,7 @@ impl Repair {
                 break;
             }
         }
-        self.is_running.store(false, Ordering::Release);
+        self.leave();
     }
 
     /// Lets as much time pass as so many bytes may take.

@@ -161,7 +161,7 @@ impl Session {
     /// go on.
     ///
     /// The nodes come first, and the broker, which only lists us, last.
-    pub(crate) fn keep_alive(&self) -> bool {
+    pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
         let (period_ms, share_ms) = (self.leases.ttl_ms() / 3, self.leases.ttl_ms() / 4);
         if self.base.pause(period_ms.clamp(20, self.base.options.renew_ms_max)).is_err() {
             return false;
@@ -176,7 +176,13 @@ impl Session {
         }
         self.leases.release_idle(share_ms);
         self.landing.age();
-        self.repair.begin();
+        if self.repair.claim() {
+            let session = Arc::clone(self);
+            if self.base.host.spawn("farpool-mending", Box::new(move || session.repair.run())).is_err() {
+                // The next renewal tries again.
+                self.repair.leave();
+            }
+        }
         true
     }
 
