@@ -50,6 +50,21 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("signalled");
     }
 
+    /// Stops it, and waits until none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let begun = Instant::now();
+        let stands = |thread: std::io::Result<std::fs::DirEntry>| {
+            let said = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+            // Its name, in brackets, may have any character.
+            said.is_ok_and(|said| said.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
+        };
+        let tasks = format!("/proc/{}/task", self.id());
+        while !std::fs::read_dir(&tasks).expect("it is there").all(stands) {
+            assert!(begun.elapsed() < PATIENCE, "{} does not stop", self.what);
+        }
+    }
+
     /// How it ended, by itself.
     pub fn ends_within(mut self, patience: Duration) -> ExitStatus {
         programs::ended(&mut self.child, &self.what, patience)

@@ -437,7 +437,7 @@ fn query_that_is_to_be_shipped_is_shipped_to_a_node_that_did_not_answer_a_moment
     pool.put_table("sales", batch.schema(), [batch]).expect("put");
     let table = pool.table("sales").expect("a table");
     let plan = table.query().expect("known types").filter(col("item").lt(500)).plan().expect("a plan");
-    node.signal(rustix::process::Signal::STOP);
+    node.stop();
     table.run(&plan, Mode::Fetch).map(|_| ()).expect_err("the node does not answer");
     node.signal(rustix::process::Signal::CONT);
     let report = table.run(&plan, Mode::Ship).expect("a result").report;
