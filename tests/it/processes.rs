@@ -1,6 +1,6 @@
 //! Real processes, ended as a crash ends them.
 
-use crate::on_time::Watch;
+use crate::on_time::on_time;
 use crate::programs::{self, PATIENCE, reserved_address};
 use farpool::{
     CreateOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, Protection, StatusReport,
@@ -220,40 +220,38 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
 
 #[test]
 fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the_other() {
-    const BROKER_PATIENCE: Duration = Duration::from_secs(1);
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = folder.path().join("broker.redb").display().to_string();
-    let address = reserved_address().to_string();
-    let broker = broker(&store, &address);
-    let _node = node("one", &broker.ready);
-    let url = broker.ready.clone();
-    let options =
-        PoolOptions { broker_patience_ms: BROKER_PATIENCE.as_millis() as u64, ..PoolOptions::default() };
-    let pool = Pool::connect_with(&url, options).expect("a session");
-    let name = |number: u32| format!("file {number}");
-    let files: Vec<_> = (0..60)
-        .map(|number| {
-            pool.create(&name(number), FileClass::Cache, CreateOptions::default()).expect("created")
-        })
-        .collect();
-    broker.kill();
-    let (begun, watch) = (Instant::now(), Watch::start());
-    for file in &files {
-        let error = file.write_at(0, b"far").expect_err("there is nobody to ask");
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    }
-    let (took, late) = (begun.elapsed(), watch.worst());
-    let longest = 30 * BROKER_PATIENCE + late;
-    assert!(took >= BROKER_PATIENCE && took < longest, "sixty writes took {took:?}, longer than {longest:?}");
-    let _again = self::broker(&store, &address);
-    // As soon as its node has joined it.
-    let until = Instant::now() + PATIENCE;
-    while let Err(error) = files[0].write_at(0, b"far") {
-        assert!(Instant::now() < until, "{error}");
-    }
-    for file in &files {
-        file.write_at(0, b"far").expect("there is memory again");
-    }
+    on_time(Duration::from_secs(1), |patience| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = folder.path().join("broker.redb").display().to_string();
+        let address = reserved_address().to_string();
+        let broker = broker(&store, &address);
+        let _node = node("one", &broker.ready);
+        let broker_patience_ms = patience.as_millis() as u64;
+        let options = PoolOptions { broker_patience_ms, ..PoolOptions::default() };
+        let pool = Pool::connect_with(&broker.ready, options).expect("a session");
+        let create = |number: u32| {
+            let name = format!("file {number}");
+            pool.create(&name, FileClass::Cache, CreateOptions::default()).expect("created")
+        };
+        let files: Vec<_> = (0..60).map(create).collect();
+        broker.kill();
+        let begun = Instant::now();
+        for file in &files {
+            let error = file.write_at(0, b"far").expect_err("there is nobody to ask");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        }
+        let took = begun.elapsed();
+        assert!(took >= patience && took < 30 * patience, "sixty writes took {took:?}");
+        let _again = self::broker(&store, &address);
+        // As soon as its node has joined it.
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = files[0].write_at(0, b"far") {
+            assert!(Instant::now() < until, "{error}");
+        }
+        for file in &files {
+            file.write_at(0, b"far").expect("there is memory again");
+        }
+    });
 }
 
 /// Run by the next test in a process of its own: holds far memory until killed.

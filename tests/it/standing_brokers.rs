@@ -6,6 +6,7 @@ mod contract;
 
 use crate::certificates::{Ca, Issued, Wish};
 use crate::etcd::{Cluster, Way};
+use crate::on_time::on_time;
 use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
 use contract::{conformance, load};
@@ -120,44 +121,29 @@ fn lead_without_a_sign_of_life_goes_to_another() {
 
 #[test]
 fn change_of_etcds_own_leader_prolongs_the_lead_of_one_that_lives_and_of_nobody_else() {
-    let begun = Instant::now();
-    while !change_of_etcds_own_leader_is_survived() {
-        assert!(begun.elapsed() < PATIENCE, "this machine is too busy to keep a lead");
-    }
-}
-
-/// Returns false if this thread was held up for so long that a lead would have been lost rightly.
-fn change_of_etcds_own_leader_is_survived() -> bool {
-    let mut cluster = Cluster::start(3);
-    let lasts = Duration::from_secs(6);
-    let [one, other] = [(); 2].map(|()| etcd(&cluster, lasts.as_secs()));
-    let (mut lead, _store) = win(&one);
-    let mut kept = Instant::now();
-    let killed = cluster.kill_leader();
-    // Until etcd has a leader again nobody is answered.
-    let begun = Instant::now();
-    while lead.keep().is_err() || other.campaign().is_err() {
-        assert!(begun.elapsed() < PATIENCE, "etcd does not answer");
-    }
-    let begun = Instant::now();
-    while begun.elapsed() < lasts {
-        let asked = Instant::now();
-        let (lives, next) = (lead.keep().expect("etcd answers"), other.campaign().expect("etcd answers"));
-        if kept.elapsed() > lasts * 2 / 3 {
-            return false;
+    on_time(Duration::from_secs(6), |lasts| {
+        let mut cluster = Cluster::start(3);
+        let [one, other] = [(); 2].map(|()| etcd(&cluster, lasts.as_secs()));
+        let (mut lead, _store) = win(&one);
+        let killed = cluster.kill_leader();
+        // Until etcd has a leader again nobody is answered.
+        let begun = Instant::now();
+        while lead.keep().is_err() || other.campaign().is_err() {
+            assert!(begun.elapsed() < PATIENCE, "etcd does not answer");
         }
-        assert!(lives, "it lives");
-        assert!(next.is_none(), "one leads");
-        kept = asked;
-        std::thread::park_timeout(Duration::from_millis(200));
-    }
-    cluster.start_member(killed);
-    cluster.await_writes();
-    cluster.kill_leader();
-    let _next = win(&other);
-    assert_eq!(cluster.leases(), 2, "the lease of the one that was given up lives on");
-    assert!(!lead.keep().expect("etcd answers"), "another leads");
-    true
+        let begun = Instant::now();
+        while begun.elapsed() < lasts {
+            assert!(lead.keep().expect("etcd answers"), "it lives");
+            assert!(other.campaign().expect("etcd answers").is_none(), "one leads");
+            std::thread::park_timeout(Duration::from_millis(200));
+        }
+        cluster.start_member(killed);
+        cluster.await_writes();
+        cluster.kill_leader();
+        let _next = win(&other);
+        assert_eq!(cluster.leases(), 2, "the lease of the one that was given up lives on");
+        assert!(!lead.keep().expect("etcd answers"), "another leads");
+    });
 }
 
 #[test]
