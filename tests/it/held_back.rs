@@ -4,7 +4,7 @@
 use crate::programs::PATIENCE;
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
-use farpool_host::{Above, DiskFile, Host};
+use farpool_host::{DiskFile, Host, HostLayer};
 use farpool_lock::{Condvar, Mutex, MutexGuard};
 use farpool_node::{Node, NodeOptions};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
@@ -115,7 +115,7 @@ struct GatedLink {
 
 struct GatedDisk(Box<dyn DiskFile>, Gate);
 
-impl Above for Gated {
+impl HostLayer for Gated {
     fn beneath(&self) -> &dyn Host {
         &*self.1
     }

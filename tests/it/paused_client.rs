@@ -7,7 +7,7 @@ use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
-use farpool_host::{Above, Bell, Host};
+use farpool_host::{Bell, Host, HostLayer};
 use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
@@ -91,7 +91,7 @@ struct Pausing {
     pauses: Arc<Pauses>,
 }
 
-impl Above for Pausing {
+impl HostLayer for Pausing {
     fn beneath(&self) -> &dyn Host {
         &*self.machine
     }

@@ -7,7 +7,7 @@ use farpool::{
     CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, Queue, ReadRange,
     TransportChoice, WriteRange,
 };
-use farpool_host::{Above, Host};
+use farpool_host::{Host, HostLayer};
 use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
@@ -97,7 +97,7 @@ struct MeddledLink {
     is_bulk: bool,
 }
 
-impl Above for Meddled {
+impl HostLayer for Meddled {
     fn beneath(&self) -> &dyn Host {
         &*self.1
     }

@@ -1,6 +1,6 @@
 //! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
 
-use farpool_host::{Above, Host};
+use farpool_host::{Host, HostLayer};
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, Sockets};
 use farpool_wire::MonoNs;
@@ -36,7 +36,7 @@ impl Emulated {
     }
 }
 
-impl Above for Emulated {
+impl HostLayer for Emulated {
     fn beneath(&self) -> &dyn Host {
         &*self.machine
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Makes two traits of one list of methods. [`Host`] requires all of them, so that a host which forgets one does not
-/// compile; [`Above`] has them all already.
+/// compile; [`HostLayer`] has them all already.
 macro_rules! hosts {
     ($($(#[$doc:meta])* fn $method:ident(&self $(, $name:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         /// What a process of the pool stands on; see the module.
@@ -23,7 +23,7 @@ macro_rules! hosts {
         }
 
         /// A host that stands on another: it writes [`Self::beneath`], and what it does otherwise.
-        pub trait Above: Send + Sync + 'static {
+        pub trait HostLayer: Send + Sync + 'static {
             /// Returns the host that does whatever this one leaves to it.
             fn beneath(&self) -> &dyn Host;
 
@@ -32,9 +32,9 @@ macro_rules! hosts {
             })*
         }
 
-        impl<H: Above> Host for H {
+        impl<H: HostLayer> Host for H {
             $(fn $method(&self $(, $name: $type)*) $(-> $result)? {
-                Above::$method(self $(, $name)*)
+                HostLayer::$method(self $(, $name)*)
             })*
         }
     };

@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_buffer::Buffer;
-use farpool_host::{Above, Host, Machine};
+use farpool_host::{Host, HostLayer, Machine};
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::expression::{Binary, Instruction};
@@ -34,7 +34,7 @@ struct Clocked {
     ahead_ms: AtomicU64,
 }
 
-impl Above for Clocked {
+impl HostLayer for Clocked {
     fn beneath(&self) -> &dyn Host {
         &Machine
     }

@@ -1,7 +1,7 @@
 //! Sealing takes long, because bytes move, and so does making regions ready for a lease: what goes on meanwhile.
 //! The memory here is an arena that stops in the middle of either until it is told to go on.
 
-use farpool_host::{Above, Host, Machine};
+use farpool_host::{Host, HostLayer, Machine};
 use farpool_lease::ticket::{node_id, secret_digest, sign};
 use farpool_lock::Mutex;
 use farpool_node::{Life, Memory, NodeService, Prefault, TICK_MS, keep_house, report};
@@ -177,7 +177,7 @@ struct WithBroker {
     broker: Mutex<Option<Ruled>>,
 }
 
-impl Above for WithBroker {
+impl HostLayer for WithBroker {
     fn beneath(&self) -> &dyn Host {
         &Machine
     }

@@ -4,7 +4,7 @@ use crate::reach::Reach;
 use crate::shm::{self, ShmSpace};
 use crate::tls::Identity;
 use crate::{Link, LinkError, tcp};
-use farpool_host::{Above, Host, Machine};
+use farpool_host::{Host, HostLayer, Machine};
 use farpool_wire::{ClientId, MonoNs, NodeId};
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Sockets {
     }
 }
 
-impl Above for Sockets {
+impl HostLayer for Sockets {
     fn beneath(&self) -> &dyn Host {
         &Machine
     }
