@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import shutil
 import signal
@@ -31,6 +32,10 @@ class Cluster:
         hosts: bool = False,
     ):
         """With `hosts`, each node says that it runs on a host of its own, as a mirror needs."""
+        # An address of the loopback device that no other process of this machine takes: whatever else starts, nobody
+        # answers where a broker or a node was killed. A process id has 22 bits at most.
+        pid = os.getpid()
+        self._host = f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
         self.url = ""
         self._hosts = hosts
         self._broker_arguments = broker_arguments
@@ -82,7 +87,10 @@ class Cluster:
         name = f"node-{number}"
         memory = str(self._node_memory_bytes)
         host = ["--host-label", f"host-{number}"] if self._hosts else []
-        self._start(name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *host, *arguments])
+        listen = ["--listen", f"{self._host}:0"]
+        self._start(
+            name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *listen, *host, *arguments]
+        )
 
     def go_on(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGCONT)
@@ -111,7 +119,7 @@ class Cluster:
         return left
 
     def _start_all(self) -> None:
-        arguments = ["broker", "--listen", "127.0.0.1:0", "--store", "memory", *self._broker_arguments]
+        arguments = ["broker", "--listen", f"{self._host}:0", "--store", "memory", *self._broker_arguments]
         self.url = self._start("broker", arguments)[1]
         for number in range(1, self._node_count + 1):
             self.start_node(number)
