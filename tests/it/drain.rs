@@ -4,9 +4,10 @@
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output};
 use crate::random::Random;
-use farpool::function::{self, CallOptions, CallerOptions, Function, Place};
+use farpool::function::{self, CallOptions, CallerOptions, Function};
 use farpool::{
-    CreateOptions, Error, FarFile, FileClass, IfTaken, Pool, PoolOptions, Protection, TransportChoice,
+    CreateOptions, Error, FarFile, FileClass, IfTaken, Placement, Pool, PoolOptions, Protection,
+    TransportChoice,
 };
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
@@ -284,7 +285,7 @@ fn drain_under_a_call(
             let caller =
                 pool.open("round").expect("opened").caller(CallerOptions::default()).expect("a caller");
             let args = [0, u64::MAX, 0].map(u64::to_le_bytes).concat();
-            let options = CallOptions { place: Place::Ship, deadline, ..CallOptions::default() };
+            let options = CallOptions { placement: Placement::Ship, deadline, ..CallOptions::default() };
             caller.call(&Function::resident("walk").expect("a name"), &args, options)
         });
         until_it_walks(&pool, "n1");

@@ -6,8 +6,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Float64Array, Int64Array, RecordBatch, StringArray};
 use farpool::operators::{Agg, Query, col};
-use farpool::table::{Mode, PutOptions, TABLE_PREFIX};
-use farpool::{CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Pool};
+use farpool::table::{PutOptions, TABLE_PREFIX};
+use farpool::{
+    CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool,
+};
 use farpool::{TableKey, TransportChoice};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -79,14 +81,18 @@ fn encrypted_table_has_the_same_rows_fetched_shipped_split_and_with_sealed_answe
         let rows: fn(Query) -> Query = |query| query.filter(col("item").eq(7));
         let rows = |table: &FarTable| rows(table.query().expect("known types")).plan().expect("a plan");
         for plan in [grouping(&plain), rows(&plain)] {
-            let expected = plain.run(&plan, Mode::Fetch).expect("a result").batches;
+            let expected = plain.run(&plan, Placement::Fetch).expect("a result").batches;
             for table in [sealed.clone(), sealed.clone().sealing_answers()] {
-                for mode in Mode::ALL {
-                    let answer = table.run(&plan, mode).expect("a result");
-                    assert_eq!(answer.batches, expected, "{mode}: {}", answer.report);
-                    assert_eq!(answer.report.refusals, vec![], "{mode}");
+                for placement in Placement::FIXED {
+                    let answer = table.run(&plan, placement).expect("a result");
+                    assert_eq!(answer.batches, expected, "{placement}: {}", answer.report);
+                    assert_eq!(answer.report.refusals, vec![], "{placement}");
                     let shipped = answer.report.shipped;
-                    assert!(mode != Mode::Ship || shipped == table.row_groups().len(), "{}", answer.report);
+                    assert!(
+                        placement != Placement::Ship || shipped == table.row_groups().len(),
+                        "{}",
+                        answer.report
+                    );
                 }
             }
         }
@@ -107,8 +113,8 @@ fn answers_of_a_table_that_is_not_encrypted_can_be_sealed_too() {
         put(&pool, "plain", None);
         let table = pool.table("plain").expect("a table").sealing_answers();
         let plan = grouping(&table);
-        let fetched = table.run(&plan, Mode::Fetch).expect("a result").batches;
-        let shipped = table.run(&plan, Mode::Ship).expect("a result");
+        let fetched = table.run(&plan, Placement::Fetch).expect("a result").batches;
+        let shipped = table.run(&plan, Placement::Ship).expect("a result");
         assert_eq!(shipped.batches, fetched);
         assert_eq!((shipped.report.fetched, shipped.report.refusals), (0, vec![]));
     }
@@ -134,7 +140,7 @@ fn wrong_and_missing_keys_name_the_table_and_nothing_is_read() {
         assert!(failed.0 == ErrorKind::Invalid && failed.1.contains("\"sealed\" is encrypted"), "{failed:?}");
     }
     let open = pool.table("plain").expect("a table");
-    let (refused, message) = kind(closed.run(&grouping(&open), Mode::Ship));
+    let (refused, message) = kind(closed.run(&grouping(&open), Placement::Ship));
     assert!(refused == ErrorKind::Invalid && message.contains("is encrypted"), "{message}");
 }
 
@@ -202,9 +208,9 @@ fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
                 .expect("known types")
                 .group_by([], [("total".to_owned(), Agg::Sum(col("item")))]);
             let sum = sum.plan().expect("a plan");
-            for mode in Mode::ALL {
-                let (refused, message) = kind(changed.run(&sum, mode));
-                assert_eq!(refused, ErrorKind::Refused, "{mode}: {message}");
+            for placement in Placement::FIXED {
+                let (refused, message) = kind(changed.run(&sum, placement));
+                assert_eq!(refused, ErrorKind::Refused, "{placement}: {message}");
                 assert!(message.contains("\"changed\"") && message.contains("not those that were sealed"));
             }
         }
@@ -237,10 +243,10 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
     put(&pool, "sealed", Some(key()));
     let table = pool.table_with_key("sealed", &key()).expect("its key");
     let plan = grouping(&table);
-    let expected = table.run(&plan, Mode::Fetch).expect("a result").batches;
+    let expected = table.run(&plan, Placement::Fetch).expect("a result").batches;
     cluster.lose_node(0);
-    for mode in Mode::ALL {
-        let (lost, message) = kind(table.run(&plan, mode));
+    for placement in Placement::FIXED {
+        let (lost, message) = kind(table.run(&plan, placement));
         assert_eq!(lost, ErrorKind::Lost, "{message}");
     }
     let again = batch();
@@ -255,11 +261,11 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
         )
     });
     // Another salt: who opened the one before is told that it is another.
-    let (_, message) = kind(table.run(&plan, Mode::Split));
+    let (_, message) = kind(table.run(&plan, Placement::Split));
     assert!(message.contains("sealed"), "{message}");
     let table = pool.table_with_key("sealed", &key()).expect("built anew");
-    for mode in Mode::ALL {
-        assert_eq!(table.run(&plan, mode).expect("a result").batches, expected, "{mode}");
+    for placement in Placement::FIXED {
+        assert_eq!(table.run(&plan, placement).expect("a result").batches, expected, "{placement}");
     }
     let rows = expected[0].column(2).as_primitive::<Int64Type>().values().iter().sum::<i64>();
     assert_eq!(rows, ROWS / 2);

@@ -9,8 +9,10 @@ use arrow_array::{
     Int64Array, RecordBatch, StringArray,
 };
 use farpool::operators::{Agg, By, Query, col, lit};
-use farpool::table::{Mode, PutOptions, TableLayout};
-use farpool::{EmbeddedOptions, ErrorKind, FarTable, Pool, PoolOptions, TableKey, TransportChoice};
+use farpool::table::{PutOptions, TableLayout};
+use farpool::{
+    EmbeddedOptions, ErrorKind, FarTable, Placement, Pool, PoolOptions, TableKey, TransportChoice, Way,
+};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -127,14 +129,17 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
         ];
         for query in queries {
             let plan = query(columns.query().expect("known types")).plan().expect("a plan");
-            let answer = |table: &FarTable, mode| table.run(&plan, mode).expect("a result");
-            let expected = answer(&columns, Mode::Fetch);
+            let answer = |table: &FarTable, placement| table.run(&plan, placement).expect("a result");
+            let expected = answer(&columns, Placement::Fetch);
             assert!(expected.batches.iter().any(|batch| batch.num_rows() > 0));
-            for (mode, rows) in Mode::ALL.into_iter().flat_map(|mode| [(mode, &rows), (mode, &sealed_rows)]) {
-                let found = answer(rows, mode);
+            for (placement, rows) in Placement::FIXED
+                .into_iter()
+                .flat_map(|placement| [(placement, &rows), (placement, &sealed_rows)])
+            {
+                let found = answer(rows, placement);
                 assert_eq!(found.batches, expected.batches, "{}", found.report);
                 assert!(
-                    mode != Mode::Ship || found.report.shipped == rows.row_groups().len(),
+                    placement != Placement::Ship || found.report.shipped == rows.row_groups().len(),
                     "{}",
                     found.report
                 );
@@ -163,7 +168,7 @@ fn rows_have_no_texts_and_no_nulls() {
 
 fn run(table: &FarTable, query: impl FnOnce(Query) -> Query) -> RecordBatch {
     let plan = query(table.query().expect("known types")).plan().expect("a plan");
-    let answers = Mode::ALL.map(|mode| table.run(&plan, mode).expect("a result"));
+    let answers = Placement::FIXED.map(|placement| table.run(&plan, placement).expect("a result"));
     for answer in &answers {
         assert_eq!(answer.batches.len(), 1, "{answer:?}");
         assert_eq!(answer.batches, answers[0].batches, "{}", answer.report);
@@ -236,16 +241,16 @@ fn every_row_group_is_counted_by_one_side_and_the_report_says_by_which() {
         let plan = table.query().expect("known types").group_by([named("item")], [total()]);
         let plan = plan.plan().expect("a plan");
         let groups = table.row_groups().len();
-        let report = |mode| table.run(&plan, mode).expect("a result").report;
-        let fetched = report(Mode::Fetch);
+        let report = |placement| table.run(&plan, placement).expect("a result").report;
+        let fetched = report(Placement::Fetch);
         assert_eq!((fetched.shipped, fetched.fetched), (0, groups));
         assert_eq!((fetched.fetched_bytes, fetched.result_bytes), (ROWS as u64 * 8, 0));
-        let shipped = report(Mode::Ship);
+        let shipped = report(Placement::Ship);
         assert_eq!((shipped.shipped, shipped.fetched, &shipped.refusals), (groups, 0, &vec![]));
         assert_eq!((shipped.node_bytes, shipped.fetched_bytes), (ROWS as u64 * 8, 0));
         // A thousand groups of two nodes, of 8 and 16 bytes and what is hidden.
         assert!((24_000..100_000).contains(&shipped.result_bytes), "{shipped}");
-        let split = report(Mode::Split);
+        let split = report(Placement::Split);
         assert_eq!(split.shipped + split.fetched, groups, "{split}");
         assert_eq!(split.fetched_bytes + split.node_bytes, ROWS as u64 * 8, "{split}");
     }
@@ -280,8 +285,8 @@ fn rows_of_a_selection_come_in_the_order_of_the_table() {
         let kept = (0..ROWS).filter(|n| n * 7_919 % 1_000 == 7);
         let expected: Vec<_> =
             kept.map(|row| (14, shops.is_valid(row as usize).then(|| shops.value(row as usize)))).collect();
-        for mode in Mode::ALL {
-            let answer = table.run(&plan, mode).expect("a result");
+        for placement in Placement::FIXED {
+            let answer = table.run(&plan, placement).expect("a result");
             let rows = answer.batches.iter().flat_map(|batch| {
                 let twice = batch.column(0).as_primitive::<Int64Type>().values();
                 twice.iter().copied().zip(batch.column(1).as_string::<i32>().iter())
@@ -298,12 +303,12 @@ fn plan_of_another_table_and_values_that_do_not_fit_are_refused() {
         let other = other.plan().expect("a plan");
         let query = table.query().expect("known types").select([("x".to_owned(), col("item") + i64::MAX)]);
         let query = query.plan().expect("a plan");
-        for mode in Mode::ALL {
-            let error = table.run(&other, mode).expect_err("another table's");
+        for placement in Placement::FIXED {
+            let error = table.run(&other, placement).expect_err("another table's");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("planned over other columns"), "{error}");
-            let error = table.run(&query, mode).expect_err("an overflow");
-            assert!(error.to_string().contains("does not fit"), "{mode}: {error}");
+            let error = table.run(&query, placement).expect_err("an overflow");
+            assert!(error.to_string().contains("does not fit"), "{placement}: {error}");
         }
     }
 }
@@ -346,14 +351,14 @@ fn choice_is_left_to_the_planner_and_the_rows_are_the_same() {
         for query in queries {
             let plan = query(table.query().expect("known types"), keys.clone()).plan().expect("a plan");
             let groups = table.row_groups().len();
-            let first = table.run(&plan, Mode::Auto).expect("a result");
-            let fetched = table.run(&plan, Mode::Fetch).expect("a result");
+            let first = table.run(&plan, Placement::Auto).expect("a result");
+            let fetched = table.run(&plan, Placement::Fetch).expect("a result");
             assert_eq!(first.batches, fetched.batches, "{}", first.report);
             let report = &first.report;
             assert_eq!(report.shipped + report.fetched, groups, "{report}");
             assert!(report.tried >= 2 && report.tried <= groups / 4, "{report}");
-            assert!(Mode::ALL.contains(&report.chosen), "{report}");
-            let again = table.run(&plan, Mode::Auto).expect("a result");
+            assert!(Way::ALL.contains(&report.chosen), "{report}");
+            let again = table.run(&plan, Placement::Auto).expect("a result");
             assert_eq!(again.batches, fetched.batches, "{}", again.report);
             assert_eq!(again.report.tried, 0, "it is known by now: {}", again.report);
             assert!(again.report.estimates.as_ref().is_some_and(|estimates| estimates.is_sure));
@@ -371,7 +376,7 @@ fn steps_of_what_is_known_are_not_tried_and_their_estimates_add_up() {
     let mut rows = 0;
     let mut sum: Option<farpool::table::Estimates> = None;
     for (number, step) in all.chunks(4).enumerate() {
-        let answer = table.run_groups(&plan, Mode::Auto, step).expect("a result");
+        let answer = table.run_groups(&plan, Placement::Auto, step).expect("a result");
         rows += answer.batches.iter().map(RecordBatch::num_rows).sum::<usize>();
         let report = answer.report;
         assert_eq!(report.tried, 0, "{report}");
@@ -382,7 +387,7 @@ fn steps_of_what_is_known_are_not_tried_and_their_estimates_add_up() {
             none => *none = Some(estimates),
         }
     }
-    let whole = table.run(&plan, Mode::Fetch).expect("a result");
+    let whole = table.run(&plan, Placement::Fetch).expect("a result");
     assert_eq!(rows, whole.batches.iter().map(RecordBatch::num_rows).sum::<usize>());
     let sum = sum.expect("steps");
     assert_eq!(sum.fetch.link_bytes, 40 * 65_536 * 16);
@@ -404,10 +409,10 @@ fn what_was_seen_of_one_column_is_not_believed_of_another() {
         query.plan().expect("a plan")
     };
     let all: Vec<usize> = (0..table.row_groups().len()).collect();
-    let few = table.run(&distinct("key"), Mode::Auto).expect("a result");
+    let few = table.run(&distinct("key"), Placement::Auto).expect("a result");
     assert!(table.estimate(&distinct("key"), &all).is_sure);
     assert!(!table.estimate(&distinct("value"), &all).is_sure, "it has other values");
-    let many = table.run(&distinct("value"), Mode::Auto).expect("a result").report;
+    let many = table.run(&distinct("value"), Placement::Auto).expect("a result").report;
     assert!(many.tried > 0, "{many}");
     let (few, many) = (few.report.estimates.expect("estimates"), many.estimates.expect("estimates"));
     assert!(few.ship.link_bytes < 100_000, "a thousand values: {few}");
@@ -415,13 +420,12 @@ fn what_was_seen_of_one_column_is_not_believed_of_another() {
 }
 
 #[test]
-fn modes_are_read_by_their_names() {
-    for mode in Mode::ALL.into_iter().chain([Mode::Auto]) {
-        assert_eq!(mode.name().parse::<Mode>().expect("a mode"), mode);
+fn placements_are_read_by_their_names() {
+    for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {
+        assert_eq!(placement.name().parse::<Placement>().expect("a placement"), placement);
     }
-    let error = "near".parse::<Mode>().expect_err("no mode");
-    assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("\"near\"") && error.to_string().contains("\"auto\""), "{error}");
+    let error = "near".parse::<Placement>().expect_err("no placement");
+    assert_eq!(error.to_string(), "\"near\" is no placement: auto, fetch, ship and split are permitted");
 }
 
 #[test]
@@ -438,8 +442,8 @@ fn query_that_is_to_be_shipped_is_shipped_to_a_node_that_did_not_answer_a_moment
     let table = pool.table("sales").expect("a table");
     let plan = table.query().expect("known types").filter(col("item").lt(500)).plan().expect("a plan");
     node.stop();
-    table.run(&plan, Mode::Fetch).map(|_| ()).expect_err("the node does not answer");
+    table.run(&plan, Placement::Fetch).map(|_| ()).expect_err("the node does not answer");
     node.signal(rustix::process::Signal::CONT);
-    let report = table.run(&plan, Mode::Ship).expect("a result").report;
+    let report = table.run(&plan, Placement::Ship).expect("a result").report;
     assert_eq!((report.shipped, report.fetched), (table.row_groups().len(), 0), "{report}");
 }

@@ -9,10 +9,10 @@ use arrow_array::*;
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use farpool::operators::{Agg, Literal, Scalar, Type, Value, col, lit};
-use farpool::table::{Encoding, Mode, PutOptions, TABLE_PREFIX};
+use farpool::table::{Encoding, PutOptions, TABLE_PREFIX};
 use farpool::{
-    CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Pool, PoolOptions,
-    TransportChoice,
+    CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool,
+    PoolOptions, TransportChoice,
 };
 use std::sync::Arc;
 
@@ -474,7 +474,7 @@ fn query_reads_only_row_groups_that_may_have_its_rows() {
     let query = far.query().expect("a query").filter(of_days);
     let plan = query.group_by([], [("sum".to_owned(), Agg::Sum(col("price")))]).plan().expect("a plan");
     let before = pool.stats();
-    let found = far.run(&plan, Mode::Fetch).expect("a result").batches;
+    let found = far.run(&plan, Placement::Fetch).expect("a result").batches;
     let sum = found[0].column(0).as_primitive::<Decimal128Type>().value(0);
     assert_eq!(sum, (200_000..202_000).sum());
     let after = pool.stats();

@@ -26,7 +26,7 @@ from farpool.demo.cluster import Cluster, read_line
 Answer = tuple[float, object]
 Contender = Callable[[], Answer]
 ENGINES = ("DuckDB", "Polars", "DataFusion", "pyarrow")
-MODES = ("ship", "split", "fetch")
+PLACEMENTS = ("ship", "split", "fetch")
 READY_SECONDS = 300
 # What bench/papers/farview/rcpu/src/query.rs opens rows with.
 RCPU_KEY = b"farview figure11"
@@ -168,16 +168,16 @@ class Far:
         self,
         name: str,
         query: Query,
-        ways: tuple[str, ...] = MODES,
+        ways: tuple[str, ...] = PLACEMENTS,
         label: str = "FV",
         **options: object,
     ) -> dict[str, Contender]:
         """`options` are those of `scan`."""
         found = {}
-        for mode in ways:
+        for placement in ways:
             for transport, pool in self.pools.items():
                 scan = query.far(pool.scan(self.name(name), **options))
-                found[f"{label} {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
+                found[f"{label} {placement}, {transport}"] = timed(lambda scan=scan, placement=placement: scan.collect(placement=placement))
         return found
 
     def close(self) -> None:

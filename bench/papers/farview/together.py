@@ -98,8 +98,8 @@ def main() -> None:
             pool = farpool.connect(wanted["url"], transport=transport, plaintext=wanted["plaintext"])
             stack.enter_context(pool)
             scan = query.far(pool.scan(wanted["name"]))
-            for mode in ("ship", "fetch"):
-                contenders[f"FV {mode}, {transport}"] = timed(lambda scan=scan, mode=mode: scan.collect(mode=mode))
+            for placement in ("ship", "fetch"):
+                contenders[f"FV {placement}, {transport}"] = timed(lambda scan=scan, placement=placement: scan.collect(placement=placement))
         contenders |= Engines(table(rows, (query.key,))).contenders(query)
         client = RemoteClient(wanted["rcpu"], len(COLUMNS) * ROW_BYTES * 1024, "/dev/shm")
         stack.callback(client.close)

@@ -93,10 +93,10 @@ def ways(url: str, whole: pa.Table, stack: contextlib.ExitStack) -> dict[tuple[s
     for transport in ("shm", "tcp"):
         pool = stack.enter_context(farpool.connect(url, transport=transport))
         con = connect()
-        farpool.duckdb.register(con, pool, TABLE, mode="fetch")
+        farpool.duckdb.register(con, pool, TABLE, placement="fetch")
 
         def pushed(sql: str, con: duckdb.DuckDBPyConnection = con) -> pa.Table:
-            done = farpool.duckdb.sql_pushdown(con, sql, mode="ship")
+            done = farpool.duckdb.sql_pushdown(con, sql, placement="ship")
             if not any(block.shipped for block in done.blocks):
                 sys.exit(f"nothing of {sql} runs beside the data:\n{done}")
             return done.to_arrow_table()

@@ -213,7 +213,7 @@ def third_table(runs: list) -> list[str]:
     rows = []
     for run in runs:
         for cell in run["cells"]:
-            fetch, ship, split, auto = (cell["seconds"][mode] for mode in ("fetch", "ship", "split", "auto"))
+            fetch, ship, split, auto = (cell["seconds"][placement] for placement in ("fetch", "ship", "split", "auto"))
             remote, _, shipped = PAPER_TABLE_3[cell["query"]]
             times = [f"{seconds * 1e3:.1f}" for seconds in (fetch, ship, split, auto)]
             over_best = auto / min(fetch, ship, split)

@@ -1,7 +1,7 @@
 //! What `farpool bench functions` is asked for.
 
 use super::row_groups;
-use crate::query::wide_table::Way;
+use crate::query::wide_table::Transport;
 use crate::units;
 use farpool_host::waiting::Waiting;
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ pub(crate) struct FunctionArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = row_groups::WORK, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(super) work: Vec<u64>,
     /// How the client reaches the node
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Tcp, Way::Shm])]
-    pub(super) transports: Vec<Way>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Tcp, Transport::Shm])]
+    pub(super) transports: Vec<Transport>,
     /// A pool that is there, by the address of its broker; by default one is started. Its nodes cannot be started
     /// again, so no first use of what a node compiled in an earlier life is measured
     #[arg(long, value_name = "ADDRESS")]

@@ -7,8 +7,8 @@ use super::list::{List, NODE_BYTES, PAGE, PAGE_BYTES, check, words};
 use super::shipped::WALK;
 use crate::exit::Failure;
 use crate::harness::statistics::quantiles;
-use farpool::function::{CallOptions, Caller, Function, Outcome, Place};
-use farpool::{FarFile, Pool};
+use farpool::function::{CallOptions, Caller, Function, Outcome};
+use farpool::{FarFile, Placement, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ fn hostile() -> Result<Vec<Hostile>, Failure> {
 }
 
 fn options(deadline: Duration) -> CallOptions {
-    CallOptions { place: Place::Ship, fresh: false, deadline }
+    CallOptions { placement: Placement::Ship, deadline, ..CallOptions::default() }
 }
 
 /// All of the harm once. How many calls it took.

@@ -94,7 +94,7 @@ impl Point {
             })
             .collect();
         let placed = self.placed.iter().map(|row_groups::Placed { work, ms, chosen }| {
-            let ms: serde_json::Map<String, Value> = row_groups::PLACES
+            let ms: serde_json::Map<String, Value> = row_groups::PLACEMENTS
                 .iter()
                 .zip(ms)
                 .map(|((name, _), ms)| ((*name).to_owned(), json!(ms)))
@@ -140,7 +140,8 @@ impl Point {
             lines.push(format!("{PAGE} beside {name}{calls}: {median_us:.2} us, p99 {p99_us:.2} us"));
         }
         for row_groups::Placed { work, ms, chosen } in &self.placed {
-            let ways = row_groups::PLACES.iter().zip(ms).map(|((name, _), ms)| format!("{name} {ms:.2} ms"));
+            let ways =
+                row_groups::PLACEMENTS.iter().zip(ms).map(|((name, _), ms)| format!("{name} {ms:.2} ms"));
             let ways = ways.collect::<Vec<_>>().join(", ");
             lines.push(format!("{work} steps for each value of 16 MiB: {ways} (chose {chosen})"));
         }

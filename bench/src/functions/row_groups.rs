@@ -10,8 +10,8 @@ use crate::exit::Failure;
 use crate::harness::statistics::median;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
-use farpool::function::{CallOptions, Caller, Function, Place};
-use farpool::{FarTable, Pool};
+use farpool::function::{CallOptions, Caller, Function};
+use farpool::{FarTable, Placement, Pool};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,13 @@ const GROUP_VALUES: u64 = 64 << 10;
 const TABLE: &str = "bench-functions-values";
 /// Steps of the generator that the function takes for each value, if nothing else is said.
 pub(super) const WORK: [u64; 4] = [1, 8, 64, 512];
-/// Ways to place it; the first two and the third are what the last one chooses from.
-pub(super) const PLACES: [(&str, Place); 4] =
-    [("ship", Place::Ship), ("fetch", Place::Fetch), ("split", Place::Split), ("auto", Place::Auto)];
+/// Ways to placement it; the first two and the third are what the last one chooses from.
+pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
+    ("ship", Placement::Ship),
+    ("fetch", Placement::Fetch),
+    ("split", Placement::Split),
+    ("auto", Placement::Auto),
+];
 
 /// Adds up what each value of the column becomes after some steps of a linear congruential generator.
 const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (param $call i32) (result i64)
@@ -61,7 +65,7 @@ const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (
 pub(super) struct Placed {
     /// Steps for each value.
     pub(super) work: u64,
-    /// Milliseconds of each way, in the order of [`PLACES`].
+    /// Milliseconds of each way, in the order of [`PLACEMENTS`].
     pub(super) ms: [f64; 4],
     /// What was chosen most recently.
     pub(super) chosen: &'static str,
@@ -85,8 +89,13 @@ fn table(pool: &Pool) -> Result<FarTable, Failure> {
     Ok(pool.table(TABLE)?)
 }
 
-fn called(caller: &Caller, mix: &Function, work: u64, place: Place) -> Result<(Duration, u64), Failure> {
-    let options = CallOptions { place, deadline: Duration::from_secs(600), ..CallOptions::default() };
+fn called(
+    caller: &Caller,
+    mix: &Function,
+    work: u64,
+    placement: Placement,
+) -> Result<(Duration, u64), Failure> {
+    let options = CallOptions { placement, deadline: Duration::from_secs(600), ..CallOptions::default() };
     let begun = Instant::now();
     let called = caller.call_each(mix, &words(&[work]), options)?;
     let took = begun.elapsed();
@@ -110,18 +119,20 @@ fn measure_over(table: &FarTable, works: &[u64], rounds: usize) -> Result<Vec<Pl
         let text = format!("{MIX} (func (export \"work {work}\")))");
         let module = wat::parse_str(text).map_err(|error| Failure::Failed(error.to_string()))?;
         let mix = Function::wasm(module, "mix")?;
-        let mut times = vec![Vec::new(); PLACES.len()];
+        let mut times = vec![Vec::new(); PLACEMENTS.len()];
         let mut chosen = "ship";
         // Behind the first an odd number of them, so that the median is one.
         for turn in 0..2 * rounds {
-            for ((name, place), times) in PLACES.iter().zip(&mut times) {
+            for ((name, placement), times) in PLACEMENTS.iter().zip(&mut times) {
                 let caller = table.caller(&["value"], Default::default())?;
-                if *place == Place::Auto {
+                if *placement == Placement::Auto {
                     let choice = caller.explain_each(&mix).choice;
-                    chosen =
-                        PLACES.iter().find(|(_, place)| *place == choice).map_or("ship", |(name, _)| name);
+                    chosen = PLACEMENTS
+                        .iter()
+                        .find(|(_, placement)| placement.way() == Some(choice))
+                        .map_or("ship", |(name, _)| name);
                 }
-                let (took, sum) = called(&caller, &mix, work, *place)?;
+                let (took, sum) = called(&caller, &mix, work, *placement)?;
                 check(&sum.to_le_bytes(), &wanted.to_le_bytes(), name)?;
                 // The first turn compiles, and is learnt from.
                 if turn > 0 {

@@ -2,7 +2,8 @@
 
 use crate::exit::Failure;
 use crate::input;
-use farpool::function::{CallOptions, Function, Place};
+use farpool::Placement;
+use farpool::function::{CallOptions, Function};
 use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::io::Write;
@@ -95,5 +96,5 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
 
 /// How functions are called at nodes, in instances that were used before.
 pub(super) fn shipped() -> CallOptions {
-    CallOptions { place: Place::Ship, fresh: false, deadline: Duration::from_secs(600) }
+    CallOptions { placement: Placement::Ship, deadline: Duration::from_secs(600), ..CallOptions::default() }
 }

@@ -11,12 +11,12 @@ pub(crate) struct Cell {
     /// Of the planner's first run, which had to find out.
     pub(crate) first_seconds: f64,
     pub(crate) first_report: String,
-    /// The mode that took least.
+    /// The placement that took least.
     pub(crate) best: &'static str,
-    /// The mode that the planner chose most often, and how often each.
+    /// The placement that the planner chose most often, and how often each.
     pub(crate) chosen: &'static str,
     pub(crate) choices: [(&'static str, usize); 3],
-    /// Medians of what was expected of each mode.
+    /// Medians of what was expected of each placement.
     pub(crate) expected_seconds: [f64; 3],
     pub(crate) link_bytes: f64,
     pub(crate) report: String,
@@ -32,10 +32,10 @@ pub(crate) struct Run {
     pub(crate) cells: Vec<Cell>,
 }
 
-const MODES: [&str; 3] = ["fetch", "ship", "split"];
+const PLACEMENTS: [&str; 3] = ["fetch", "ship", "split"];
 
 impl Cell {
-    /// The median of the best forced mode.
+    /// The median of the best forced placement.
     pub(crate) fn best_seconds(&self) -> f64 {
         self.seconds[..3].iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -45,18 +45,23 @@ impl Cell {
         self.seconds[3] / self.best_seconds()
     }
 
-    /// What the choices come to if each mode takes what it took when it was forced, over the best: what is lost by
+    /// What the choices come to if each placement takes what it took when it was forced, over the best: what is lost by
     /// choosing, without what differs between two runs of the same.
     pub(crate) fn choice_over_best(&self) -> f64 {
         let count: usize = self.choices.iter().map(|(_, count)| count).sum();
-        let of = |name: &str| MODES.iter().position(|mode| *mode == name).map_or(0.0, |at| self.seconds[at]);
+        let of = |name: &str| {
+            PLACEMENTS.iter().position(|placement| *placement == name).map_or(0.0, |at| self.seconds[at])
+        };
         let sum: f64 = self.choices.iter().map(|(name, count)| of(name) * *count as f64).sum();
         sum / count.max(1) as f64 / self.best_seconds()
     }
 
-    /// What was expected of the mode that was chosen.
+    /// What was expected of the placement that was chosen.
     pub(crate) fn expected(&self) -> f64 {
-        MODES.iter().position(|mode| *mode == self.chosen).map_or(0.0, |at| self.expected_seconds[at])
+        PLACEMENTS
+            .iter()
+            .position(|placement| *placement == self.chosen)
+            .map_or(0.0, |at| self.expected_seconds[at])
     }
 
     fn json(&self) -> Value {
@@ -92,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_over_the_best_is_that_of_the_best_forced_mode() {
+    fn time_over_the_best_is_that_of_the_best_forced_placement() {
         let cell = Cell {
             name: "select-1%".to_owned(),
             seconds: [0.4, 0.1, 0.2, 0.105],

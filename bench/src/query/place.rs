@@ -1,13 +1,13 @@
 //! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
 //!
 //! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and
-//! groupings of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all modes in turns.
-//! Each mode has a session of its own: the planner learns from nothing but its own runs, so its first run of a query is
-//! the first that it sees of it, and no mode finds connections and memory warmer than another. What is shown is its
+//! groupings of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all placements in turns.
+//! Each placement has a session of its own: the planner learns from nothing but its own runs, so its first run of a query is
+//! the first that it sees of it, and no placement finds connections and memory warmer than another. What is shown is its
 //! time over that of the best of the others, in the first run and in those behind it.
 
 use super::choices::{self, Cell, Run};
-use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Way};
+use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Transport};
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
 use crate::harness::mixing::mix;
@@ -20,9 +20,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
-use farpool::FarTable;
 use farpool::operators::{Agg, Plan, col, lit};
-use farpool::table::{Mode, Report};
+use farpool::table::Report;
+use farpool::{FarTable, Placement, Way};
 use std::io::Write;
 use std::time::Instant;
 
@@ -39,8 +39,8 @@ pub(crate) struct PlaceArgs {
     #[arg(long, default_value_t = 8)]
     rounds: usize,
     /// How the client reaches the node
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Shm, Way::Tcp])]
-    transports: Vec<Way>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Shm, Transport::Tcp])]
+    transports: Vec<Transport>,
     /// Only queries whose names begin so
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     cells: Vec<String>,
@@ -62,7 +62,7 @@ const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
 const PAPER: [(u64, u64); 7] =
     [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
 const TABLE: &str = "bench-place";
-const MODES: [Mode; 4] = [Mode::Fetch, Mode::Ship, Mode::Split, Mode::Auto];
+const PLACEMENTS: [Placement; 4] = [Placement::Fetch, Placement::Ship, Placement::Split, Placement::Auto];
 /// Rounds in which each of them follows each other one once.
 const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
@@ -184,10 +184,11 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
     }
     let mut stop = Stop::catch()?;
     let mut queries = Query::named(Query::all(), "--cells", &args.cells)?;
-    let clients = MODES.len() * args.transports.len();
+    let clients = PLACEMENTS.len() * args.transports.len();
     let cluster = args.pool.cluster(args.size, clients, &[])?;
     let writer = batches(&mut queries, args.size / ROW_BYTES).put(&cluster, args.transports[0], TABLE)?;
-    let found = args.transports.iter().map(|way| measure(args, &cluster, *way, &queries, &mut stop));
+    let found =
+        args.transports.iter().map(|transport| measure(args, &cluster, *transport, &queries, &mut stop));
     let found = found.collect::<Result<Vec<_>, _>>();
     writer.drop_table(TABLE)?;
     writer.close();
@@ -197,7 +198,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
 /// All that was measured of one query.
 #[derive(Default)]
 struct Point {
-    /// By mode, seconds of each round.
+    /// By placement, seconds of each round.
     seconds: [Vec<f64>; 4],
     /// Of the planner's first run.
     first: f64,
@@ -208,11 +209,12 @@ struct Point {
 fn measure(
     args: &PlaceArgs,
     cluster: &Cluster,
-    way: Way,
+    transport: Transport,
     queries: &[Query],
     stop: &mut Stop,
 ) -> Result<Run, Failure> {
-    let sessions = MODES.iter().map(|_| cluster.session(way.choice(), 0)).collect::<Result<Vec<_>, _>>()?;
+    let sessions =
+        PLACEMENTS.iter().map(|_| cluster.session(transport.choice(), 0)).collect::<Result<Vec<_>, _>>()?;
     let tables = sessions.iter().map(|session| session.table(TABLE)).collect::<Result<Vec<_>, _>>()?;
     let mut cells = Vec::new();
     for query in queries {
@@ -222,23 +224,25 @@ fn measure(
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for at in TURNS[round % TURNS.len()] {
-                let (mode, table) = (MODES[at], &tables[at]);
+                let (placement, table) = (PLACEMENTS[at], &tables[at]);
                 let plan = query.plan(table)?;
                 let begun = Instant::now();
-                let answer = table.run(&plan, mode)?;
+                let answer = table.run(&plan, placement)?;
                 let seconds = begun.elapsed().as_secs_f64();
                 query.check(&answer.batches)?;
                 let digest = digest(&answer.batches);
                 if *answer_digest.get_or_insert(digest) != digest {
-                    let what = format!("{}: {mode} answers something else than the others", query.name);
+                    let what = format!("{}: {placement} answers something else than the others", query.name);
                     return Err(Failure::Failed(what));
                 }
-                match (round, mode) {
-                    (0, Mode::Auto) => (point.first, point.first_report) = (seconds, Some(answer.report)),
+                match (round, placement) {
+                    (0, Placement::Auto) => {
+                        (point.first, point.first_report) = (seconds, Some(answer.report))
+                    }
                     (0, _) => {}
-                    (_, mode) => {
+                    (_, placement) => {
                         point.seconds[at].push(seconds);
-                        if mode == Mode::Auto {
+                        if placement == Placement::Auto {
                             point.reports.push(answer.report);
                         }
                     }
@@ -249,22 +253,22 @@ fn measure(
         cells.push(cell(query, &point));
     }
     sessions.iter().for_each(|session| session.close());
-    let link = args.link.clone().unwrap_or_else(|| way.name().to_owned());
+    let link = args.link.clone().unwrap_or_else(|| transport.name().to_owned());
     Ok(Run { link, bytes: args.size, rounds: args.rounds, machine: machine(), cpus: cpus(), cells })
 }
 
 fn cell(query: &Query, point: &Point) -> Cell {
     let [fetch, ship, split, auto] = std::array::from_fn(|at| median(point.seconds[at].iter().copied()));
     let best = fetch.min(ship).min(split);
-    let of = |mode: Mode| match mode {
-        Mode::Fetch => fetch,
-        Mode::Ship => ship,
-        Mode::Split | Mode::Auto => split,
+    let of = |way: Way| match way {
+        Way::Fetch => fetch,
+        Way::Ship => ship,
+        Way::Split => split,
     };
-    let count = |mode: &Mode| point.reports.iter().filter(|report| report.chosen == *mode).count();
-    let chosen = Mode::ALL.into_iter().max_by_key(count).unwrap_or(Mode::Fetch);
-    let expected = |mode: Mode| {
-        let of_report = |report: &Report| report.estimates.as_ref().map(|of| of.of(mode).time.as_secs_f64());
+    let count = |way: &Way| point.reports.iter().filter(|report| report.chosen == *way).count();
+    let chosen = Way::ALL.into_iter().max_by_key(count).unwrap_or(Way::Fetch);
+    let expected = |way: Way| {
+        let of_report = |report: &Report| report.estimates.as_ref().map(|of| of.of(way).time.as_secs_f64());
         median(point.reports.iter().filter_map(of_report))
     };
     let link_bytes = |report: &Report| report.link_bytes() as f64;
@@ -274,10 +278,10 @@ fn cell(query: &Query, point: &Point) -> Cell {
         all_seconds: point.seconds.clone(),
         first_seconds: point.first,
         first_report: point.first_report.as_ref().map(ToString::to_string).unwrap_or_default(),
-        best: Mode::ALL.into_iter().find(|mode| of(*mode) == best).unwrap_or(Mode::Fetch).name(),
+        best: Way::ALL.into_iter().find(|way| of(*way) == best).unwrap_or(Way::Fetch).name(),
         chosen: chosen.name(),
-        choices: Mode::ALL.map(|mode| (mode.name(), count(&mode))),
-        expected_seconds: Mode::ALL.map(expected),
+        choices: Way::ALL.map(|way| (way.name(), count(&way))),
+        expected_seconds: Way::ALL.map(expected),
         link_bytes: median(point.reports.iter().map(link_bytes)),
         report: point.reports.last().map(ToString::to_string).unwrap_or_default(),
     }
@@ -336,9 +340,9 @@ fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
     let chosen = all.iter().filter(|cell| cell.choice_over_best() <= 1.1).count();
     writeln!(
         out,
-        "{within} of {} within 10 % of the best forced mode; {chosen} by what the chosen modes took when they were \
+        "{within} of {} within 10 % of the best forced placement; {chosen} by what the chosen placements took when they were \
          forced. Medians of {} rounds in turns, until all rows are here; \
-         {} in 8 columns of 8 bytes. Each mode has a session of its own; first: the planner's first run. {}",
+         {} in 8 columns of 8 bytes. Each placement has a session of its own; first: the planner's first run. {}",
         all.len(),
         args.rounds,
         show_bytes(args.size),
@@ -346,7 +350,7 @@ fn show(args: &PlaceArgs, runs: &[Run]) -> Outcome {
     )?;
     writeln!(
         out,
-        "Node and client are on one machine; every answer was checked, and is the same in all modes."
+        "Node and client are on one machine; every answer was checked, and is the same in all placements."
     )?;
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! `farpool bench scan`: one query over a far table, fetched, shipped and split.
 //!
 //! A table of eight columns of eight bytes (the shape of paper 003's experiments) lies at one node. Each query is
-//! measured in turns in each mode, until its rows are in the client's memory, and its answer is compared with what was
+//! measured in turns in each placement, until its rows are in the client's memory, and its answer is compared with what was
 //! computed when the table was made.
 
 use super::scan_clients::Contest;
 use super::scan_queries::{Query, TABLE, batches};
-use super::wide_table::{ROW_BYTES, TablePool, Way};
+use super::wide_table::{ROW_BYTES, TablePool, Transport};
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
 use crate::harness::pools::{Cluster, wait_quiet};
@@ -14,7 +14,8 @@ use crate::harness::statistics::median;
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use farpool::table::{Mode, Report};
+use farpool::Placement;
+use farpool::table::Report;
 use serde_json::json;
 use std::io::Write;
 use std::time::Instant;
@@ -32,8 +33,8 @@ pub(crate) struct ScanArgs {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How the client reaches the node
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Shm, Way::Tcp])]
-    transports: Vec<Way>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Shm, Transport::Tcp])]
+    transports: Vec<Transport>,
     /// Only queries whose names begin so
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     queries: Vec<String>,
@@ -56,10 +57,10 @@ pub(crate) struct ScanArgs {
     json: bool,
 }
 
-/// One query, one transport, one mode.
+/// One query, one transport, one placement.
 struct Point {
-    way: Way,
-    mode: Mode,
+    transport: Transport,
+    placement: Placement,
     seconds: Vec<f64>,
     report: Option<Report>,
 }
@@ -82,16 +83,16 @@ pub(crate) fn run(args: &ScanArgs) -> Outcome {
     }
     let mut stop = Stop::catch()?;
     let mut queries = Query::named(Query::all(), "--queries", &args.queries)?;
-    let ways: Vec<Way> = args.transports.clone();
-    if args.node_cpu_limit.is_some() && ways.contains(&Way::Shm) {
+    let transports: Vec<Transport> = args.transports.clone();
+    if args.node_cpu_limit.is_some() && transports.contains(&Transport::Shm) {
         let why = "--node-cpu-limit: a node with a limit serves no shared memory; add --transports tcp";
         return Err(Failure::Usage(why.into()));
     }
     let flags = args.node_cpu_limit.iter().flat_map(|limit| ["--cpu-limit".to_owned(), limit.clone()]);
     let flags: Vec<_> = flags.collect();
-    let cluster = args.pool.cluster(args.size, ways.len(), &flags)?;
+    let cluster = args.pool.cluster(args.size, transports.len(), &flags)?;
     let rows = args.size / ROW_BYTES;
-    let writer = batches(&mut queries, rows).put(&cluster, ways[0], TABLE)?;
+    let writer = batches(&mut queries, rows).put(&cluster, transports[0], TABLE)?;
     if let Some(clients) = args.clients {
         let contest = Contest {
             clients,
@@ -102,12 +103,12 @@ pub(crate) fn run(args: &ScanArgs) -> Outcome {
             json: args.json,
         };
         wait_quiet(cluster.pids(), cluster.patience())?;
-        let shown = contest.run(&queries[0], || cluster.session(ways[0].choice(), 0));
+        let shown = contest.run(&queries[0], || cluster.session(transports[0].choice(), 0));
         writer.drop_table(TABLE)?;
         writer.close();
         return shown;
     }
-    let found = measure(args, &cluster, &ways, &queries, &mut stop);
+    let found = measure(args, &cluster, &transports, &queries, &mut stop);
     writer.drop_table(TABLE)?;
     writer.close();
     show(args, rows * ROW_BYTES, &queries, &found?)
@@ -116,31 +117,35 @@ pub(crate) fn run(args: &ScanArgs) -> Outcome {
 fn measure(
     args: &ScanArgs,
     cluster: &Cluster,
-    ways: &[Way],
+    transports: &[Transport],
     queries: &[Query],
     stop: &mut Stop,
 ) -> Result<Vec<Vec<Point>>, Failure> {
     let mut tables = Vec::new();
-    for way in ways {
-        let pool = cluster.session(way.choice(), 0)?;
+    for transport in transports {
+        let pool = cluster.session(transport.choice(), 0)?;
         let table = pool.table(TABLE)?;
-        tables.push((*way, pool, table));
+        tables.push((*transport, pool, table));
     }
     let mut found = Vec::new();
     for query in queries {
-        let point = |way, mode| Point { way, mode, seconds: Vec::new(), report: None };
-        let mut points: Vec<Point> =
-            ways.iter().flat_map(|way| Mode::ALL.map(|mode| point(*way, mode))).collect();
+        let point = |transport, placement| Point { transport, placement, seconds: Vec::new(), report: None };
+        let mut points: Vec<Point> = transports
+            .iter()
+            .flat_map(|transport| Placement::FIXED.map(|placement| point(*transport, placement)))
+            .collect();
         // The first round warms up: connections, mappings, programs.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for point in &mut points {
-                let Some((_, _, table)) = tables.iter().find(|(way, _, _)| *way == point.way) else {
+                let Some((_, _, table)) =
+                    tables.iter().find(|(transport, _, _)| *transport == point.transport)
+                else {
                     continue;
                 };
                 let plan = query.plan(table)?;
                 let begun = Instant::now();
-                let answer = table.run(&plan, point.mode)?;
+                let answer = table.run(&plan, point.placement)?;
                 let seconds = begun.elapsed().as_secs_f64();
                 query.check(&answer.batches)?;
                 if round > 0 {
@@ -161,13 +166,15 @@ fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) ->
     for (query, points) in queries.iter().zip(found) {
         for point in points {
             let seconds = |point: &Point| median(point.seconds.iter().copied());
-            let fetched = points.iter().find(|other| other.way == point.way && other.mode == Mode::Fetch);
+            let fetched = points
+                .iter()
+                .find(|other| other.transport == point.transport && other.placement == Placement::Fetch);
             let of_fetch = fetched.map_or(0.0, seconds) / seconds(point);
             let Some(report) = &point.report else { continue };
             lines.push(vec![
                 query.name.clone(),
-                point.way.name().to_owned(),
-                point.mode.to_string(),
+                point.transport.name().to_owned(),
+                point.placement.to_string(),
                 format!("{:.1}", seconds(point) * 1e3),
                 format!("{:.2}", bytes as f64 / seconds(point) / 1e9),
                 format!("{of_fetch:.2}"),
@@ -175,7 +182,7 @@ fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) ->
                 format!("{:.1}", report.link_bytes() as f64 / 1e6),
             ]);
             values.push(json!({
-                "query": query.name, "transport": point.way.name(), "mode": point.mode.name(),
+                "query": query.name, "transport": point.transport.name(), "mode": point.placement.name(),
                 "seconds": seconds(point), "all_seconds": point.seconds, "rows": query.expected.rows,
                 "gb_per_s": bytes as f64 / seconds(point) / 1e9, "over_fetch": of_fetch,
                 "shipped": report.shipped, "fetched": report.fetched, "skipped": report.skipped,
@@ -193,8 +200,16 @@ fn show(args: &ScanArgs, bytes: u64, queries: &[Query], found: &[Vec<Point>]) ->
         writeln!(out, "{all}")?;
         return Ok(());
     }
-    let header =
-        ["query", "over", "mode", "ms", "GB/s", "of fetch", "groups shipped/fetched", "MB over the link"];
+    let header = [
+        "query",
+        "over",
+        "placement",
+        "ms",
+        "GB/s",
+        "of fetch",
+        "groups shipped/fetched",
+        "MB over the link",
+    ];
     for line in table::lines(&header, &lines) {
         writeln!(out, "{line}")?;
     }

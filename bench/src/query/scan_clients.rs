@@ -6,7 +6,7 @@ use crate::harness::machine::{cpus, machine};
 use crate::harness::statistics::median;
 use crate::units::show_bytes;
 use crate::{Outcome, table};
-use farpool::table::Mode;
+use farpool::Placement;
 use farpool::{FarTable, Pool};
 use serde_json::json;
 use std::io::Write;
@@ -31,7 +31,7 @@ type Rates = Vec<Vec<f64>>;
 fn ship(over: &FarTable, query: &Query, is_over: &AtomicBool, answers: &AtomicU64) -> Outcome {
     let plan = query.plan(over)?;
     while !is_over.load(Ordering::Relaxed) {
-        let answer = over.run(&plan, Mode::Ship)?;
+        let answer = over.run(&plan, Placement::Ship)?;
         query.check(&answer.batches)?;
         if answer.report.shipped == 0 {
             return Err(Failure::Failed(format!("nothing was shipped: {}", answer.report)));

@@ -17,23 +17,23 @@ pub(crate) type Row = [i64; 8];
 
 /// How the client reaches the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
+pub(crate) enum Transport {
     Shm,
     Tcp,
 }
 
-impl Way {
+impl Transport {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Way::Shm => "shm",
-            Way::Tcp => "tcp",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
         }
     }
 
     pub(crate) fn choice(self) -> TransportChoice {
         match self {
-            Way::Shm => TransportChoice::Shm,
-            Way::Tcp => TransportChoice::Tcp,
+            Transport::Shm => TransportChoice::Shm,
+            Transport::Tcp => TransportChoice::Tcp,
         }
     }
 }
@@ -106,8 +106,8 @@ impl<T: FnMut(u64, &Row)> Batches<T> {
     }
 
     /// Puts the table, by a session of its own that drops it later.
-    pub(crate) fn put(self, cluster: &Cluster, way: Way, name: &str) -> Result<Pool, Failure> {
-        let writer = cluster.session(way.choice(), self.rows * ROW_BYTES)?;
+    pub(crate) fn put(self, cluster: &Cluster, transport: Transport, name: &str) -> Result<Pool, Failure> {
+        let writer = cluster.session(transport.choice(), self.rows * ROW_BYTES)?;
         writer.put_table(name, Arc::clone(&self.schema), self)?;
         Ok(writer)
     }

@@ -10,6 +10,7 @@ use crate::stopped::stopped;
 use farpool_files::beneath::{self, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
 use farpool_lock::Mutex;
+use farpool_planner::{Placement, Way};
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
@@ -58,34 +59,20 @@ pub trait Columns: Send + Sync {
 /// How a call is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct CallOptions {
-    /// Where it runs. Default: auto.
-    pub place: Place,
+    /// Where it runs. [`Placement::Split`] is for [`Caller::call_each`] only.
+    pub placement: Placement,
+    /// A byte of the window: the call is shipped to the node that has it. `None` (the default) means the node that has
+    /// most of the window.
+    pub at: Option<u64>,
     /// A module is made anew for it: nothing of earlier calls is in its heap.
     pub fresh: bool,
     /// It is stopped after this long. Default 10 s; 1 ms to 1 h.
     pub deadline: Duration,
 }
 
-/// Where a call runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
-    /// At nodes or here, whichever takes less by what was seen of links and of this function: [`Caller::explain`].
-    #[default]
-    Auto,
-    /// At the node that has most of the window.
-    Ship,
-    /// At the node that has this byte of the window.
-    At(u64),
-    /// On this machine, over all of the window, which is fetched once.
-    Fetch,
-    /// At nodes over some row groups and on this machine over others, so shared that both end together:
-    /// [`Caller::call_each`] only.
-    Split,
-}
-
 impl Default for CallOptions {
     fn default() -> CallOptions {
-        CallOptions { place: Place::default(), fresh: false, deadline: Duration::from_secs(10) }
+        CallOptions { placement: Placement::Auto, at: None, fresh: false, deadline: Duration::from_secs(10) }
     }
 }
 
@@ -265,15 +252,15 @@ impl Caller {
                 format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        self.check_place(function, options.place)?;
+        self.check_placement(function, options)?;
         self.session.check_open()?;
         let run = || self.try_call(function, args, options, deadline_ms, Lists::All);
         self.again_if_moved(run)
     }
 
     /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
-    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Place::Fetch`]; at nodes
-    /// and here, whose output comes last, by [`Place::Split`]; [`Place::Auto`] takes what [`Caller::explain_each`]
+    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Placement::Fetch`]; at nodes
+    /// and here, whose output comes last, by [`Placement::Split`]; [`Placement::Auto`] takes what [`Caller::explain_each`]
     /// finds to take least.
     ///
     /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
@@ -288,17 +275,22 @@ impl Caller {
             let message = "a function is called at each node over the columns of a far table";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        self.check_place(function, options.place)?;
-        let (place, here) = match options.place {
-            Place::Auto => {
+        self.check_placement(function, options)?;
+        if options.at.is_some() {
+            let message = "at is for a call at one node; a function is called at each node of a table";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let (way, here) = match options.placement.way() {
+            None => {
                 let plan = self.explain_each(function);
                 (plan.choice, plan.groups_here)
             }
-            Place::Split => (Place::Split, self.share(function)),
-            place => (place, 0),
+            Some(Way::Split) => (Way::Split, self.share(function)),
+            Some(way) => (way, 0),
         };
-        if place == Place::Fetch {
-            return Ok(vec![self.call(function, args, CallOptions { place, ..options })?]);
+        let fetched = CallOptions { placement: Placement::Fetch, ..options };
+        if way == Way::Fetch {
+            return Ok(vec![self.call(function, args, fetched)?]);
         }
         let taken = Taken { here, of: self.groups.len() };
         self.again_if_moved(|| {
@@ -310,13 +302,14 @@ impl Caller {
                     firsts.push((node.info.node, group.start));
                 }
             }
-            let mut calls: Vec<(Place, Lists)> =
-                firsts.iter().map(|(_, first)| (Place::At(*first), Lists::Near(taken))).collect();
+            let shipped_to = |first| CallOptions { placement: Placement::Ship, at: Some(first), ..options };
+            let mut calls: Vec<(CallOptions, Lists)> =
+                firsts.iter().map(|(_, first)| (shipped_to(*first), Lists::Near(taken))).collect();
             if here > 0 {
-                calls.push((Place::Fetch, Lists::Taken(taken)));
+                calls.push((fetched, Lists::Taken(taken)));
             }
-            let at = |&(place, lists): &(Place, Lists)| {
-                self.try_call(function, args, CallOptions { place, ..options }, deadline_ms, lists)
+            let at = |&(options, lists): &(CallOptions, Lists)| {
+                self.try_call(function, args, options, deadline_ms, lists)
             };
             // All at once: each waits for its own node.
             std::thread::scope(|threads| {
@@ -354,11 +347,11 @@ impl Caller {
     ) -> Result<Called, Error> {
         let places = Arc::clone(&self.places.lock());
         let fresh = options.fresh;
-        let place = self.choose(function, options.place);
+        let way = self.choose(function, options);
         let mut call =
             Call { function, args, fresh, deadline_ms, lists, state: None, supplied: 0, ran_ns: 0 };
-        let mut station = self.first_station(&places, place)?;
-        let is_learning = self.is_learning(options.place);
+        let mut station = self.first_station(&places, way, options.at)?;
+        let is_learning = self.is_learning(options.placement);
         let mut hops = 0;
         loop {
             let begun = is_learning.then(|| self.session.host().now());
@@ -455,19 +448,19 @@ impl Caller {
         Ok(())
     }
 
-    fn first_station(&self, places: &Places, place: Place) -> Result<Station, Error> {
+    fn first_station(&self, places: &Places, way: Way, at: Option<u64>) -> Result<Station, Error> {
         let nowhere = || Error::new(ErrorKind::Lost, "the window lies nowhere");
-        match place {
-            Place::Fetch => Ok(Station::Here),
-            Place::Split => {
+        match (way, at) {
+            (Way::Fetch, _) => Ok(Station::Here),
+            (Way::Split, _) => {
                 let message = "a call is split over the row groups of a far table only: call_each";
                 Err(Error::new(ErrorKind::Invalid, message))
             }
-            Place::Auto | Place::Ship => {
+            (Way::Ship, None) => {
                 let most = places.nodes().into_iter().next().ok_or_else(nowhere)?;
                 Ok(Station::Node(most.0))
             }
-            Place::At(byte) => {
+            (Way::Ship, Some(byte)) => {
                 let node = places.node_of(byte).cloned().ok_or_else(|| {
                     let bytes = self.window_bytes();
                     Error::new(ErrorKind::Invalid, format!("byte {byte} of a window of {bytes} bytes"))
@@ -633,7 +626,7 @@ impl Caller {
     /// A round trip on a lane without a function: what a call costs before it does anything. For measurements.
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
         let places = Arc::clone(&self.places.lock());
-        let station = self.first_station(&places, Place::Ship)?;
+        let station = self.first_station(&places, Way::Ship, None)?;
         let key = (station.key(), Side::of(function));
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;

@@ -1,11 +1,11 @@
 //! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
 
 use crate::Function;
-use crate::calling::{Caller, Place};
+use crate::calling::{CallOptions, Caller};
 use crate::observed::reach;
 use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
-use farpool_planner::{Call, CallEstimate, EachEstimate, RanAt, fingerprint};
+use farpool_planner::{Call, CallEstimate, EachEstimate, Placement, RanAt, Way, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +19,8 @@ pub struct CallPlan {
     /// Here, its share of fetching the window included; nothing if it cannot run here: it is not a Wasm module, or no
     /// sandbox program is on this machine.
     pub fetch: Option<Duration>,
-    /// Where it goes: [`Place::Ship`] or [`Place::Fetch`].
-    pub choice: Place,
+    /// Where it goes: [`Way::Ship`] or [`Way::Fetch`].
+    pub choice: Way,
     /// Whether the function was called before; what it takes is not known otherwise.
     pub is_sure: bool,
     /// Why, in words.
@@ -29,8 +29,7 @@ pub struct CallPlan {
 
 impl fmt::Display for CallPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let choice = if self.choice == Place::Fetch { "fetch" } else { "ship" };
-        write!(f, "{choice}: {} (ship {:.1?}", self.why, self.ship)?;
+        write!(f, "{}: {} (ship {:.1?}", self.choice, self.why, self.ship)?;
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch {fetch:.1?}")?;
         }
@@ -47,8 +46,8 @@ pub struct EachPlan {
     pub fetch: Option<Duration>,
     /// At nodes and here; nothing if it cannot run here.
     pub split: Option<Duration>,
-    /// Where it goes: [`Place::Ship`], [`Place::Fetch`] or [`Place::Split`].
-    pub choice: Place,
+    /// Where it goes.
+    pub choice: Way,
     /// Row groups that this machine takes, if it is split.
     pub groups_here: usize,
     /// Whether the function was called before; what it takes is not known otherwise.
@@ -58,9 +57,9 @@ pub struct EachPlan {
 impl fmt::Display for EachPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.choice {
-            Place::Fetch => write!(f, "fetch (ship {:.1?}", self.ship)?,
-            Place::Split => write!(f, "split, {} row groups here (ship {:.1?}", self.groups_here, self.ship)?,
-            _ => write!(f, "ship (ship {:.1?}", self.ship)?,
+            Way::Fetch => write!(f, "fetch (ship {:.1?}", self.ship)?,
+            Way::Split => write!(f, "split, {} row groups here (ship {:.1?}", self.groups_here, self.ship)?,
+            Way::Ship => write!(f, "ship (ship {:.1?}", self.ship)?,
         }
         for (name, time) in [("fetch", self.fetch), ("split", self.split)] {
             if let Some(time) = time {
@@ -77,13 +76,13 @@ fn key(function: &Function) -> u64 {
 }
 
 impl Caller {
-    /// What calling a function would take either way, and where [`Place::Auto`] has it run.
+    /// What calling a function would take either way, and where [`Placement::Auto`] has it run.
     pub fn explain(&self, function: &Function) -> CallPlan {
         let places = Arc::clone(&self.places.lock());
         let shares = places.nodes();
         let Some((node, _)) = shares.first() else {
             let (ship, why) = (Duration::ZERO, "the window lies nowhere");
-            return CallPlan { ship, fetch: None, choice: Place::Ship, is_sure: false, why };
+            return CallPlan { ship, fetch: None, choice: Way::Ship, is_sure: false, why };
         };
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
         let ship = Duration::from_nanos(ship_ns as u64);
@@ -91,20 +90,20 @@ impl Caller {
         let may_fetch = only_at_nodes.is_none() && self.here.has_program(self.session.options());
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match only_at_nodes {
-            Some(why) => (Place::Ship, why),
-            None if !may_fetch => (Place::Ship, "no sandbox program is here"),
-            None if !is_sure => (Place::Ship, "to see what it takes"),
-            None if fetch_ns < ship_ns && self.is_fetched() => (Place::Fetch, "the window is here already"),
+            Some(why) => (Way::Ship, why),
+            None if !may_fetch => (Way::Ship, "no sandbox program is here"),
+            None if !is_sure => (Way::Ship, "to see what it takes"),
+            None if fetch_ns < ship_ns && self.is_fetched() => (Way::Fetch, "the window is here already"),
             None if fetch_ns < ship_ns => {
-                (Place::Fetch, "fetching takes less, over as many calls as there were")
+                (Way::Fetch, "fetching takes less, over as many calls as there were")
             }
-            None => (Place::Ship, "shipping takes less"),
+            None => (Way::Ship, "shipping takes less"),
         };
         CallPlan { ship, fetch, choice, is_sure, why }
     }
 
     /// What calling a function over the row groups of the table would take each way, and how [`Caller::call_each`] has
-    /// it run by [`Place::Auto`].
+    /// it run by [`Placement::Auto`].
     pub fn explain_each(&self, function: &Function) -> EachPlan {
         let plan = self.explain(function);
         let each = self.each(function);
@@ -113,12 +112,12 @@ impl Caller {
         let split = plan.fetch.filter(|_| self.groups.len() > 1).map(|_| of(each.split_ns));
         let least = each.ship_ns.min(each.fetch_ns);
         let choice = match () {
-            () if plan.fetch.is_none() || !each.is_sure => Place::Ship,
-            () if split.is_some() && groups_here > 0 && each.split_ns < SPLIT_WORTH * least => Place::Split,
-            () if each.fetch_ns < each.ship_ns => Place::Fetch,
-            () => Place::Ship,
+            () if plan.fetch.is_none() || !each.is_sure => Way::Ship,
+            () if split.is_some() && groups_here > 0 && each.split_ns < SPLIT_WORTH * least => Way::Split,
+            () if each.fetch_ns < each.ship_ns => Way::Fetch,
+            () => Way::Ship,
         };
-        let groups_here = if choice == Place::Split { groups_here } else { 0 };
+        let groups_here = if choice == Way::Split { groups_here } else { 0 };
         EachPlan {
             ship: of(each.ship_ns),
             fetch: plan.fetch,
@@ -165,28 +164,33 @@ impl Caller {
         }
     }
 
-    /// Refuses a place on this machine if the function cannot run here.
-    pub(crate) fn check_place(&self, function: &Function, place: Place) -> Result<(), Error> {
-        match (place, function.why_only_at_nodes()) {
-            (Place::Auto | Place::Ship | Place::At(_), _) => Ok(()),
-            (Place::Fetch | Place::Split, None) => {
-                self.here.check_program(self.session.options()).map(|_| ())
-            }
-            (Place::Fetch | Place::Split, Some(why)) => {
-                let place = if place == Place::Fetch { "fetch" } else { "split" };
-                let message = format!(
-                    "function {:?} cannot run on this machine, as place {place} wants: {why}; ship and auto are permitted",
-                    function.entry()
-                );
-                Err(Error::new(ErrorKind::Invalid, message))
-            }
+    /// Refuses options that contradict each other, and this machine if the function cannot run here.
+    pub(crate) fn check_placement(&self, function: &Function, options: CallOptions) -> Result<(), Error> {
+        let CallOptions { placement, at, .. } = options;
+        if let Placement::Auto | Placement::Ship = placement {
+            return Ok(());
         }
+        if at.is_some() {
+            let message = format!(
+                "placement {placement} with at: a call at one node is shipped; ship and auto are permitted"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let Some(why) = function.why_only_at_nodes() else {
+            return self.here.check_program(self.session.options()).map(|_| ());
+        };
+        let message = format!(
+            "function {:?} cannot run on this machine, as placement {placement} wants: {why}; ship and auto are \
+             permitted",
+            function.entry()
+        );
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 
     /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.
-    pub(crate) fn is_learning(&self, place: Place) -> bool {
+    pub(crate) fn is_learning(&self, placement: Placement) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
-        place == Place::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
+        placement == Placement::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
     }
 
     /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its
@@ -210,9 +214,13 @@ impl Caller {
     }
 
     /// Counts a call, and returns where it goes.
-    pub(crate) fn choose(&self, function: &Function, place: Place) -> Place {
+    pub(crate) fn choose(&self, function: &Function, options: CallOptions) -> Way {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if place == Place::Auto { self.explain(function).choice } else { place }
+        match options.placement.way() {
+            Some(way) => way,
+            None if options.at.is_some() => Way::Ship,
+            None => self.explain(function).choice,
+        }
     }
 }
 

@@ -25,7 +25,7 @@ mod signing;
 mod stopped;
 mod stored;
 
-pub use calling::{CallOptions, Called, Caller, CallerOptions, Columns, Place};
+pub use calling::{CallOptions, Called, Caller, CallerOptions, Columns};
 pub use choosing::{CallPlan, EachPlan};
 pub use farpool_files::Ended;
 pub use farpool_functions::{SandboxOptions, abi};

@@ -9,8 +9,8 @@ use crate::input::{self, KEYS_BYTES_MAX};
 use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, Place, abi};
-use farpool::{IfTaken, Pool};
+use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, abi};
+use farpool::{IfTaken, Placement, Pool};
 use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
@@ -92,9 +92,10 @@ pub(crate) struct RunArgs {
     arguments: Vec<Argument>,
     #[command(flatten)]
     code: CodeArgs,
-    /// Where it runs: ship (at the node that has most of the window), fetch (here, over bytes that are fetched) or auto
-    #[arg(long, value_name = "WHERE", value_enum, default_value_t = Where::Auto)]
-    place: Where,
+    /// Where it runs: ship (at the node that has most of the window), fetch (here, over bytes that are fetched), split (both,
+    /// over the row groups of a table) or auto
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    placement: Placement,
     /// Stop it after so long; 1ms to 60m
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
     deadline: u32,
@@ -106,15 +107,6 @@ pub(crate) struct RunArgs {
     show: Shown,
     #[command(flatten)]
     pool: PoolArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Where {
-    Auto,
-    Ship,
-    Fetch,
-    /// Over the row groups of a table: at nodes and here at once.
-    Split,
 }
 
 #[derive(clap::Args)]
@@ -250,14 +242,8 @@ fn call(args: &RunArgs) -> Outcome {
     let function = find(args, &pool)?;
     let output_bytes = u32::try_from(args.output_size).unwrap_or(u32::MAX);
     let options = CallerOptions { output_bytes, ..CallerOptions::default() };
-    let place = match args.place {
-        Where::Auto => Place::Auto,
-        Where::Ship => Place::Ship,
-        Where::Fetch => Place::Fetch,
-        Where::Split => Place::Split,
-    };
     let call = CallOptions {
-        place,
+        placement: args.placement,
         deadline: Duration::from_millis(args.deadline.into()),
         ..CallOptions::default()
     };

@@ -36,6 +36,8 @@ pub use farpool_files::{
     RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange,
     plan, prints, shown, shown_lines,
 };
+/// Where queries and calls run.
+pub use farpool_planner::{Placement, UnknownPlacement, Way};
 /// Expressions, queries and the programs they become.
 pub use farpool_tables::operators;
 /// Keys of encrypted tables.

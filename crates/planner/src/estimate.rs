@@ -6,41 +6,9 @@
 //! least, by itself.
 
 use crate::leaves::Leaves;
+use crate::placement::Way;
 use crate::prior;
 use std::fmt;
-
-/// The three ways to run a step over far data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Way {
-    /// The data moves.
-    Fetch,
-    /// The program moves.
-    Ship,
-    /// Part of each, until they meet.
-    Split,
-}
-
-impl Way {
-    /// All of them.
-    pub const ALL: [Way; 3] = [Way::Fetch, Way::Ship, Way::Split];
-
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Way::Fetch => "fetch",
-            Way::Ship => "ship",
-            Way::Split => "split",
-        }
-    }
-
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Way::Fetch => 0,
-            Way::Ship => 1,
-            Way::Split => 2,
-        }
-    }
-}
 
 /// What leads to a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,7 +111,7 @@ impl fmt::Display for Limit {
 
 /// What one way would take.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub struct StepEstimate {
     /// Nanoseconds until the result is here.
     pub ns: f64,
     /// Nanoseconds of them that are for merging.
@@ -162,8 +130,8 @@ pub struct Estimate {
 
 /// What each way would take, and which to take.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimates {
-    each: [Estimate; 3],
+pub struct StepEstimates {
+    each: [StepEstimate; 3],
     /// The one to take.
     pub choice: Way,
 }
@@ -175,9 +143,9 @@ const BEGUN: f64 = 4.0;
 /// Points that are tried for where a split meets.
 const POINTS: u32 = 64;
 
-impl Estimates {
+impl StepEstimates {
     /// Of one way.
-    pub fn of(&self, way: Way) -> Estimate {
+    pub fn of(&self, way: Way) -> StepEstimate {
         self.each[way.index()]
     }
 
@@ -186,7 +154,7 @@ impl Estimates {
         let chosen = self.of(self.choice);
         let others = Way::ALL.into_iter().filter(|way| *way != self.choice);
         let other = |way: Way| {
-            let Estimate { ns, limit, .. } = self.of(way);
+            let StepEstimate { ns, limit, .. } = self.of(way);
             format!(
                 "{} would take {:.2} times as long, held up by {limit}",
                 way.name(),
@@ -272,7 +240,7 @@ impl Step {
         self.shares.iter().map(each).fold(0.0, f64::max)
     }
 
-    fn way(&self, way: Way, cost: &Cost, machine: Machine) -> Estimate {
+    fn way(&self, way: Way, cost: &Cost, machine: Machine) -> StepEstimate {
         let parts = |shipped| self.parts(cost, machine, shipped);
         let column_ns = self.shares.iter().map(|share| share.link.column_ns).fold(0.0, f64::max);
         // What no node can do is fetched behind the rest.
@@ -312,7 +280,7 @@ impl Step {
         };
         let fetched = self.bytes() * (1.0 - shipped) + self.fetched_bytes;
         let sent_bytes = if way == Way::Fetch { 0.0 } else { self.sent_bytes * self.shares.len() as f64 };
-        Estimate {
+        StepEstimate {
             ns: (load.ns + edges) * factor + merge_ns,
             merge_ns,
             link_bytes: fetched + self.results(cost, shipped) + sent_bytes,
@@ -331,7 +299,7 @@ impl Share {
 }
 
 /// What each way would take.
-pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> Estimates {
+pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> StepEstimates {
     let each = Way::ALL.map(|way| step.way(way, cost, machine));
     // The simplest first.
     let mut choice = Way::Ship;
@@ -343,7 +311,7 @@ pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> Estimates {
             choice = way;
         }
     }
-    Estimates { each, choice }
+    StepEstimates { each, choice }
 }
 
 #[cfg(test)]
@@ -373,7 +341,7 @@ mod tests {
 
     const APART: Machine = Machine { cpus: 64.0, is_shared: false };
 
-    fn ms(estimates: &Estimates, way: Way) -> f64 {
+    fn ms(estimates: &StepEstimates, way: Way) -> f64 {
         estimates.of(way).ns / 1e6
     }
 
@@ -517,7 +485,7 @@ mod tests {
             let cost = Cost { leaves, merge_ns: ns, unpack_ns: ns, ..cost(1.0, 0.0) };
             let found = estimate(&step, &cost, Machine { cpus, is_shared });
             for way in Way::ALL {
-                let Estimate { ns, link_bytes, node_ns, client_ns, shipped, .. } = found.of(way);
+                let StepEstimate { ns, link_bytes, node_ns, client_ns, shipped, .. } = found.of(way);
                 let all = [ns, link_bytes, node_ns, client_ns, shipped];
                 prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{all:?}");
             }

@@ -6,8 +6,9 @@
 
 use crate::average::Average;
 use crate::calls::{RanAt, SeenCalls};
-use crate::estimate::{Cost, Estimate, Link, Machine, Step, Way, estimate};
+use crate::estimate::{Cost, Link, Machine, Step, StepEstimate, estimate};
 use crate::leaves::Leaves;
+use crate::placement::Way;
 use crate::prior;
 use std::collections::BTreeMap;
 
@@ -316,7 +317,7 @@ impl Learned {
         }
         let Some((way, ns)) = actual.whole else { return };
         let plain = Cost { factors: [1.0; 3], ..self.known(key, prior).cost };
-        let Estimate { ns: expected, merge_ns, .. } = estimate(step, &plain, machine).of(way);
+        let StepEstimate { ns: expected, merge_ns, .. } = estimate(step, &plain, machine).of(way);
         let factor = (ns / (expected - merge_ns).max(1.0)).clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
         let before = self.known(key, prior).cost.factors[way.index()];
         for of in [key.exact, key.shape] {

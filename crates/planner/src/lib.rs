@@ -17,9 +17,11 @@ mod calls;
 mod estimate;
 mod learned;
 mod leaves;
+mod placement;
 pub mod prior;
 
 pub use calls::{Call, CallEstimate, EachEstimate, RanAt, SeenCalls, break_even_accesses};
-pub use estimate::{Cost, Estimate, Estimates, Limit, Link, Machine, Share, Step, Way, estimate};
+pub use estimate::{Cost, Limit, Link, Machine, Share, Step, StepEstimate, StepEstimates, estimate};
 pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, Reach, Took, fingerprint};
 pub use leaves::Leaves;
+pub use placement::{Placement, UnknownPlacement, Way};

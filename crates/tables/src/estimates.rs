@@ -1,7 +1,6 @@
 //! What each way to run a query is expected to take, for whoever asks.
 
-use crate::mode::Mode;
-use farpool_planner::Way;
+use farpool_planner::{StepEstimates, Way};
 use std::fmt;
 use std::time::Duration;
 
@@ -27,8 +26,8 @@ pub struct Estimates {
     pub ship: Estimate,
     /// Splitting.
     pub split: Estimate,
-    /// The one to take: never [`Mode::Auto`].
-    pub choice: Mode,
+    /// The one to take.
+    pub choice: Way,
     /// Whether the same was run before, so that this says what is known and not what is believed.
     pub is_sure: bool,
     /// Why, in a sentence.
@@ -36,13 +35,12 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Of one mode; of [`Mode::Auto`] that of the choice.
-    pub fn of(&self, mode: Mode) -> &Estimate {
-        match mode {
-            Mode::Fetch => &self.fetch,
-            Mode::Ship => &self.ship,
-            Mode::Split => &self.split,
-            Mode::Auto => self.of(self.choice),
+    /// Of one way.
+    pub fn of(&self, way: Way) -> &Estimate {
+        match way {
+            Way::Fetch => &self.fetch,
+            Way::Ship => &self.ship,
+            Way::Split => &self.split,
         }
     }
 
@@ -59,14 +57,14 @@ impl Estimates {
         sum(&mut self.ship, &step.ship);
         sum(&mut self.split, &step.split);
         if self.choice != step.choice {
-            let best = Mode::ALL.into_iter().min_by_key(|mode| self.of(*mode).time);
+            let best = Way::ALL.into_iter().min_by_key(|way| self.of(*way).time);
             self.choice = best.unwrap_or(self.choice);
         }
         self.is_sure &= step.is_sure;
         self.why.clone_from(&step.why);
     }
 
-    pub(crate) fn new(found: &farpool_planner::Estimates, is_sure: bool) -> Estimates {
+    pub(crate) fn new(found: &StepEstimates, is_sure: bool) -> Estimates {
         let time = |ns: f64| Duration::from_nanos(ns as u64);
         let of = |way: Way| {
             let way = found.of(way);
@@ -78,26 +76,18 @@ impl Estimates {
             }
         };
         let (fetch, ship, split) = (of(Way::Fetch), of(Way::Ship), of(Way::Split));
-        Estimates { fetch, ship, split, choice: mode_of(found.choice), is_sure, why: found.why() }
+        Estimates { fetch, ship, split, choice: found.choice, is_sure, why: found.why() }
     }
 }
 
 /// Each with its time and bytes, the choice, and why.
 impl fmt::Display for Estimates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mode in Mode::ALL {
-            let Estimate { time, link_bytes, .. } = self.of(mode);
-            write!(f, "{mode} {time:.1?} and {link_bytes} bytes, ")?;
+        for way in Way::ALL {
+            let Estimate { time, link_bytes, .. } = self.of(way);
+            write!(f, "{way} {time:.1?} and {link_bytes} bytes, ")?;
         }
         let known = if self.is_sure { "by what was measured" } else { "by what is usual" };
         write!(f, "{known}; best {}: {}", self.choice, self.why)
-    }
-}
-
-fn mode_of(way: Way) -> Mode {
-    match way {
-        Way::Fetch => Mode::Fetch,
-        Way::Ship => Mode::Ship,
-        Way::Split => Mode::Split,
     }
 }

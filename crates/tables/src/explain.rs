@@ -4,8 +4,8 @@ use crate::FarTable;
 use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::{Joining, SemiJoin};
-use crate::mode::Mode;
 use farpool_operators::{Operator, Plan, Type, words};
+use farpool_planner::Placement;
 use farpool_wire::shown;
 use std::fmt;
 
@@ -50,7 +50,7 @@ impl FarTable {
         let groups: Vec<&RowGroup> = kept.iter().map(|group| &self.row_groups()[*group]).collect();
         let buffers =
             |group: &&RowGroup| -> u64 { group.buffers(&places).map(|buffer| u64::from(buffer.bytes)).sum() };
-        let Joining { plan: shipped, joins } = Joining::of(plan, Mode::Split);
+        let Joining { plan: shipped, joins } = Joining::of(plan, Placement::Split);
         let (mut near, names) = words::lines(&shipped.near, &all);
         let (mut finish, _) = words::lines(&shipped.finish, &names);
         for (line, operator) in near.iter_mut().zip(shipped.near.operators()) {

@@ -4,11 +4,11 @@
 //! them travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are
 //! merged. What can be done neither way is done here, over columns that are fetched.
 
-use crate::mode::Mode;
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{LookupTable, Lookups, Stopped};
 use farpool_operators::{KeySet, Lookup, Operator, Plan, Program};
+use farpool_planner::Placement;
 use farpool_wire::control::LookupKind;
 use std::fmt;
 use std::io;
@@ -61,7 +61,7 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    pub(crate) fn of(plan: &Plan, mode: Mode) -> Joining {
+    pub(crate) fn of(plan: &Plan, placement: Placement) -> Joining {
         let mut shipped = plan.clone();
         let mut joins = Vec::new();
         // Those of the program beside the data are numbered first, and in its order.
@@ -71,7 +71,7 @@ impl Joining {
             let filter =
                 || Some((shipped.by_filter(number)?, set.filter_bytes().filter(|bytes| *bytes < travel)?));
             let (by, bytes) = match () {
-                () if mode == Mode::Fetch => (JoinBy::Here, 0),
+                () if placement == Placement::Fetch => (JoinBy::Here, 0),
                 () if travel <= KEYS_BYTES_MAX && set.may_travel() => (JoinBy::Keys, travel),
                 () if let Some((by_filter, bytes)) = filter() => {
                     shipped = by_filter;

@@ -8,7 +8,6 @@ use crate::FarTable;
 use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::Joining;
-use crate::mode::Mode;
 use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{ScanSeen, located};
@@ -17,24 +16,14 @@ use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
-    Actual, Cost, Key, Known, Leaves, Left, Machine, Reach, Share, Step, Took, Way, estimate, fingerprint,
-    prior,
+    Actual, Cost, Key, Known, Leaves, Left, Machine, Placement, Reach, Share, Step, Took, Way, estimate,
+    fingerprint, prior,
 };
 use std::sync::Arc;
 
-pub(crate) fn way_of(mode: Mode) -> Option<Way> {
-    match mode {
-        Mode::Fetch => Some(Way::Fetch),
-        Mode::Ship => Some(Way::Ship),
-        Mode::Split => Some(Way::Split),
-        Mode::Auto => None,
-    }
-}
-
 /// Which way a query goes, by what is known before any of it has run.
 pub(crate) struct Choice {
-    /// The way; never [`Mode::Auto`].
-    pub(crate) mode: Mode,
+    pub(crate) way: Way,
     pub(crate) estimates: Estimates,
     /// Row groups to ship before all others, because too little is known; in ascending order.
     pub(crate) trial: Vec<usize>,
@@ -196,13 +185,13 @@ impl<'t> Placing<'t> {
         self.observed.learned().known(self.key, &self.prior)
     }
 
-    /// What each mode would take over these row groups.
+    /// What each way would take over these row groups.
     pub(crate) fn estimates(&self, groups: &[usize]) -> Estimates {
         let Known { cost, is_sure } = self.known();
         let found = estimate(&self.step(groups), &cost, self.machine);
         let mut estimates = Estimates::new(&found, is_sure);
         if !self.may_ship {
-            estimates.choice = Mode::Fetch;
+            estimates.choice = Way::Fetch;
             estimates.why = match self.columns.is_empty() {
                 true => "no column is read".to_owned(),
                 false => "the keys of a semi-join cannot be sent".to_owned(),
@@ -213,14 +202,14 @@ impl<'t> Placing<'t> {
 
     /// Chooses for these row groups. Of links that nothing is known of, a few bytes are read first, if it is left to
     /// us.
-    pub(crate) fn choose(&self, asked: Mode, groups: &[usize]) -> Choice {
-        if asked != Mode::Auto {
-            return Choice { mode: asked, estimates: self.estimates(groups), trial: Vec::new() };
+    pub(crate) fn choose(&self, asked: Placement, groups: &[usize]) -> Choice {
+        if let Some(way) = asked.way() {
+            return Choice { way, estimates: self.estimates(groups), trial: Vec::new() };
         }
         self.probe_links(groups);
         let trial = self.trial(groups);
         let estimates = self.estimates(groups);
-        Choice { mode: estimates.choice, estimates, trial }
+        Choice { way: estimates.choice, estimates, trial }
     }
 
     /// Returns the row groups to run first, if too little is known: spread over the table, as its rows may be in order.
@@ -283,7 +272,7 @@ impl<'t> Placing<'t> {
     }
 
     /// Learns from a part that was run over these row groups.
-    pub(crate) fn learn(&self, stage: Stage, mode: Mode, groups: &[usize], ran: &Ran) {
+    pub(crate) fn learn(&self, stage: Stage, way: Way, groups: &[usize], ran: &Ran) {
         let session = self.table.session();
         let step = self.step(groups);
         {
@@ -311,13 +300,13 @@ impl<'t> Placing<'t> {
                 learned.note_round_trip(node_id, open_ns);
                 let of_elapsed = |ns: u64| ns as f64 / elapsed_ns.max(1) as f64;
                 let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
-                if mode == Mode::Ship && *result_bytes > RESULTS_MIN && is_link {
+                if way == Way::Ship && *result_bytes > RESULTS_MIN && is_link {
                     let reach = reach(session, node);
                     learned.note_results(node_id, reach, Took { bytes: *result_bytes, ns: elapsed_ns });
                 }
                 // What slows a node down that runs on our CPUs slows us down as well: that is no reason to spare it.
                 let is_apart = !session.is_here(node);
-                if elapsed_ns > LOAD_NS_MIN && mode == Mode::Ship && is_apart {
+                if elapsed_ns > LOAD_NS_MIN && way == Way::Ship && is_apart {
                     // What it did neither for us nor waiting for us; sending is not counted there.
                     let sending = (*result_bytes as f64 * prior::TCP_CPU_NS) as u64;
                     let ours = busy_ns.saturating_add(waited_ns).saturating_add(sending + open_ns);
@@ -340,9 +329,9 @@ impl<'t> Placing<'t> {
             unpacked.bytes += result_bytes;
             unpacked.ns += seen.elapsed_ns.saturating_sub(seen.blocked_ns);
         }
-        let whole = way_of(mode).filter(|_| stage == Stage::Rest && !self.is_limited);
+        let is_whole = stage == Stage::Rest && !self.is_limited;
         let actual = Actual {
-            whole: whole.map(|way| (way, ran.elapsed_ns as f64)),
+            whole: is_whole.then_some((way, ran.elapsed_ns as f64)),
             node: ran.node,
             client: ran.client,
             unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Took::default() },
@@ -466,6 +455,6 @@ impl FarTable {
     pub fn estimate(&self, plan: &Plan, groups: &[usize]) -> Estimates {
         let groups = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         let scope = Scope::new(plan, groups);
-        Placing::new(self, &scope, &Joining::of(plan, Mode::Auto)).estimates(&scope.groups)
+        Placing::new(self, &scope, &Joining::of(plan, Placement::Auto)).estimates(&scope.groups)
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::estimates::Estimates;
 use crate::joining::{self, JoinBy, Joining};
-use crate::mode::Mode;
 use crate::pacing::{Claim, Fetching};
 use crate::placing::{Choice, Placing, Ran, ScanRan, Stage};
 use crate::report::Report;
@@ -19,7 +18,7 @@ use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
-use farpool_planner::Took;
+use farpool_planner::{Placement, Took, Way};
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -61,27 +60,27 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query where `mode` says; with [`Mode::Auto`], where that is expected to take least. Groups come in the
+    /// Runs a query where `placement` says; with [`Placement::Auto`], where that is expected to take least. Groups come in the
     /// order of their keys, NULL first; of other rows the order is that of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
     /// value does not fit its type; those of [`FarTable::read`].
-    pub fn run(&self, plan: &Plan, mode: Mode) -> Result<Answer, Error> {
+    pub fn run(&self, plan: &Plan, placement: Placement) -> Result<Answer, Error> {
         let all: Vec<usize> = (0..self.row_groups().len()).collect();
-        self.run_groups(plan, mode, &all)
+        self.run_groups(plan, placement, &all)
     }
 
     /// Runs a query over some of the row groups, by their places in ascending order: for whoever takes a table step by
     /// step, with what was learnt on the way. What a plan does with all rows it then does with those of the step.
     ///
     /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
-    pub fn run_groups(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
+    pub fn run_groups(&self, plan: &Plan, placement: Placement, groups: &[usize]) -> Result<Answer, Error> {
         let host = self.session().host();
         let begun = host.now();
         let columns = self.query()?;
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         self.check(plan, columns, groups).map_err(during)?;
-        let mut answer = self.answer(plan, mode, groups).map_err(during)?;
+        let mut answer = self.answer(plan, placement, groups).map_err(during)?;
         answer.report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
         Ok(answer)
     }
@@ -100,25 +99,25 @@ impl FarTable {
 
     /// Answers a query in five phases: what there is to read, which way that goes, a trial if too little is known for
     /// that, the rest, and one merge of what all of them have left.
-    fn answer(&self, plan: &Plan, mode: Mode, groups: &[usize]) -> Result<Answer, Error> {
+    fn answer(&self, plan: &Plan, placement: Placement, groups: &[usize]) -> Result<Answer, Error> {
         let scope = Scope::new(plan, self.groups_for(plan, groups));
         let skipped = groups.len() - scope.groups.len();
 
-        let joining = Joining::of(plan, mode);
+        let joining = Joining::of(plan, placement);
         let placing = Placing::new(self, &scope, &joining);
-        let choice = placing.choose(mode, &scope.groups);
+        let choice = placing.choose(placement, &scope.groups);
 
         // If no node takes part, keys are looked up here and no filter of them is needed.
-        let is_local = choice.mode == Mode::Fetch && choice.trial.is_empty();
-        let joining = if is_local { Joining::of(plan, Mode::Fetch) } else { joining };
-        let mut work = Work::new(self, scope, joining, &plan.key_sets, mode)?;
+        let is_local = choice.way == Way::Fetch && choice.trial.is_empty();
+        let joining = if is_local { Joining::of(plan, Placement::Fetch) } else { joining };
+        let mut work = Work::new(self, scope, joining, &plan.key_sets, placement)?;
         let tried = work.run_trial(&placing, choice)?;
         work.run_rest(&placing, &tried)?;
 
         let merged = work.merge(&plan.key_sets)?;
         placing.learn_merge(&merged.report, merged.left_rows, merged.ns);
 
-        let Tried { mode: chosen, estimates, groups: tried, is_corrected, .. } = tried;
+        let Tried { way: chosen, estimates, groups: tried, is_corrected, .. } = tried;
         let estimates = Some(estimates);
         let report = Report { chosen, estimates, tried, is_corrected, skipped, ..merged.report };
         let field = |(name, of): &(String, Type)| Field::new(name, data_type(*of), true);
@@ -154,8 +153,7 @@ impl FarTable {
 
 /// What the trial has shown, and which way the rest goes.
 struct Tried {
-    /// The way; never [`Mode::Auto`].
-    mode: Mode,
+    way: Way,
     /// What the choice was made by.
     estimates: Estimates,
     /// How many row groups were tried; 0 without a trial.
@@ -286,10 +284,10 @@ impl<'t> Work<'t> {
         scope: Scope,
         joining: Joining,
         key_sets: &[Arc<KeySet>],
-        mode: Mode,
+        placement: Placement,
     ) -> Result<Work<'t>, Error> {
         let local = Local::new(table, Arc::clone(&scope.program), key_sets.to_vec())?;
-        let mut report = Report::new(mode, table.row_groups().len());
+        let mut report = Report::new(placement, table.row_groups().len());
         report.semi_joins = joining.joins.clone();
         let positions = table.positions();
         let (shipped, is_enough, ran) = (Vec::new(), false, Ran::default());
@@ -303,18 +301,18 @@ impl<'t> Work<'t> {
 
     /// Ships the row groups of the trial, if there is one, and chooses again by what they have shown.
     fn run_trial(&mut self, placing: &Placing<'_>, choice: Choice) -> Result<Tried, Error> {
-        let Choice { mode, estimates, trial } = choice;
+        let Choice { way, estimates, trial } = choice;
         let mut rest = self.scope.groups.clone();
         if trial.is_empty() {
-            return Ok(Tried { mode, estimates, groups: 0, is_corrected: false, rest });
+            return Ok(Tried { way, estimates, groups: 0, is_corrected: false, rest });
         }
         rest.retain(|group| trial.binary_search(group).is_err());
         let groups = trial.len();
-        self.run_part(placing, Stage::Trial, Mode::Ship, trial)?;
+        self.run_part(placing, Stage::Trial, Way::Ship, trial)?;
         let estimates = placing.estimates(&self.scope.groups);
         // What a node refuses once it will refuse again.
-        let chosen = if self.report.refusals.is_empty() { estimates.choice } else { Mode::Fetch };
-        Ok(Tried { mode: chosen, estimates, groups, is_corrected: chosen != mode, rest })
+        let chosen = if self.report.refusals.is_empty() { estimates.choice } else { Way::Fetch };
+        Ok(Tried { way: chosen, estimates, groups, is_corrected: chosen != way, rest })
     }
 
     /// Runs the row groups that were not tried, unless further rows change nothing.
@@ -322,7 +320,7 @@ impl<'t> Work<'t> {
         if self.is_complete() {
             return Ok(());
         }
-        self.run_part(placing, Stage::Rest, tried.mode, tried.rest.clone())
+        self.run_part(placing, Stage::Rest, tried.way, tried.rest.clone())
     }
 
     /// Runs some of the row groups, which no other part runs, and learns from it.
@@ -330,7 +328,7 @@ impl<'t> Work<'t> {
         &mut self,
         placing: &Placing<'_>,
         stage: Stage,
-        mode: Mode,
+        way: Way,
         groups: Vec<usize>,
     ) -> Result<(), Error> {
         let host = Arc::clone(self.table.session().host());
@@ -338,7 +336,7 @@ impl<'t> Work<'t> {
         let before = self.report.clone();
         self.ran = Ran::default();
         let begun = host.now();
-        self.run(mode, groups.clone())?;
+        self.run(way, groups.clone())?;
         let mut ran = std::mem::take(&mut self.ran);
         ran.elapsed_ns = host.now().0.saturating_sub(begun.0);
         let after = &self.report;
@@ -348,20 +346,20 @@ impl<'t> Work<'t> {
         let fetched = after.fetched_bytes - before.fetched_bytes;
         ran.client = Took { bytes: fetched, ns: ns(after.client_time - before.client_time) };
         ran.result_bytes = after.result_bytes - before.result_bytes;
-        // What was refused says nothing of the mode.
+        // What was refused says nothing of the way.
         let is_refused = after.refusals.len() != before.refusals.len();
         if !groups.is_empty() && !is_refused && !self.scope.columns.is_empty() {
-            placing.learn(stage, mode, &groups, &ran);
+            placing.learn(stage, way, &groups, &ran);
         }
         Ok(())
     }
 
-    fn run(&mut self, mode: Mode, groups: Vec<usize>) -> Result<(), Error> {
+    fn run(&mut self, way: Way, groups: Vec<usize>) -> Result<(), Error> {
         if self.scope.columns.is_empty() {
             // A program that only counts rows reads no bytes of them.
             return self.count_rows(groups);
         }
-        if mode == Mode::Fetch || groups.is_empty() || !self.joining.is_shipped() {
+        if way == Way::Fetch || groups.is_empty() || !self.joining.is_shipped() {
             self.ran.fetched = self.fetch(groups)?;
             return Ok(());
         }
@@ -384,7 +382,7 @@ impl<'t> Work<'t> {
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
         // If this thread has nothing to fetch, it takes one node's answers itself.
-        let is_free = mode == Mode::Ship && rest.is_empty();
+        let is_free = way == Way::Ship && rest.is_empty();
         for node in nodes.iter().skip(usize::from(is_free)) {
             let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
             let run = Box::new(move || at.run_at(&session, &node));
@@ -403,7 +401,7 @@ impl<'t> Work<'t> {
         }
         let mut result = if shipping.is_stopped() { Ok(()) } else { self.fetch(rest).map(|_| ()) };
         let mut claimed = BTreeSet::new();
-        if result.is_ok() && mode == Mode::Split {
+        if result.is_ok() && way == Way::Split {
             result = self.fetch_from_back(&shipping, &mut claimed);
         }
         if result.is_err() || self.local.is_done() {

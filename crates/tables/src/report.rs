@@ -2,7 +2,7 @@
 
 use crate::estimates::Estimates;
 use crate::joining::SemiJoin;
-use crate::mode::Mode;
+use farpool_planner::{Placement, Way};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// What was asked for.
-    pub mode: Mode,
-    /// What was done: the mode itself, or what was chosen for [`Mode::Auto`].
-    pub chosen: Mode,
+    pub placement: Placement,
+    /// What was done.
+    pub chosen: Way,
     /// What each way was expected to take, over all row groups that were read, when the choice was made.
     pub estimates: Option<Estimates>,
     /// Row groups that were shipped first, to see what the query takes.
@@ -48,10 +48,10 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(mode: Mode, row_groups: usize) -> Report {
+    pub(crate) fn new(placement: Placement, row_groups: usize) -> Report {
         Report {
-            mode,
-            chosen: mode,
+            placement,
+            chosen: placement.way().unwrap_or(Way::Ship),
             estimates: None,
             tried: 0,
             is_corrected: false,
@@ -73,7 +73,7 @@ impl Report {
 
     /// Adds that of a further step of the same query. Of what cannot be added, the last step's stays.
     pub fn add(&mut self, step: &Report) {
-        (self.mode, self.chosen) = (step.mode, step.chosen);
+        (self.placement, self.chosen) = (step.placement, step.chosen);
         match (&mut self.estimates, &step.estimates) {
             (Some(all), Some(more)) => all.add(more),
             (all, more) => all.clone_from(more),
@@ -110,10 +110,10 @@ impl Report {
 /// In a line, one more for what was expected, and one for each semi-join and each refusal.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { mode, row_groups, shipped, fetched, skipped, .. } = self;
-        match mode {
-            Mode::Auto => write!(f, "{mode}, {}", self.chosen)?,
-            _ => write!(f, "{mode}")?,
+        let Report { placement, row_groups, shipped, fetched, skipped, .. } = self;
+        match placement {
+            Placement::Auto => write!(f, "{placement}, {}", self.chosen)?,
+            _ => write!(f, "{placement}")?,
         }
         write!(
             f,

@@ -4,7 +4,8 @@ use crate::outcome::Sum;
 use crate::source::FarSource;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
-use farpool::table::{Estimate, Estimates, Mode};
+use farpool::Way;
+use farpool::table::{Estimate, Estimates};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +19,7 @@ pub(crate) fn outlook(
     let Ok(plan) = source.plan(&Default::default()) else { return Ok(()) };
     let told = source.table().explain(&plan);
     let all = source.table().estimate(&plan, source.groups());
-    let ways = [(Mode::Fetch, &all.fetch), (Mode::Ship, &all.ship), (Mode::Split, &all.split)];
-    let ways: Vec<String> =
-        ways.iter().map(|(way, expected)| format!("{way} {:.1?}", expected.time)).collect();
+    let ways = Way::ALL.map(|way| format!("{way} {:.1?}", all.of(way).time));
     let (groups, expected) =
         (format!("{} of {}", source.groups_that_may_pass().len(), told.row_groups_total), ways.join(", "));
     if form == DisplayFormatType::TreeRender {
@@ -113,7 +112,7 @@ fn actual(sum: &Sum) -> Value {
     let refusals: Vec<Value> =
         report.refusals.iter().map(|(node, why)| json!({ "node": node, "why": why })).collect();
     json!({
-        "placement": report.mode.name(),
+        "placement": report.placement.name(),
         "ways": sum.ways,
         "steps": sum.steps,
         "expected_seconds": sum.expected.as_secs_f64(),

@@ -2,7 +2,7 @@
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
-use farpool::table::Mode;
+use farpool::Placement;
 use std::any::Any;
 
 const PLACEMENT: &str = "placement";
@@ -12,14 +12,14 @@ const SPILL_JOINS: &str = "spill_joins";
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where programs over far tables run.
-    pub placement: Mode,
+    pub placement: Placement,
     /// Whether hash joins whose build side does not fit into the memory pool go on in temporary files.
     pub spill_joins: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Mode::Auto, spill_joins: true }
+        Options { placement: Placement::Auto, spill_joins: true }
     }
 }
 
@@ -43,11 +43,8 @@ impl ExtensionOptions for Options {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             PLACEMENT => {
-                self.placement = value.to_ascii_lowercase().parse().map_err(|_| {
-                    let message = format!(
-                        "farpool.{PLACEMENT} is {value:?}: one of auto, fetch, ship, split is permitted"
-                    );
-                    DataFusionError::Configuration(message)
+                self.placement = value.to_ascii_lowercase().parse().map_err(|unknown| {
+                    DataFusionError::Configuration(format!("farpool.{PLACEMENT}: {unknown}"))
                 })?
             }
             SPILL_JOINS => {

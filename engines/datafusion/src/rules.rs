@@ -24,9 +24,9 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use farpool::Placement;
 use farpool::operators::limits::TOP_ROWS_MAX;
 use farpool::operators::{Aggregate, Function, SortKey};
-use farpool::table::Mode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -234,9 +234,9 @@ fn check_worth(
 ) -> std::result::Result<(), String> {
     let placement = config.extensions.get::<Options>().cloned().unwrap_or_default().placement;
     match placement {
-        Mode::Ship | Mode::Split => Ok(()),
-        Mode::Fetch => Err("all is fetched, as farpool.placement says".to_owned()),
-        Mode::Auto => {
+        Placement::Ship | Placement::Split => Ok(()),
+        Placement::Fetch => Err("all is fetched, as farpool.placement says".to_owned()),
+        Placement::Auto => {
             let (made, left) = (groups.expected()?, rows.expected()?);
             let threads = config.execution.target_partitions.max(1) as u64;
             let here = Duration::from_nanos(grouping_ns(groups, keys, made.rows) * left.rows / threads);

@@ -16,8 +16,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use farpool::operators::run::type_of;
 use farpool::operators::{Aggregate, Function, Plan, Program, SortKey, Type, words};
-use farpool::table::Mode;
-use farpool::{FarTable, shown};
+use farpool::{FarTable, Placement, shown};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +71,7 @@ pub struct FarSource {
     /// Whether what is above it was planned for several partitions, and so merges what several leave.
     is_divisible: bool,
     /// Where its steps run, whatever the session says.
-    placement: Option<Mode>,
+    placement: Option<Placement>,
     metrics: ExecutionPlanMetricsSet,
     outcome: Arc<Outcome>,
 }
@@ -171,12 +170,12 @@ impl FarSource {
     }
 
     /// The same whose steps run there, whatever the session says.
-    pub fn placed(&self, placement: Mode) -> FarSource {
+    pub fn placed(&self, placement: Placement) -> FarSource {
         FarSource { placement: Some(placement), ..self.clone() }
     }
 
     /// Where its steps run, if something was said.
-    pub fn placement(&self) -> Option<Mode> {
+    pub fn placement(&self) -> Option<Placement> {
         self.placement
     }
 

@@ -15,7 +15,8 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_plan::metrics::{Count, MetricBuilder, Time};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use farpool::table::{Mode, Report};
+use farpool::Placement;
+use farpool::table::Report;
 use farpool_lock::Mutex;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::VecDeque;
@@ -40,7 +41,7 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Steps {
     source: FarSource,
-    placement: Mode,
+    placement: Placement,
     left: Mutex<Left>,
     /// Rows that a limit leaves.
     wanted: AtomicU64,
@@ -79,7 +80,7 @@ struct Counters {
 }
 
 impl Steps {
-    pub(crate) fn new(source: FarSource, placement: Mode) -> Steps {
+    pub(crate) fn new(source: FarSource, placement: Placement) -> Steps {
         let groups = source.groups().iter().copied().collect();
         let wanted = AtomicU64::new(source.limit().unwrap_or(u64::MAX));
         let step = if source.limit().is_some() { 1 } else { FIRST };

@@ -10,7 +10,7 @@ use datafusion::common::{Result, plan_datafusion_err, plan_err};
 use datafusion_proto::protobuf;
 use farpool::FarTable;
 use farpool::operators::limits::{COLUMNS_MAX, PROGRAM_BYTES_MAX};
-use farpool::table::Mode;
+use farpool::{Placement, UnknownPlacement};
 use prost::Message;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) struct Scan {
     pub(crate) schema: SchemaRef,
     pub(crate) groups: Vec<usize>,
     pub(crate) partitions: usize,
-    pub(crate) placement: Option<Mode>,
+    pub(crate) placement: Option<Placement>,
 }
 
 /// What tells a table from another of its name.
@@ -135,7 +135,7 @@ impl Scan {
             schema: Some(self.schema.as_ref().try_into()?),
             groups: self.groups.iter().map(|group| *group as u64).collect(),
             partitions: self.partitions as u32,
-            placement: self.placement.map_or(String::new(), |mode| mode.name().to_owned()),
+            placement: self.placement.map_or(String::new(), |placement| placement.name().to_owned()),
         };
         message.encode(out).map_err(|error| plan_datafusion_err!("far table {}: {error}", self.table))
     }
@@ -186,7 +186,7 @@ impl Scan {
         let schema: Schema = (&schema).try_into()?;
         let placement = match message.placement.as_str() {
             "" => None,
-            name => Some(name.parse().map_err(|error: farpool::Error| no_scan(&error))?),
+            name => Some(name.parse().map_err(|unknown: UnknownPlacement| no_scan(&unknown))?),
         };
         Ok(Scan {
             identity: Identity {
@@ -220,7 +220,7 @@ mod tests {
             schema: Arc::new(Schema::new(fields)),
             groups: vec![0, 2],
             partitions: 2,
-            placement: Some(Mode::Ship),
+            placement: Some(Placement::Ship),
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_scan_comes_back_as_it_was_sent() {
-        for placement in [None, Some(Mode::Auto), Some(Mode::Split)] {
+        for placement in [None, Some(Placement::Auto), Some(Placement::Split)] {
             let sent = Scan { placement, ..scan() };
             assert_eq!(Scan::take(&bytes(&sent)).expect("taken"), sent);
         }

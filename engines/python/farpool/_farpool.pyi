@@ -38,7 +38,7 @@ of a clock."""
 Column: TypeAlias = str | Expr
 JoinKeys: TypeAlias = str | list[str | tuple[str, str]] | dict[str, str]
 """Columns that are compared: one of both tables, several, pairs (mine, theirs), or {mine: theirs}."""
-Mode: TypeAlias = Literal["auto", "fetch", "ship", "split"]
+Placement: TypeAlias = Literal["auto", "fetch", "ship", "split"]
 """Where a query runs: here over columns that are fetched, at the nodes that hold them, or both at once: nodes begin
 from the front, and fetching from the back, until they meet. "auto": where it is expected to take least, by the rates of
 links, nodes and this process that were seen, and by earlier runs of the same query; of a query that is new, a few row
@@ -347,7 +347,7 @@ class Pool:
         args: bytes = b"",
         *,
         columns: Sequence[str] | None = None,
-        place: Literal["auto", "ship", "fetch", "split"] = "auto",
+        placement: Placement = "auto",
         deadline: str = "10s",
         output_size: Size | None = None,
         fresh: bool = False,
@@ -359,7 +359,7 @@ class Pool:
         on: File | str,
         args: bytes = b"",
         *,
-        place: Literal["auto", "ship", "fetch"] = "auto",
+        placement: Literal["auto", "ship", "fetch"] = "auto",
         deadline: str = "10s",
         output_size: Size | None = None,
         fresh: bool = False,
@@ -367,7 +367,7 @@ class Pool:
         """Runs a function where the bytes of a published file, or the columns of a far table, lie.
 
         `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". On a table it runs once at
-        every node that has row groups of it, and finds `columns`, in this order. `place` is "ship" (where the bytes
+        every node that has row groups of it, and finds `columns`, in this order. `placement` is "ship" (where the bytes
         lie), "fetch" (here, over bytes that are fetched), "split" (of a table: at nodes and here at once, whose output
         comes last) or "auto" (whichever takes least, as was seen). Resident and native functions run at nodes alone.
 
@@ -523,15 +523,15 @@ class Scan:
     def filter(self, *conditions: Expr) -> Scan:
         """Rows for which all of these are true."""
 
-    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "auto") -> Scan:
+    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
         """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
-        once, in `mode` as `collect` says. NULL is like nothing. Keys of other types are compared as this scan's where
+        once, in `placement` as `collect` says. NULL is like nothing. Keys of other types are compared as this scan's where
         that loses nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
 
         Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
         """
 
-    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, mode: Mode = "auto") -> Scan:
+    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
         """Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise."""
 
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
@@ -561,25 +561,25 @@ class Scan:
     def limit(self, rows: int) -> Scan:
         """No more than so many rows: the first ones behind `sort`, otherwise any."""
 
-    def count(self, *, mode: Mode = "auto") -> int:
+    def count(self, *, placement: Placement = "auto") -> int:
         """Runs it and counts its rows. Raises what `collect` raises."""
 
-    def collect(self, *, mode: Mode = "auto") -> Rows:
-        """Runs it where `mode` says. Groups come in the order of their keys, null first; other rows in that of the
+    def collect(self, *, placement: Placement = "auto") -> Rows:
+        """Runs it where `placement` says. Groups come in the order of their keys, null first; other rows in that of the
         table.
 
         Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
         does not fit its type, a pattern that is no regular expression).
         """
 
-    def to_arrow(self, *, mode: Mode = "auto") -> pyarrow.Table:
+    def to_arrow(self, *, placement: Placement = "auto") -> pyarrow.Table:
         """Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
         it."""
 
-    def stream(self, *, mode: Mode = "auto") -> Stream:
+    def stream(self, *, placement: Placement = "auto") -> Stream:
         """Its rows as they come, so that they need not all be here at once. What groups, sorts the rows or joins comes
         as a whole. They are the rows of `collect`, in its order; what `collect` raises, whoever takes them raises."""
 
@@ -587,7 +587,7 @@ class Scan:
         """The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`."""
 
     def explain(self, *, format: Literal["text", "json"] = "text") -> str:
-        """What it would read, where each step would run, and what each mode is expected to take. Reads nothing."""
+        """What it would read, where each step would run, and what each placement is expected to take. Reads nothing."""
 
 class GroupBy:
     """A query and the keys it groups by."""
@@ -617,16 +617,16 @@ class Rows:
 class Report(TypedDict):
     """What was done for rows: where row groups of the table were seen to, bytes, seconds."""
 
-    mode: Mode | None
+    placement: Placement | None
     """What was asked for. Nothing as long as nothing was done."""
-    chosen: Mode | None
-    """What was done: the mode itself, or what was chosen for "auto"."""
+    chosen: Placement | None
+    """What was done: the placement itself, or what was chosen for "auto"."""
     why: NotRequired[str]
     """The reason of the choice."""
     sure: NotRequired[bool]
     """Whether what the query takes was known from earlier runs."""
     expected: NotRequired[dict[str, dict[str, float]]]
-    """Of each mode: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
+    """Of each placement: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
     tried: int
     """Row groups that were run first, to see."""
     corrected: bool

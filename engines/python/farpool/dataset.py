@@ -37,7 +37,7 @@ class FarDataset(ds.Dataset):
     """A far table, or a query over one, as a dataset of pyarrow. It has no fragments.
 
     Each scan reads the table that the name means then, which must have the columns that it had when this was made.
-    `mode` says where scans run (see `farpool.Scan.collect`); `key` and `seal_answers` are those of `Pool.table`.
+    `placement` says where scans run (see `farpool.Scan.collect`); `key` and `seal_answers` are those of `Pool.table`.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class FarDataset(ds.Dataset):
         *,
         key: bytes | None = None,
         seal_answers: bool = False,
-        mode: str | None = None,
+        placement: str | None = None,
     ):
-        """Raises what `Pool.scan` raises, and InvalidError (no such mode)."""
+        """Raises what `Pool.scan` raises, and InvalidError (no such placement)."""
         self.pool = pool
         self.table = table
-        self.mode = mode
+        self.placement = placement
         self._open = lambda: pool.scan(table, key=key, seal_answers=seal_answers)
         self._begin(self._open())
 
     @classmethod
-    def _of_query(cls, base: FarDataset, query: Callable[[farpool.Scan], farpool.Scan], mode: str | None) -> FarDataset:
+    def _of_query(cls, base: FarDataset, query: Callable[[farpool.Scan], farpool.Scan], placement: str | None) -> FarDataset:
         """What a query over another one leaves."""
         self = cls.__new__(cls)
-        self.pool, self.table, self.mode = base.pool, base.table, base.mode if mode is None else mode
+        self.pool, self.table, self.placement = base.pool, base.table, base.placement if placement is None else placement
         self._open = lambda: query(base._scan())
         self._begin(self._open())
         return self
 
     def _begin(self, scan: farpool.Scan) -> None:
-        scan.stream(**self._how)  # A mode that there is not is told here.
+        scan.stream(**self._how)  # Raises if there is no such placement.
         self._schema = pa.schema(scan)
         self._lock = threading.Lock()
         self._streams: deque[farpool.Stream] = deque(maxlen=_REPORTS_MAX)
@@ -74,7 +74,7 @@ class FarDataset(ds.Dataset):
 
     @property
     def _how(self) -> dict[str, str]:
-        return {} if self.mode is None else {"mode": self.mode}
+        return {} if self.placement is None else {"placement": self.placement}
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,10 +1,11 @@
 //! `farpool.Function`, `farpool.Called`, and `Pool.run`.
 
 use crate::file::PyFile;
+use crate::scan::placement_of;
 use crate::table::PyTable;
 use crate::{errors, units};
 use farpool::Pool;
-use farpool::function::{CallOptions, Called, CallerOptions, Function, Place};
+use farpool::function::{CallOptions, Called, CallerOptions, Function};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
@@ -148,7 +149,7 @@ impl PyCalled {
 /// How a call is to be, as Python says it.
 pub(crate) struct Asked<'a> {
     pub(crate) columns: Option<Vec<String>>,
-    pub(crate) place: &'a str,
+    pub(crate) placement: &'a str,
     pub(crate) deadline: &'a str,
     pub(crate) output_size: Option<&'a Bound<'a, PyAny>>,
     pub(crate) fresh: bool,
@@ -179,18 +180,9 @@ pub(crate) fn run<'py>(
     asked: Asked<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let function = find(py, pool, function)?;
-    let place = match asked.place {
-        "auto" => Place::Auto,
-        "ship" => Place::Ship,
-        "fetch" => Place::Fetch,
-        "split" => Place::Split,
-        other => {
-            let message = format!("place {other:?}; auto, ship, fetch or split (of a table) are permitted");
-            return Err(errors::invalid(py, message));
-        }
-    };
+    let placement = placement_of(py, asked.placement)?;
     let deadline = Duration::from_millis(units::millis(py, "deadline", asked.deadline)?);
-    let call = CallOptions { place, fresh: asked.fresh, deadline };
+    let call = CallOptions { placement, fresh: asked.fresh, deadline, ..CallOptions::default() };
     let mut options = CallerOptions::default();
     if let Some(size) = asked.output_size {
         options.output_bytes = u32::try_from(units::bytes("output_size", size)?).unwrap_or(u32::MAX);

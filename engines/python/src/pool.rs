@@ -494,7 +494,7 @@ impl PyPool {
     ///
     /// `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". `on` is a File, the name of
     /// one, or a Table: then it runs once at every node that has row groups of it, and finds `columns`, in this order.
-    /// `place` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
+    /// `placement` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
     /// less, as was seen). Resident and native functions run at nodes alone.
     ///
     /// Returns a `Called`, or of a table a list of them. A call is not made again when its node dies, unless
@@ -509,7 +509,7 @@ impl PyPool {
     /// >>> len(called.output)
     /// 4
     #[pyo3(name = "run", signature = (
-        function, on, args=b"".to_vec(), *, columns=None, place="auto", deadline="10s", output_size=None, fresh=false
+        function, on, args=b"".to_vec(), *, columns=None, placement="auto", deadline="10s", output_size=None, fresh=false
     ))]
     #[allow(clippy::too_many_arguments)]
     fn run_function<'py>(
@@ -519,12 +519,12 @@ impl PyPool {
         on: &Bound<'py, PyAny>,
         args: Vec<u8>,
         columns: Option<Vec<String>>,
-        place: &str,
+        placement: &str,
         deadline: &str,
         output_size: Option<&Bound<'py, PyAny>>,
         fresh: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let asked = Asked { columns, place, deadline, output_size, fresh };
+        let asked = Asked { columns, placement, deadline, output_size, fresh };
         // Whether it may be used, before anything else is said of the arguments.
         self.run(py, |_| Ok(()))?;
         function::run(py, &self.pool, function, on, &args, asked)

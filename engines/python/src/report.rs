@@ -1,6 +1,7 @@
 //! Reports of queries, and what was expected of them, as Python reads them.
 
-use farpool::table::{Estimates, Mode, Report};
+use farpool::Way;
+use farpool::table::{Estimates, Report};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 /// A report as Python reads it; of no step so far, zeros.
 pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
-    told.set_item("mode", report.map(|report| report.mode.name()))?;
+    told.set_item("placement", report.map(|report| report.placement.name()))?;
     told.set_item("chosen", report.map(|report| report.chosen.name()))?;
     if let Some(estimates) = report.and_then(|report| report.estimates.as_ref()) {
         told.set_item("why", &estimates.why)?;
@@ -39,14 +40,14 @@ pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> 
 /// What each way to run a query was expected to take.
 pub(crate) fn expected<'py>(py: Python<'py>, estimates: &Estimates) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
-    for mode in Mode::ALL {
-        let estimate = estimates.of(mode);
+    for way in Way::ALL {
+        let estimate = estimates.of(way);
         let of = PyDict::new(py);
         of.set_item("seconds", estimate.time.as_secs_f64())?;
         of.set_item("link_bytes", estimate.link_bytes)?;
         of.set_item("node_seconds", estimate.node_time.as_secs_f64())?;
         of.set_item("client_seconds", estimate.client_time.as_secs_f64())?;
-        told.set_item(mode.name(), of)?;
+        told.set_item(way.name(), of)?;
     }
     Ok(told)
 }

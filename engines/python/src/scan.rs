@@ -10,7 +10,8 @@ use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use farpool::FarTable;
 use farpool::operators::run::{data_type, sorted};
 use farpool::operators::{Agg, By, Expr, Plan, Query, SortKey};
-use farpool::table::{Answer, Mode, Report};
+use farpool::table::{Answer, Report};
+use farpool::{Placement, UnknownPlacement};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
@@ -102,9 +103,9 @@ fn pairs(on: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     })
 }
 
-/// Where it runs, by its name.
-fn mode_of(py: Python<'_>, name: &str) -> PyResult<Mode> {
-    name.parse().map_err(|error: farpool::Error| errors::of(py, &error))
+/// Returns the placement of this name.
+pub(crate) fn placement_of(py: Python<'_>, name: &str) -> PyResult<Placement> {
+    name.parse().map_err(|unknown: UnknownPlacement| errors::invalid(py, unknown.to_string()))
 }
 
 impl PyScan {
@@ -154,18 +155,18 @@ impl PyScan {
         &self,
         other: &Bound<'_, PyAny>,
         on: &Bound<'_, PyAny>,
-        mode: &str,
+        placement: &str,
         is_anti: bool,
     ) -> PyResult<PyScan> {
         let py = other.py();
         self.usable(py)?;
-        let mode = mode_of(py, mode)?;
+        let placement = placement_of(py, placement)?;
         let on = pairs(on)?;
         let (schema, batches) = match other.cast::<PyScan>() {
             Ok(scan) => {
                 let scan = scan.get();
                 let plan = scan.plan(py)?;
-                let rows = scan.run(py, &plan, mode)?;
+                let rows = scan.run(py, &plan, placement)?;
                 (rows.schema, rows.batches)
             }
             Err(_) => {
@@ -255,9 +256,9 @@ impl PyScan {
     pub(crate) fn answer(
         &self,
         plan: &Plan,
-        mode: Mode,
+        placement: Placement,
     ) -> Result<(Answer, Vec<RecordBatch>), Box<dyn std::error::Error + Send + Sync>> {
-        let mut answer = self.table.run(plan, mode)?;
+        let mut answer = self.table.run(plan, placement)?;
         let batches = std::mem::take(&mut answer.batches);
         let Some((by, rows)) = &self.order else { return Ok((answer, batches)) };
         let key = |by: &By| {
@@ -270,8 +271,8 @@ impl PyScan {
         Ok((answer, sorted))
     }
 
-    fn run(&self, py: Python<'_>, plan: &Plan, mode: Mode) -> PyResult<PyRows> {
-        let answered = py.detach(|| self.answer(plan, mode));
+    fn run(&self, py: Python<'_>, plan: &Plan, placement: Placement) -> PyResult<PyRows> {
+        let answered = py.detach(|| self.answer(plan, placement));
         let (answer, batches) = answered.map_err(|error| match error.downcast_ref() {
             Some(error) => errors::of(py, error),
             None => errors::invalid(py, error.to_string()),
@@ -312,7 +313,7 @@ pub(crate) struct PyRows {
 
 #[pymethods]
 impl PyRows {
-    /// What was done for them: the mode asked for and the one chosen, and why; row groups, bytes and times; and what
+    /// What was done for them: the placement asked for and the one chosen, and why; row groups, bytes and times; and what
     /// each way was expected to take before.
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

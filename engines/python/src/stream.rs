@@ -11,9 +11,10 @@ use crate::scan::PyScan;
 use crate::{arrow, errors};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use farpool::Placement;
 use farpool::operators::Operator;
 use farpool::operators::Plan;
-use farpool::table::{Mode, Report};
+use farpool::table::Report;
 use farpool_lock::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -74,7 +75,7 @@ fn course(plan: &Plan, is_ordered: bool) -> Course {
 }
 
 /// Runs the steps, as long as somebody takes what they leave.
-fn run(scan: &PyScan, plan: &Plan, mode: Mode, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
+fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
     let note = |report: &Report, batches: &[RecordBatch]| {
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
         done.lock().add(report, rows);
@@ -82,7 +83,7 @@ fn run(scan: &PyScan, plan: &Plan, mode: Mode, done: &Mutex<Done>, sender: &Sync
     let failed = |error: farpool::Error| Sent::Failed(ArrowError::ExternalError(Box::new(error)));
     let mut left = match course(plan, scan.is_ordered()) {
         Course::Whole => {
-            let sent = match scan.answer(plan, mode) {
+            let sent = match scan.answer(plan, placement) {
                 Ok((answer, batches)) => {
                     note(&answer.report, &batches);
                     Sent::Batches(batches)
@@ -102,7 +103,7 @@ fn run(scan: &PyScan, plan: &Plan, mode: Mode, done: &Mutex<Done>, sender: &Sync
     // A table without row groups has a step as well, which leaves nothing.
     while from < groups.len().max(1) {
         let step = &groups[from..groups.len().min(from + count)];
-        let mut answer = match scan.table().run_groups(plan, mode, step) {
+        let mut answer = match scan.table().run_groups(plan, placement, step) {
             Ok(answer) => answer,
             Err(error) => {
                 let _ = sender.send(failed(error));
@@ -177,15 +178,15 @@ impl RecordBatchReader for Steps {
 pub(crate) struct PyStream {
     schema: SchemaRef,
     /// Until they are taken.
-    query: Mutex<Option<(PyScan, Plan, Mode)>>,
+    query: Mutex<Option<(PyScan, Plan, Placement)>>,
     done: Arc<Mutex<Done>>,
 }
 
 impl PyStream {
-    pub(crate) fn new(scan: PyScan, plan: Plan, mode: Mode) -> PyStream {
+    pub(crate) fn new(scan: PyScan, plan: Plan, placement: Placement) -> PyStream {
         PyStream {
             schema: scan.arrow_schema(),
-            query: Mutex::new(Some((scan, plan, mode))),
+            query: Mutex::new(Some((scan, plan, placement))),
             done: Arc::new(Mutex::new(Done::default())),
         }
     }
@@ -212,7 +213,7 @@ impl PyStream {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let taken = self.query.lock().take();
-        let Some((scan, plan, mode)) = taken else {
+        let Some((scan, plan, placement)) = taken else {
             return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
         };
         scan.usable(py)?;
@@ -221,7 +222,7 @@ impl PyStream {
         let done = Arc::clone(&self.done);
         std::thread::Builder::new()
             .name("farpool-steps".to_owned())
-            .spawn(move || run(&scan, &plan, mode, &done, &sender))?;
+            .spawn(move || run(&scan, &plan, placement, &done, &sender))?;
         let steps =
             Steps { schema: Arc::clone(&self.schema), ready: VecDeque::new(), receiver: Some(receiver) };
         arrow::capsule_of(py, requested_schema, Box::new(steps))

@@ -14,7 +14,7 @@ from farpool import col
 
 # Two full row groups and a part.
 ROWS = 140_000
-MODES = ("auto", "fetch", "ship", "split")
+PLACEMENTS = ("auto", "fetch", "ship", "split")
 NUMBERS = {"whole": pa.int64(), "narrow": pa.float32(), "wide": pa.float64(), "exact": pa.decimal128(15, 2)}
 OTHERS = {"flag": pa.bool_(), "day": pa.date32(), "moment": pa.timestamp("us"), "word": pa.string()}
 
@@ -76,8 +76,8 @@ def found(con: duckdb.DuckDBPyConnection, sql: str) -> dict[str, list[tuple]]:
     return {"relation": con.sql(sql).fetchall(), "pushdown": farpool.duckdb.sql_pushdown(con, sql).fetchall()}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_aggregates_over_nothing_and_over_null_are_those_of_duckdb(pool, own, mode):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_aggregates_over_nothing_and_over_null_are_those_of_duckdb(pool, own, placement):
     outputs, aggregates = ["count(*)"], [farpool.len()]
     for name in [*NUMBERS, *OTHERS]:
         functions = ["count", "min", "max", *(["sum", "avg"] if name in NUMBERS else [])]
@@ -91,7 +91,7 @@ def test_aggregates_over_nothing_and_over_null_are_those_of_duckdb(pool, own, mo
         "empty": pool.scan("empty"),
     }
     with duckdb.connect() as con:
-        farpool.duckdb.register(con, pool, mode=mode)
+        farpool.duckdb.register(con, pool, placement=placement)
         for source, scan in sources.items():
             for keys in ([], ["key"]):
                 grouping = f" GROUP BY {keys[0]}" if keys else ""
@@ -100,6 +100,6 @@ def test_aggregates_over_nothing_and_over_null_are_those_of_duckdb(pool, own, mo
                 for how, rows in found(con, sql).items():
                     assert shown(rows) == wanted, (how, sql)
                 query = scan.group_by(*keys).agg(*aggregates) if keys else scan.select(*aggregates)
-                rows = query.to_arrow(mode=mode)
+                rows = query.to_arrow(placement=placement)
                 rows = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
                 assert shown(rows) == wanted, ("scan", sql)

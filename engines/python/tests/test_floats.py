@@ -7,7 +7,7 @@ import struct
 import duckdb
 import pyarrow as pa
 import pytest
-from test_aggregates import MODES, ROWS, found, shown
+from test_aggregates import PLACEMENTS, ROWS, found, shown
 
 import farpool
 import farpool.duckdb
@@ -52,8 +52,8 @@ def own():
         yield con
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_nan_and_both_zeros_are_what_duckdb_takes_them_for(pool, own, mode):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_nan_and_both_zeros_are_what_duckdb_takes_them_for(pool, own, placement):
     """DuckDB knows one NaN, above all numbers, and one zero; what it would answer otherwise is left to it."""
     signs = ("<", "<=", "=", "<>", ">=", ">")
     conditions = [f"f {sign} {value}" for sign in signs for value in ("0.0", "1.5", "'nan'::DOUBLE")]
@@ -73,7 +73,7 @@ def test_nan_and_both_zeros_are_what_duckdb_takes_them_for(pool, own, mode):
         "SELECT key, max(f * 2), min(finite * 2) FROM floats GROUP BY key",
     ]
     with duckdb.connect() as con:
-        farpool.duckdb.register(con, pool, mode=mode)
+        farpool.duckdb.register(con, pool, placement=placement)
         for sql in queries:
             wanted = shown(own.sql(sql).fetchall())
             for how, rows in found(con, sql).items():
@@ -82,7 +82,7 @@ def test_nan_and_both_zeros_are_what_duckdb_takes_them_for(pool, own, mode):
 
 def test_what_cannot_be_nan_is_grouped_and_ordered_beside_the_data(pool):
     with duckdb.connect() as con:
-        farpool.duckdb.register(con, pool, mode="ship")
+        farpool.duckdb.register(con, pool, placement="ship")
         for sql in (
             "SELECT finite, count(*) FROM floats GROUP BY finite",
             "SELECT max(finite), min(finite * 2) FROM floats",
@@ -96,8 +96,8 @@ def test_what_cannot_be_nan_is_grouped_and_ordered_beside_the_data(pool):
             assert not block.shipped and "may be NaN" in " ".join(block.left), sql
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_scans_have_the_total_order_of_floats_with_their_bits(pool, mode):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_scans_have_the_total_order_of_floats_with_their_bits(pool, placement):
     def numbers(column: pa.ChunkedArray) -> list[int | None]:
         return [
             None if value is None else struct.unpack("<q", struct.pack("<d", value))[0] for value in column.to_pylist()
@@ -108,12 +108,12 @@ def test_scans_have_the_total_order_of_floats_with_their_bits(pool, mode):
 
     given = [number for number in numbers(floats()["f"]) if number is not None]
     least, most = min(given, key=place), max(given, key=place)
-    ends = pool.scan("floats").select(col("f").min().alias("least"), col("f").max().alias("most")).to_arrow(mode=mode)
+    ends = pool.scan("floats").select(col("f").min().alias("least"), col("f").max().alias("most")).to_arrow(placement=placement)
     assert (numbers(ends["least"]), numbers(ends["most"])) == ([least], [most])
-    first = numbers(pool.scan("floats").sort("f", nulls_last=True).limit(60_000).to_arrow(mode=mode)["f"])
+    first = numbers(pool.scan("floats").sort("f", nulls_last=True).limit(60_000).to_arrow(placement=placement)["f"])
     assert first == sorted(given, key=place)[:60_000]
     # -0.0 is 0.0 as a key.
-    keys = numbers(pool.scan("floats").select("f").distinct().to_arrow(mode=mode)["f"])
+    keys = numbers(pool.scan("floats").select("f").distinct().to_arrow(placement=placement)["f"])
     negative_zero = struct.unpack("<q", struct.pack("<d", -0.0))[0]
     wanted = {0 if number == negative_zero else number for number in given}
     assert keys == [None, *sorted(wanted, key=place)]

@@ -50,18 +50,18 @@ def test_function_resident_at_nodes_gives_what_python_computes(pool: farpool.Poo
         assert called.node is not None and called.hops == 0
 
 
-@pytest.mark.parametrize("place", ["ship", "fetch", "auto"])
+@pytest.mark.parametrize("placement", ["ship", "fetch", "auto"])
 def test_function_in_c_gives_what_python_computes_wherever_it_runs(
-    pool: farpool.Pool, nodes: numpy.ndarray, place: str
+    pool: farpool.Pool, nodes: numpy.ndarray, placement: str
 ) -> None:
     module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm").read_bytes()
     walk = farpool.Function.wasm(module, "walk")
     for _ in range(3):
-        called = pool.run(walk, "list", words(64, 500, 0), place=place)
+        called = pool.run(walk, "list", words(64, 500, 0), placement=placement)
         assert called.numpy("<u8").tolist() == walked(nodes, 64, 500)
-        assert (called.node is None) == (place == "fetch") or place == "auto"
+        assert (called.node is None) == (placement == "fetch") or placement == "auto"
     with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
-        pool.run(walk, "list", b"too short", place=place)
+        pool.run(walk, "list", b"too short", placement=placement)
 
 
 def test_place_fetch_without_the_sandbox_program_says_where_it_was_looked_for(
@@ -71,7 +71,7 @@ def test_place_fetch_without_the_sandbox_program_says_where_it_was_looked_for(
     walk = farpool.Function.wasm(Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm").read_bytes(), "walk")
     with farpool.connect(shared_cluster.url) as pool:
         with pytest.raises(farpool.RefusedError, match="/nowhere/farpool-sandbox is not there.*FARPOOL_SANDBOX"):
-            pool.run(walk, "list", words(64, 5, 0), place="fetch")
+            pool.run(walk, "list", words(64, 5, 0), placement="fetch")
         called = pool.run(walk, "list", words(64, 5, 0))
         assert called.numpy("<u8").tolist() == walked(nodes, 64, 5)
         assert called.node is not None
@@ -88,7 +88,7 @@ def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nod
 
 def test_bad_arguments_are_named(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
     for wrong, match in [
-        ({"place": "moon"}, "auto, ship, fetch or split"),
+        ({"placement": "moon"}, '"moon" is no placement: auto, fetch, ship and split are permitted'),
         ({"deadline": "2h"}, "2h"),
         ({"output_size": "1GiB"}, "251658240"),
         ({"columns": ["a"]}, "a far file has none"),

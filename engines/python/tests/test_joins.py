@@ -12,7 +12,7 @@ import farpool
 from farpool import col
 
 ROWS = 300_000
-MODES = ("auto", "fetch", "ship", "split")
+PLACEMENTS = ("auto", "fetch", "ship", "split")
 DAY = datetime.date(2024, 1, 1)
 
 
@@ -33,8 +33,8 @@ def local():
         yield pool
 
 
-def rows(query: farpool.Scan, mode: str) -> list[tuple]:
-    table = query.to_arrow(mode=mode)
+def rows(query: farpool.Scan, placement: str) -> list[tuple]:
+    table = query.to_arrow(placement=placement)
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -42,15 +42,15 @@ def joins(query: farpool.Scan) -> list[dict]:
     return json.loads(query.explain(format="json"))["semi_joins"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_null_is_like_nothing(local, mode):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_null_is_like_nothing(local, placement):
     orders = local.scan("orders").filter(col("id") < 8).select("id", "mode")
     other = pa.table({"mode": ["AIR", None, "TRUCK", "AIR"]})
-    assert rows(orders.semi_join(other, on="mode"), mode) == [(0, "AIR"), (4, "AIR")]
-    assert [row for row, _ in rows(orders.anti_join(other, on="mode"), mode)] == [1, 2, 3, 5, 6, 7]
+    assert rows(orders.semi_join(other, on="mode"), placement) == [(0, "AIR"), (4, "AIR")]
+    assert [row for row, _ in rows(orders.anti_join(other, on="mode"), placement)] == [1, 2, 3, 5, 6, 7]
     none = other.slice(0, 0)
-    assert orders.semi_join(none, on="mode").count(mode=mode) == 0
-    assert orders.anti_join(none, on="mode").count(mode=mode) == 8
+    assert orders.semi_join(none, on="mode").count(placement=placement) == 0
+    assert orders.anti_join(none, on="mode").count(placement=placement) == 8
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_few_keys_travel_and_row_groups_without_any_are_skipped(local):
     told = json.loads(query.explain(format="json"))
     assert (told["row_groups"], told["row_groups_total"]) == (2, 5)
     assert [join["by"] for join in told["semi_joins"]] == ["keys"]
-    assert [query.count(mode=mode) for mode in MODES] == [2] * len(MODES)
+    assert [query.count(placement=placement) for placement in PLACEMENTS] == [2] * len(PLACEMENTS)
     # Between the least and the greatest there is nothing in the other groups; behind them as well.
     apart = local.scan("orders").semi_join(pa.table({"id": [-5, ROWS]}), on="id")
     assert json.loads(apart.explain(format="json"))["row_groups"] == 0
-    assert [apart.count(mode=mode) for mode in MODES] == [0] * len(MODES)
+    assert [apart.count(placement=placement) for placement in PLACEMENTS] == [0] * len(PLACEMENTS)
     anti = local.scan("orders").anti_join(pa.table({"id": [5]}), on="id")
     assert json.loads(anti.explain(format="json"))["row_groups"] == 5
 
@@ -143,15 +143,15 @@ def test_many_keys_travel_as_a_filter_and_the_rows_are_the_same(local):
     query = orders.semi_join(keys, on="code").select("code", "id").filter(col("id") >= 0)
     assert [join["by"] for join in joins(query)] == ["filter"]
     assert "Bloom filter" in query.explain()
-    for mode in MODES:
-        assert [(row,) for _, row in rows(query, mode)] == kept
+    for placement in PLACEMENTS:
+        assert [(row,) for _, row in rows(query, placement)] == kept
     # What is counted at the nodes, or kept for having no partner, has to be exact there.
     anti = orders.anti_join(keys, on="code")
     counted = orders.semi_join(keys, on="code").select(farpool.len())
     assert [join["by"] for join in joins(anti) + joins(counted)] == ["keys", "keys"]
-    for mode in MODES:
-        assert [(anti.count(mode=mode),)] == count
-        assert rows(counted, mode) == [(len(kept),)]
+    for placement in PLACEMENTS:
+        assert [(anti.count(placement=placement),)] == count
+        assert rows(counted, placement) == [(len(kept),)]
 
 
 def test_too_many_keys_to_travel_are_looked_up_here(local):
@@ -159,12 +159,12 @@ def test_too_many_keys_to_travel_are_looked_up_here(local):
     orders = local.scan("orders")
     anti = orders.anti_join(keys, on="code")
     assert [join["by"] for join in joins(anti)] == ["here"]
-    assert len({anti.count(mode=mode) for mode in MODES}) == 1
+    assert len({anti.count(placement=placement) for placement in PLACEMENTS}) == 1
     assert [join["by"] for join in joins(orders.semi_join(keys, on="code"))] == ["filter"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_joins_stand_anywhere_in_a_query(local, mode):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_joins_stand_anywhere_in_a_query(local, placement):
     orders = local.scan("orders")
     customers = pa.table({"customer": pa.array(range(0, 50_000, 2))})
     modes = pa.table({"mode": ["AIR", "SHIP"]})
@@ -182,7 +182,7 @@ def test_joins_stand_anywhere_in_a_query(local, mode):
         con.register("orders", table)
         sql = """SELECT mode, count(*) FROM orders WHERE customer % 2 = 0 AND customer * 2 < 4000 AND mode = 'RAIL'
                  GROUP BY mode"""
-        assert rows(query, mode) == con.sql(sql).fetchall()
+        assert rows(query, placement) == con.sql(sql).fetchall()
 
 
 def test_connection_serves_query_after_query_with_lookups(local):

@@ -37,7 +37,7 @@ def con(pool):
     with duckdb.connect() as con:
         con.register("given", ORDERS)
         con.execute("CREATE TABLE own AS FROM given")
-        farpool.duckdb.register(con, pool, "orders", mode="ship")
+        farpool.duckdb.register(con, pool, "orders", placement="ship")
         yield con
 
 
@@ -153,7 +153,7 @@ def test_what_is_not_shipped_is_done_by_duckdb_and_said(con, sql, why):
 
 def test_less_crosses_the_link_than_over_the_relation(pool, con):
     sql = "SELECT few, sum(price) FROM orders GROUP BY few"
-    relation = farpool.duckdb.register(con, pool, {"orders": "plain"}, mode="ship")["plain"]
+    relation = farpool.duckdb.register(con, pool, {"orders": "plain"}, placement="ship")["plain"]
     assert len(con.sql(sql.replace("orders", "plain")).fetchall()) == 50
     pushdown = farpool.duckdb.sql_pushdown(con, sql)
     assert len(pushdown.fetchall()) == 50
@@ -178,9 +178,9 @@ def test_tables_of_a_pool_need_no_registering(pool, con):
     pool.put_table("own", pa.table({"id": [1]}))
     pool.put_table("fresh", pa.table({"a": [1, 2, 2]}))
     sql = "SELECT a, count(*) AS n FROM fresh GROUP BY a ORDER BY a"
-    pushdown = farpool.duckdb.sql_pushdown(con, sql, pool, mode="ship")
+    pushdown = farpool.duckdb.sql_pushdown(con, sql, pool, placement="ship")
     assert pushdown.fetchall() == [(1, 1), (2, 2)] and pushdown.blocks[0].shipped
-    assert [report["mode"] for report in pushdown.blocks[0].reports] == ["ship"]
+    assert [report["placement"] for report in pushdown.blocks[0].reports] == ["ship"]
     # What the database has itself goes first, and behind the call nothing is left in it.
     assert farpool.duckdb.sql_pushdown(con, "SELECT count(*) FROM own", pool).fetchall() == [(ROWS,)]
     with pytest.raises(duckdb.CatalogException):
@@ -250,7 +250,7 @@ def test_other_statements_run_as_they_were_written(con):
     with pytest.raises(duckdb.BinderException, match="nothing_of_it"):
         farpool.duckdb.sql_pushdown(con, "SELECT nothing_of_it FROM orders")
     with pytest.raises(farpool.InvalidError, match="nowhere"):
-        farpool.duckdb.sql_pushdown(con, "SELECT count(*) FROM orders", mode="nowhere")
+        farpool.duckdb.sql_pushdown(con, "SELECT count(*) FROM orders", placement="nowhere")
 
 
 def test_results_are_relations(con):

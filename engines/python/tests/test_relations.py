@@ -38,7 +38,7 @@ def con():
 def far(pool, con):
     """A table in the pool, and registered; dropped behind the test."""
     pool.put_table("relations", numbers())
-    yield farpool.duckdb.register(con, pool, "relations", as_="t", mode="fetch")["t"]
+    yield farpool.duckdb.register(con, pool, "relations", as_="t", placement="fetch")["t"]
     pool.drop_table("relations")
 
 
@@ -56,10 +56,10 @@ def test_only_the_columns_and_row_groups_of_a_query_are_read(pool, con, far):
 
 
 def test_filters_run_at_the_nodes_when_asked_to(pool, con, far):
-    shipped = farpool.duckdb.register(con, pool, {"relations": "s"}, mode="ship")["s"]
+    shipped = farpool.duckdb.register(con, pool, {"relations": "s"}, placement="ship")["s"]
     assert con.sql("SELECT count(*), max(word) FROM s WHERE few = 3 AND id < 1_000").fetchall() == [(63, "word 995")]
     (report,) = shipped.reports
-    assert (report["mode"], report["shipped"], report["fetched"]) == ("ship", 1, 0)
+    assert (report["placement"], report["shipped"], report["fetched"]) == ("ship", 1, 0)
     assert report["rows"] == 63 and report["link_bytes"] < 16_384
 
 
@@ -101,20 +101,20 @@ def test_streams_have_the_rows_of_collect_and_are_taken_once(pool, far):
         scan.select("few").limit(70_000).filter(farpool.col("few") > 7),
     ]
     for query in queries:
-        for mode in ("fetch", "ship", "split"):
-            stream = query.stream(mode=mode)
+        for placement in ("fetch", "ship", "split"):
+            stream = query.stream(placement=placement)
             found = pa.table(stream)
             assert found.schema == pa.schema(query)
             limited = query is queries[1] or query is queries[7]
             if limited:
-                assert found.num_rows == query.to_arrow(mode="fetch").num_rows
+                assert found.num_rows == query.to_arrow(placement="fetch").num_rows
             else:
-                assert found.equals(query.to_arrow(mode="fetch"))
-            assert (stream.report["mode"], stream.report["rows"]) == (mode, found.num_rows)
+                assert found.equals(query.to_arrow(placement="fetch"))
+            assert (stream.report["placement"], stream.report["rows"]) == (placement, found.num_rows)
             with pytest.raises(farpool.InvalidError, match="taken"):
                 pa.table(stream)
     with pytest.raises(farpool.InvalidError, match="nowhere"):
-        scan.stream(mode="nowhere")
+        scan.stream(placement="nowhere")
 
 
 def every_kind(rows: int = 2_000) -> pa.Table:
@@ -229,7 +229,7 @@ def test_names_are_those_that_were_asked_for(pool, con, far):
         with pytest.raises(farpool.InvalidError, match="as_"):
             farpool.duckdb.register(con, pool, as_="x")
         with pytest.raises(farpool.InvalidError, match="nowhere"):
-            farpool.duckdb.register(con, pool, "relations", as_="nowhere_is_no_table", mode="nowhere")
+            farpool.duckdb.register(con, pool, "relations", as_="nowhere_is_no_table", placement="nowhere")
         with pytest.raises(farpool.NotFoundError):
             farpool.duckdb.register(con, pool, ["relations/two", "no such table"])
         with pytest.raises(duckdb.CatalogException):
@@ -253,7 +253,7 @@ def test_a_name_that_the_connection_has_is_not_hidden_without_a_word(far, pool, 
             farpool.duckdb.register(con, pool, "relations", as_="own", replace=True)
             assert con.sql("SELECT count(*) FROM own").fetchall() != [(1,)]
             # What farpool registered it may register again.
-            farpool.duckdb.register(con, pool, "relations", as_="own", mode="ship")
+            farpool.duckdb.register(con, pool, "relations", as_="own", placement="ship")
             farpool.duckdb.unregister(con, "own")
             if kind is not None:
                 assert con.sql("FROM own").fetchall() == [(1,)]
@@ -309,12 +309,12 @@ def test_a_pool_that_was_closed_ends_the_query_that_meets_it(con):
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-@pytest.mark.parametrize("mode", ["fetch", "ship", "split"])
-def test_a_node_that_is_lost_in_the_middle_ends_the_query_by_its_name(cluster, con, transport, mode):
+@pytest.mark.parametrize("placement", ["fetch", "ship", "split"])
+def test_a_node_that_is_lost_in_the_middle_ends_the_query_by_its_name(cluster, con, transport, placement):
     with farpool.connect(cluster.url) as patient:
         patient.put_table("t", numbers(LARGE_ROWS))
     with farpool.connect(cluster.url, transport=transport, timeout=f"{TIMEOUT_SECONDS}s") as pool:
-        farpool.duckdb.register(con, pool, "t", mode=mode)
+        farpool.duckdb.register(con, pool, "t", placement=placement)
         reader = con.sql("FROM t").to_arrow_reader(2_048)
         rows = next(reader).num_rows
         cluster.kill("node-2")

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 import random_queries
 from random_queries import COLUMNS, Writer, literal, quoted
-from test_scan_differential import FIRST, MODES, PIPELINES, QUERIES_OF_A_TABLE, TESTS, difference
+from test_scan_differential import FIRST, PLACEMENTS, PIPELINES, QUERIES_OF_A_TABLE, TESTS, difference
 
 import farpool
 import farpool.duckdb
@@ -172,7 +172,7 @@ def test_far_tables_in_duckdb_answer_what_tables_of_its_own_answer(part: int):
                 own.register("given", table)
                 own.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM given")
             statement = Statement(seed, scan)
-            farpool.duckdb.register(far, pool, "t", mode=MODES[seed % 3])
+            farpool.duckdb.register(far, pool, "t", placement=PLACEMENTS[seed % 3])
             repeat = f"FARPOOL_SEED={seed} FARPOOL_PIPELINES=1\n{statement.sql}"
             try:
                 wanted = own.sql(statement.sql)

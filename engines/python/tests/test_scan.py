@@ -57,22 +57,22 @@ def test_scan_over_every_transport(pool):
     pool.drop_table("orders")
 
 
-@pytest.mark.parametrize("mode", ["auto", "fetch", "ship", "split"])
-def test_rows_are_the_same_wherever_the_query_runs(local, mode):
+@pytest.mark.parametrize("placement", ["auto", "fetch", "ship", "split"])
+def test_rows_are_the_same_wherever_the_query_runs(local, placement):
     scan = local.scan("orders").filter(col("day") >= datetime.date(2024, 3, 1))
     grouped = scan.group_by("mode").agg(col("price").sum(), farpool.len())
-    assert grouped.to_arrow(mode=mode).equals(grouped.to_arrow())
-    assert scan.collect(mode=mode).to_arrow().to_pylist() == scan.to_arrow().to_pylist()
-    assert scan.count(mode=mode) == ROWS - 60_000
-    with pytest.raises(farpool.InvalidError, match='mode is "near": "auto", "fetch", "ship" and "split" are permitted'):
-        scan.collect(mode="near")
+    assert grouped.to_arrow(placement=placement).equals(grouped.to_arrow())
+    assert scan.collect(placement=placement).to_arrow().to_pylist() == scan.to_arrow().to_pylist()
+    assert scan.count(placement=placement) == ROWS - 60_000
+    with pytest.raises(farpool.InvalidError, match='"near" is no placement: auto, fetch, ship and split are permitted'):
+        scan.collect(placement="near")
 
 
 def test_report_says_what_was_expected_and_what_it_took(local):
     query = local.scan("orders").group_by("mode").agg(col("price").sum())
     found = query.collect()
     report = found.report
-    assert report["mode"] == "auto" and report["chosen"] in ("fetch", "ship", "split")
+    assert report["placement"] == "auto" and report["chosen"] in ("fetch", "ship", "split")
     assert report["why"].startswith(report["chosen"] + " is held up by ")
     assert report["shipped"] + report["fetched"] + report["skipped"] == report["row_groups"] == 4
     assert set(report["expected"]) == {"fetch", "ship", "split"}
@@ -86,8 +86,8 @@ def test_report_says_what_was_expected_and_what_it_took(local):
     told = json.loads(query.explain(format="json"))
     assert told["sure"] and told["choice"] in ("fetch", "ship", "split") and told["expected"]["split"]["seconds"] > 0
     assert "expected: fetch " in query.explain()
-    forced = query.collect(mode="fetch").report
-    assert (forced["mode"], forced["chosen"], forced["fetched"]) == ("fetch", "fetch", 4)
+    forced = query.collect(placement="fetch").report
+    assert (forced["placement"], forced["chosen"], forced["fetched"]) == ("fetch", "fetch", 4)
 
 
 def test_row_groups_and_columns_that_are_not_needed_are_not_read(local):
@@ -101,7 +101,7 @@ def test_row_groups_and_columns_that_are_not_needed_are_not_read(local):
             "select sum(price), count(*) from orders "
             "where day between '2024-04-01' and '2024-04-07' and mode is not null"
         ).fetchall()
-    assert [tuple(row.values()) for row in query.to_arrow(mode="fetch").to_pylist()] == expected
+    assert [tuple(row.values()) for row in query.to_arrow(placement="fetch").to_pylist()] == expected
     after = local.stats()
     assert after["row_groups_read"] - before["row_groups_read"] == 1
     assert after["row_groups_skipped"] - before["row_groups_skipped"] == 3

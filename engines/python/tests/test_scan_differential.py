@@ -24,7 +24,7 @@ PIPELINES = int(os.environ.get("FARPOOL_PIPELINES", "400"))
 QUERIES_OF_A_TABLE = 20
 # Each test has so many queries, so that a failure among many is found again soon.
 TESTS = 8
-MODES = ("auto", "fetch", "ship", "split")
+PLACEMENTS = ("auto", "fetch", "ship", "split")
 
 
 def rows_of(table: pa.Table) -> list[tuple]:
@@ -110,7 +110,7 @@ def test_scans_answer_what_duckdb_answers(part: int):
             repeat = f"FARPOOL_SEED={seed} FARPOOL_PIPELINES=1\n{query.sql}\n{query.scan.explain()}"
             expected, refusal = answer_of_duckdb(con, query.sql)
             try:
-                found = query.scan.to_arrow(mode=MODES[seed % 3])
+                found = query.scan.to_arrow(placement=PLACEMENTS[seed % 3])
             except farpool.InvalidError as error:
                 # DuckDB does not compute what nobody uses: then it refuses when it is made to.
                 refusals = [answer_of_duckdb(con, sql)[1] for sql in query.computed] + [refusal]

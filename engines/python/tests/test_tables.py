@@ -221,10 +221,10 @@ def test_encrypted_tables_are_read_with_their_key_alone(pool):
     assert far.to_arrow().equals(table)
     wanted = farpool.col("int64") == 0
     expected = table.filter(pyarrow.compute.field("int64") == 0).select(["string", "int64"])
-    for mode in ("auto", "fetch", "ship", "split"):
+    for placement in ("auto", "fetch", "ship", "split"):
         for sealed in (False, True):
             scan = pool.scan("sealed", key=key, seal_answers=sealed).filter(wanted).select("string", "int64")
-            assert pa.table(scan.collect(mode=mode)).equals(expected)
+            assert pa.table(scan.collect(placement=placement)).equals(expected)
     closed = pool.table("sealed")
     assert (closed.encrypted, closed.num_rows, closed.column_names) == (True, ROWS, table.column_names)
     with pytest.raises(farpool.InvalidError, match='"sealed" is encrypted'):

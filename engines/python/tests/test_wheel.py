@@ -57,10 +57,10 @@ def test_functions_run_here_in_an_environment_that_is_not_activated(environment)
         with farpool.connect(sys.argv[1]) as pool:
             pool.create("list", file_class="pinned").write_at(0, words(0, 5))
             pool.publish("list")
-            for place in ("fetch", "auto"):
-                called = pool.run(walk, "list", words(0, 1, 0), place=place)
+            for placement in ("fetch", "auto"):
+                called = pool.run(walk, "list", words(0, 1, 0), placement=placement)
                 assert called.output == words(0, 5), called
-                print(place, "here" if called.node is None else "at a node")
+                print(placement, "here" if called.node is None else "at a node")
         """
     module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm")
     # Nothing leads to the program but where the wheel was installed.

@@ -20,7 +20,7 @@ use datafusion::execution::{SendableRecordBatchStream, TempFileFactory};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
 use datafusion::sql::parser::DFParser;
-use farpool::table::Mode;
+use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
@@ -65,8 +65,8 @@ struct Args {
     #[arg(long, value_name = "NAME=PATH", value_parser = named)]
     parquet: Vec<(String, String)>,
     /// Where programs over far tables run: auto, fetch, ship or split (SET farpool.placement says it later)
-    #[arg(long, value_name = "WHERE", value_parser = placement)]
-    placement: Option<Mode>,
+    #[arg(long, value_name = "WHERE")]
+    placement: Option<Placement>,
     /// What sorts, groupings and joins may hold in memory, such as 512MiB; what is more goes to temporary files.
     /// Unlimited if nothing is said
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
@@ -134,10 +134,6 @@ fn named(text: &str) -> Result<(String, String), String> {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
         _ => Err("NAME=PATH is wanted, such as orders=orders.parquet".to_owned()),
     }
-}
-
-fn placement(text: &str) -> Result<Mode, String> {
-    text.parse().map_err(|_| "one of auto, fetch, ship, split is permitted".to_owned())
 }
 
 fn protection(text: &str) -> Result<Protection, String> {

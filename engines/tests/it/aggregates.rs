@@ -6,8 +6,8 @@ use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int8Array,
     Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
+use farpool::Placement;
 use farpool::operators::query::{Agg, Expr, col, lit};
-use farpool::table::Mode;
 use std::sync::Arc;
 
 /// Two full row groups and a part.
@@ -158,11 +158,11 @@ async fn aggregates_of_queries_of_the_library_are_those_of_sql_over_nothing_and_
                 };
                 let keys = keys.iter().map(|key| ((*key).to_owned(), col(*key)));
                 let plan = query.group_by(keys, list).plan().expect("a plan");
-                for mode in [Mode::Auto, Mode::Fetch, Mode::Ship, Mode::Split] {
-                    let found = far.run(&plan, mode).expect("rows");
+                for placement in [Placement::Auto, Placement::Fetch, Placement::Ship, Placement::Split] {
+                    let found = far.run(&plan, placement).expect("rows");
                     let found = lines(&found.batches, Rows::InAnyOrder).expect("texts");
                     let fault = difference(&found, &wanted);
-                    faults.extend(fault.map(|fault| format!("{sql}: {}: {fault}", mode.name())));
+                    faults.extend(fault.map(|fault| format!("{sql}: {}: {fault}", placement.name())));
                 }
             }
         }

@@ -379,7 +379,10 @@ async fn what_cannot_be_meant_is_said_by_name() {
     for (sql, said) in [
         ("SELECT * FROM nowhere", "nowhere"),
         ("SELECT nothing FROM sales", "nothing"),
-        ("SET farpool.placement = 'nowhere'", "one of auto, fetch, ship, split is permitted"),
+        (
+            "SET farpool.placement = 'nowhere'",
+            "\"nowhere\" is no placement: auto, fetch, ship and split are permitted",
+        ),
         ("SET farpool.place = 'ship'", "farpool.place "),
     ] {
         let error = match bench.far.context().sql(sql).await {

@@ -59,7 +59,7 @@ class Block:
         lines += [f"  by DuckDB: {one}" for one in self.left]
         for report in self.reports:
             lines.append(
-                f"  ran ({report['mode']}): of {report['row_groups']} row groups {report['shipped']} shipped, "
+                f"  ran ({report['placement']}): of {report['row_groups']} row groups {report['shipped']} shipped, "
                 f"{report['fetched']} fetched, {report['skipped']} skipped; {report['rows']} rows, "
                 f"{report['link_bytes']} bytes over links in {report['seconds']:.3f} s"
             )
@@ -111,7 +111,7 @@ def sql_pushdown(
     con: duckdb.DuckDBPyConnection,
     sql: str,
     pool: farpool.Pool | None = None,
-    mode: str | None = None,
+    placement: str | None = None,
     explain: bool = False,
 ) -> Pushdown:
     """Runs a SELECT of DuckDB, and as much of it as can be beside the far tables that it reads: filters, GROUP BY with
@@ -120,7 +120,7 @@ def sql_pushdown(
     floats that were added or averaged may differ in their last digits, and where there is no order, which rows a LIMIT
     leaves is not said.
 
-    Far tables are those of `register`; with a `pool`, also its tables that no relation of `con` has the name of. `mode`
+    Far tables are those of `register`; with a `pool`, also its tables that no relation of `con` has the name of. `placement`
     says where their parts run (see `farpool.Scan.collect`), instead of what was registered. With `explain` it prints
     what would run where, and nothing is read.
 
@@ -131,7 +131,7 @@ def sql_pushdown(
     # Names of Python that the statement may read from are those of whoever calls.
     frame = sys._getframe(1)
     names = {**frame.f_globals, **frame.f_locals}
-    statement = _Statement(con, sql, pool, mode, names)
+    statement = _Statement(con, sql, pool, placement, names)
     done = statement.pushdown()
     if explain:
         print(done)
@@ -144,10 +144,10 @@ class _Statement:
         con: duckdb.DuckDBPyConnection,
         sql: str,
         pool: farpool.Pool | None,
-        mode: str | None,
+        placement: str | None,
         names: dict[str, Any],
     ):
-        self.con, self.sql, self.pool, self.mode = con, sql, pool, mode
+        self.con, self.sql, self.pool, self.placement = con, sql, pool, placement
         self.names = names
         self.blocks: list[Block] = []
         self.functions: dict[str, set[str]] = {}
@@ -222,7 +222,7 @@ class _Statement:
             name = node.get("table_name") if node.get("type") == "BASE_TABLE" else None
             if name in there and name not in self.names and node["qualified_name"]["path"] == [name]:
                 if self.is_unknown(name):
-                    self.names[name] = self._known[name] = _dataset_type()(self.pool, name, mode=self.mode)
+                    self.names[name] = self._known[name] = _dataset_type()(self.pool, name, placement=self.placement)
 
     def far(self, name: str) -> FarDataset | None:
         """The far table of a name."""
@@ -325,7 +325,7 @@ class _Rewriting:
     def replace(self, query: Any, words: list[str]) -> None:
         """Has the block read from a query in place of the table."""
         block, statement, table = self.block, self.statement, self.node["from_table"]
-        block.dataset = type(self.base)._of_query(self.base, query, statement.mode)
+        block.dataset = type(self.base)._of_query(self.base, query, statement.placement)
         block.shipped = words
         name = f"farpool_block_{secrets.token_hex(6)}"
         table["alias"] = table["alias"] or table["table_name"]
@@ -488,7 +488,7 @@ class _Rewriting:
         table = tried["from_table"]
         table["alias"] = table["alias"] or table["table_name"]
         table["table_name"], table["qualified_name"] = name, {"path": [name]}
-        statement.names[name] = type(self.base)._of_query(self.base, query, statement.mode)
+        statement.names[name] = type(self.base)._of_query(self.base, query, statement.placement)
         try:
             alone = {"error": False, "statements": [{"node": tried, "named_param_map": []}]}
             after = statement.bind(statement.written(alone))

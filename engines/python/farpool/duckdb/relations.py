@@ -53,7 +53,7 @@ def register(
     as_: str | None = None,
     key: bytes | None = None,
     seal_answers: bool = False,
-    mode: str | None = None,
+    placement: str | None = None,
     replace: bool = False,
 ) -> dict[str, FarDataset]:
     """Makes far tables relations of `con`, and returns what stands behind each, by its name there.
@@ -64,7 +64,7 @@ def register(
 
     DuckDB hands the columns and most filters of a scan on, and only what they need is read; rows come while the query
     runs. What DuckDB computes itself, such as groups, `sql_pushdown` runs beside the data. Each query reads the table
-    that there is then, if it has the same columns. `mode` says where scans run (see `farpool.Scan.collect`); `key` and
+    that there is then, if it has the same columns. `placement` says where scans run (see `farpool.Scan.collect`); `key` and
     `seal_answers` are those of `Pool.table`.
 
     Raises ExistsError (a name that is taken, and no `replace`), and what `Pool.scan` raises; then nothing is
@@ -86,7 +86,7 @@ def register(
             raise farpool.InvalidError(f"far tables {other!r} and {table!r} would both be {local!r} in DuckDB")
         known[local.lower()] = table
     made = {
-        local: dataset(pool, table, key=key, seal_answers=seal_answers, mode=mode) for table, local in names.items()
+        local: dataset(pool, table, key=key, seal_answers=seal_answers, placement=placement) for table, local in names.items()
     }
     for local in made:
         check_free(con, local, replace)

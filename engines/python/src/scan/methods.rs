@@ -1,6 +1,6 @@
 //! What a scan can do in Python.
 
-use super::{PyGroupBy, PyRows, PyScan, check_names, expressions, mode_of, values};
+use super::{PyGroupBy, PyRows, PyScan, check_names, expressions, placement_of, values};
 use crate::expression::{self, What};
 use crate::report::expected;
 use crate::stream::PyStream;
@@ -46,20 +46,30 @@ impl PyScan {
     }
 
     /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
-    /// once, in `mode` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a
+    /// once, in `placement` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a
     /// dict {mine: theirs}. NULL is like nothing. Keys of other types are compared as this scan's where that loses
     /// nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
     ///
     /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
-    #[pyo3(signature = (other, on, *, mode="auto"))]
-    fn semi_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
-        self.joined(other, on, mode, false)
+    #[pyo3(signature = (other, on, *, placement="auto"))]
+    fn semi_join(
+        &self,
+        other: &Bound<'_, PyAny>,
+        on: &Bound<'_, PyAny>,
+        placement: &str,
+    ) -> PyResult<PyScan> {
+        self.joined(other, on, placement, false)
     }
 
     /// Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise.
-    #[pyo3(signature = (other, on, *, mode="auto"))]
-    fn anti_join(&self, other: &Bound<'_, PyAny>, on: &Bound<'_, PyAny>, mode: &str) -> PyResult<PyScan> {
-        self.joined(other, on, mode, true)
+    #[pyo3(signature = (other, on, *, placement="auto"))]
+    fn anti_join(
+        &self,
+        other: &Bound<'_, PyAny>,
+        on: &Bound<'_, PyAny>,
+        placement: &str,
+    ) -> PyResult<PyScan> {
+        self.joined(other, on, placement, true)
     }
 
     /// These columns instead; if all of them are aggregates, one row of them.
@@ -176,17 +186,18 @@ impl PyScan {
     /// Runs it and counts its rows, which are not kept.
     ///
     /// Raises what `collect` raises.
-    #[pyo3(signature = (*, mode="auto"))]
-    fn count(&self, py: Python<'_>, mode: &str) -> PyResult<u64> {
+    #[pyo3(signature = (*, placement="auto"))]
+    fn count(&self, py: Python<'_>, placement: &str) -> PyResult<u64> {
         self.usable(py)?;
         let count = [("len".to_owned(), Agg::Rows)];
         // A query groups once: behind a grouping, top or limit its rows are there to be counted.
         let plan = match self.query.clone().group_by([], count).plan() {
             Ok(plan) if self.order.is_none() => plan,
-            _ => return Ok(self.collect(py, mode)?.num_rows()),
+            _ => return Ok(self.collect(py, placement)?.num_rows()),
         };
-        let mode = mode_of(py, mode)?;
-        let answer = py.detach(|| self.table.run(&plan, mode)).map_err(|error| errors::of(py, &error))?;
+        let placement = placement_of(py, placement)?;
+        let answer =
+            py.detach(|| self.table.run(&plan, placement)).map_err(|error| errors::of(py, &error))?;
         let batches = answer.batches;
         let column = batches.first().map(|batch| Arc::clone(batch.column(0)));
         let counted =
@@ -201,24 +212,24 @@ impl PyScan {
     /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
     /// does not fit its type, a pattern that is no regular expression).
     ///
-    /// >>> rows = pool.scan("sales").distinct().collect(mode="ship")
-    /// >>> len(rows), rows.report["mode"]
+    /// >>> rows = pool.scan("sales").distinct().collect(placement="ship")
+    /// >>> len(rows), rows.report["placement"]
     /// (3, 'ship')
-    #[pyo3(signature = (*, mode="auto"))]
-    fn collect(&self, py: Python<'_>, mode: &str) -> PyResult<PyRows> {
-        let mode = mode_of(py, mode)?;
+    #[pyo3(signature = (*, placement="auto"))]
+    fn collect(&self, py: Python<'_>, placement: &str) -> PyResult<PyRows> {
+        let placement = placement_of(py, placement)?;
         let plan = self.plan(py)?;
-        self.run(py, &plan, mode)
+        self.run(py, &plan, placement)
     }
 
     /// Its rows as they come: some row groups at a time, so that they need not all be here at once. What groups, sorts,
     /// or joins comes as a whole. Rows are those of `collect`, in its order; what it raises, whoever takes the rows
     /// raises.
-    #[pyo3(signature = (*, mode="auto"))]
-    fn stream(&self, py: Python<'_>, mode: &str) -> PyResult<PyStream> {
-        let mode = mode_of(py, mode)?;
+    #[pyo3(signature = (*, placement="auto"))]
+    fn stream(&self, py: Python<'_>, placement: &str) -> PyResult<PyStream> {
+        let placement = placement_of(py, placement)?;
         let plan = self.plan(py)?;
-        Ok(PyStream::new(self.clone(), plan, mode))
+        Ok(PyStream::new(self.clone(), plan, placement))
     }
 
     /// The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`.
@@ -227,9 +238,9 @@ impl PyScan {
     }
 
     /// Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises.
-    #[pyo3(signature = (*, mode="auto"))]
-    fn to_arrow<'py>(&self, py: Python<'py>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
-        PyRows::to_arrow(&Bound::new(py, self.collect(py, mode)?)?)
+    #[pyo3(signature = (*, placement="auto"))]
+    fn to_arrow<'py>(&self, py: Python<'py>, placement: &str) -> PyResult<Bound<'py, PyAny>> {
+        PyRows::to_arrow(&Bound::new(py, self.collect(py, placement)?)?)
     }
 
     /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
@@ -243,7 +254,7 @@ impl PyScan {
         self.collect(py, "auto")?.__arrow_c_stream__(py, requested_schema)
     }
 
-    /// What it would read, where each step would run, and what each mode is expected to take, in words, or with
+    /// What it would read, where each step would run, and what each placement is expected to take, in words, or with
     /// `format="json"` as JSON. Reads nothing.
     ///
     /// >>> query = pool.scan("sales").filter(col("price") > 5).select("item")

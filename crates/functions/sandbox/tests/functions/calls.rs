@@ -2,14 +2,15 @@
 
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, Function, Place, SandboxOptions};
-use farpool::{ErrorKind, IfTaken};
+use farpool::function::{CallOptions, Function, SandboxOptions};
+use farpool::{ErrorKind, IfTaken, Placement};
 use farpool_tests::programs::PATIENCE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-const SHIP: CallOptions = CallOptions { place: Place::Ship, fresh: false, deadline: PATIENCE };
+const SHIP: CallOptions =
+    CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: PATIENCE };
 
 fn walk() -> Function {
     Function::wasm(module(WALK), "walk").unwrap()
@@ -33,7 +34,7 @@ fn function_gives_the_same_resident_shipped_and_fetched_over_both_transports() {
                 assert_eq!(called.node.as_deref(), Some("n0"));
             }
         }
-        let here = caller.call(&walk(), &args, CallOptions { place: Place::Fetch, ..SHIP }).unwrap();
+        let here = caller.call(&walk(), &args, CallOptions { placement: Placement::Fetch, ..SHIP }).unwrap();
         assert_eq!((words_of(&here.output), here.node), (wanted.to_vec(), None));
     }
 }
@@ -87,16 +88,16 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
         (i64.load (i32.wrap_i64 (i64.load offset=24 (local.get $call))))))"#;
     let count = Function::wasm(module(text), "count").unwrap();
     let wanted = bytes_of(&(0..400_000).collect::<Vec<_>>());
-    let call = |place| {
-        let called = caller.call(&count, &bytes_of(&[3_200_000]), CallOptions { place, ..SHIP }).unwrap();
-        assert!(called.output == wanted, "{place:?}");
+    let call = |placement| {
+        let called = caller.call(&count, &bytes_of(&[3_200_000]), CallOptions { placement, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{placement:?}");
         called.node
     };
     // Never called before, it is shipped; then where it takes less.
-    assert_eq!(call(Place::Auto).as_deref(), Some("n0"));
-    assert_eq!(call(Place::Ship).as_deref(), Some("n0"));
-    assert_eq!(call(Place::Fetch), None);
-    call(Place::Auto);
+    assert_eq!(call(Placement::Auto).as_deref(), Some("n0"));
+    assert_eq!(call(Placement::Ship).as_deref(), Some("n0"));
+    assert_eq!(call(Placement::Fetch), None);
+    call(Placement::Auto);
 }
 
 /// As `docs/functions.md` says it.

@@ -4,13 +4,15 @@
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use farpool::Placement;
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, Function, Place};
+use farpool::function::{CallOptions, Function};
 use farpool_tests::programs::PATIENCE;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const SHIP: CallOptions = CallOptions { place: Place::Ship, fresh: false, deadline: PATIENCE };
+const SHIP: CallOptions =
+    CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: PATIENCE };
 
 /// A module of the folder that `FARPOOL_FUNCTIONS` names.
 fn example(name: &str, entry: &str) -> Function {
@@ -46,8 +48,8 @@ fn sums_in_c_are_those_of_rust_at_a_node_and_here() {
     let threshold = 1i64 << 60;
     let passing: Vec<i64> = numbers.iter().map(|n| *n as i64).filter(|n| *n > threshold).collect();
     let sum = passing.iter().fold(0i64, |sum, n| sum.wrapping_add(*n)) as u64;
-    for place in [Place::Ship, Place::Fetch] {
-        let options = CallOptions { place, ..SHIP };
+    for placement in [Placement::Ship, Placement::Fetch] {
+        let options = CallOptions { placement, ..SHIP };
         let all =
             caller.call(&example("sum", "sum"), &bytes_of(&[0, numbers.len() as u64]), options).unwrap();
         assert_eq!(words_of(&all.output)[0], numbers.iter().fold(0u64, |sum, n| sum.wrapping_add(*n)));
@@ -58,9 +60,9 @@ fn sums_in_c_are_those_of_rust_at_a_node_and_here() {
 }
 
 /// The default of somebody who has never called before, both places, and the default of somebody who has.
-const PLACES: [Place; 4] = [Place::Auto, Place::Ship, Place::Fetch, Place::Auto];
+const PLACEMENTS: [Placement; 4] = [Placement::Auto, Placement::Ship, Placement::Fetch, Placement::Auto];
 
-/// Choosing a place once gave functions room for no more output than their window has bytes. The helpers of both SDKs
+/// Choosing a placement once gave functions room for no more output than their window has bytes. The helpers of both SDKs
 /// look at that room and give up with a code, which nobody could tell from a code of the function's own.
 #[test]
 fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it_runs() {
@@ -82,9 +84,10 @@ fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it
     }
     assert!(wanted.len() > 300_000);
     let args = [bytes_of(&[0]), bytes_of(&keys)].concat();
-    for place in PLACES {
-        let called = caller.call(&example("btree", "btree"), &args, CallOptions { place, ..SHIP }).unwrap();
-        assert!(called.output == wanted, "{place:?}");
+    for placement in PLACEMENTS {
+        let called =
+            caller.call(&example("btree", "btree"), &args, CallOptions { placement, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{placement:?}");
     }
 }
 
@@ -107,9 +110,9 @@ fn output_of_300_000_bytes_over_a_table_of_64_kib_comes_whole_from_rust_wherever
     let mut wanted = bytes_of(&[512]);
     wanted.extend((0..percentiles).flat_map(|number| ((number % 512) as f64).to_le_bytes()));
     let function = example("rust/percentiles", "percentiles");
-    for place in PLACES {
-        let called = caller.call(&function, &args, CallOptions { place, ..SHIP }).unwrap();
-        assert!(called.output == wanted, "{place:?}");
+    for placement in PLACEMENTS {
+        let called = caller.call(&function, &args, CallOptions { placement, ..SHIP }).unwrap();
+        assert!(called.output == wanted, "{placement:?}");
     }
 }
 

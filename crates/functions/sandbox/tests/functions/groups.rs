@@ -1,8 +1,9 @@
 //! Control groups of an administrator's, into which the processes of shipped functions are put.
 
 use crate::pool::*;
+use farpool::Placement;
 use farpool::TransportChoice::Tcp;
-use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions};
+use farpool::function::{CallOptions, CallerOptions, Function, Outcome, SandboxOptions};
 use farpool_functions::Sandboxes;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,7 @@ fn function_that_takes_more_than_its_group_may_have_dies_and_the_node_goes_on() 
            (i64.const 0)))",
         (pages - 1) << 16
     );
-    let options = CallOptions { place: Place::Ship, ..CallOptions::default() };
+    let options = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
     let greedy = Function::wasm(module(&greedy), "f").unwrap();
     let modest = "(module (memory (export \"memory\") 1)
         (func (export \"f\") (param $call i32) (result i64) (i64.const 0)))";

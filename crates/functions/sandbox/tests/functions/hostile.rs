@@ -2,8 +2,8 @@
 
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, Caller, CallerOptions, Function, Outcome, Place};
-use farpool::{Error, ErrorKind};
+use farpool::function::{CallOptions, Caller, CallerOptions, Function, Outcome};
+use farpool::{Error, ErrorKind, Placement};
 use farpool_tests::programs::PATIENCE;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -203,7 +203,7 @@ fn outcome(result: Result<farpool::function::Called, Error>) -> Outcome {
 }
 
 pub fn options(ms: u64) -> CallOptions {
-    CallOptions { place: Place::Ship, fresh: false, deadline: Duration::from_millis(ms) }
+    CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: Duration::from_millis(ms) }
 }
 
 fn caller(pool: &farpool::Pool) -> Caller {

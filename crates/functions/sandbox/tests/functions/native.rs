@@ -5,8 +5,8 @@ use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use farpool::TransportChoice::{Shm, Tcp};
-use farpool::function::{CallOptions, CallerOptions, Function, Outcome, Place, SandboxOptions};
-use farpool::{Error, ErrorKind};
+use farpool::function::{CallOptions, CallerOptions, Function, Outcome, SandboxOptions};
+use farpool::{Error, ErrorKind, Placement, Way};
 use farpool_calls::SigningKey;
 use farpool_tests::programs::PATIENCE;
 use std::path::Path;
@@ -200,7 +200,7 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
 }
 
-/// A client's own sandbox holds no keys. Choosing a place once did not know, and calls failed as soon as fetching
+/// A client's own sandbox holds no keys. Choosing a placement once did not know, and calls failed as soon as fetching
 /// seemed to take less.
 #[test]
 fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_this_machine_are_refused() {
@@ -212,7 +212,7 @@ fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_t
     let text = r#"(module (memory (export "memory") 1)
         (func (export "nothing") (param i32) (result i64) (i64.const 0)))"#;
     let nothing = Function::wasm(module(text), "nothing").unwrap();
-    let fetch = CallOptions { place: Place::Fetch, ..CallOptions::default() };
+    let fetch = CallOptions { placement: Placement::Fetch, ..CallOptions::default() };
     caller.call(&nothing, &[], fetch).unwrap();
     let sum = signed(&signer, &built(), "sum");
     for _ in 0..50 {
@@ -223,7 +223,7 @@ fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_t
         );
     }
     let plan = caller.explain(&sum);
-    assert_eq!((plan.choice, plan.fetch), (Place::Ship, None), "{plan}");
+    assert_eq!((plan.choice, plan.fetch), (Way::Ship, None), "{plan}");
     assert!(plan.why.contains("native"), "{plan}");
 
     let schema = Arc::new(Schema::new(vec![Field::new("amount", DataType::Int64, false)]));
@@ -237,12 +237,12 @@ fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_t
         assert_eq!(called[0].node.as_deref(), Some("n0"));
     }
     let plan = table.explain_each(&sum);
-    assert_eq!((plan.choice, plan.fetch, plan.split), (Place::Ship, None, None), "{plan}");
+    assert_eq!((plan.choice, plan.fetch, plan.split), (Way::Ship, None, None), "{plan}");
 
     for (function, why) in [(&sum, "native"), (&Function::resident("checksum").unwrap(), "built into nodes")]
     {
-        for place in [Place::Fetch, Place::Split] {
-            let options = CallOptions { place, ..CallOptions::default() };
+        for placement in [Placement::Fetch, Placement::Split] {
+            let options = CallOptions { placement, ..CallOptions::default() };
             let one = caller.call(function, &[], options).unwrap_err();
             let each = table.call_each(function, &[], options).unwrap_err();
             for error in [one, each] {

@@ -3,8 +3,9 @@
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use farpool::Placement;
 use farpool::TransportChoice::Tcp;
-use farpool::function::{CallOptions, Function, Place};
+use farpool::function::{CallOptions, Function};
 use std::sync::Arc;
 
 /// The sum of an i64 column without nulls, and the rows: of all row groups that are listed.
@@ -53,33 +54,33 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
     assert_eq!(caller.nodes().len(), 2);
     let sum = Function::wasm(module(SUM), "sum").unwrap();
     let (wanted, rows) = ((0..400_000u64).sum::<u64>(), 400_000);
-    let options = |place| CallOptions { place, ..CallOptions::default() };
+    let options = |placement| CallOptions { placement, ..CallOptions::default() };
     // Split first: what it brings here is a part of what fetching wants later.
-    for place in [Place::Split, Place::Ship, Place::Fetch, Place::Split] {
-        let called = caller.call_each(&sum, &[], options(place)).unwrap();
+    for placement in [Placement::Split, Placement::Ship, Placement::Fetch, Placement::Split] {
+        let called = caller.call_each(&sum, &[], options(placement)).unwrap();
         let calls = called.len();
         assert!(
-            match place {
-                Place::Ship => calls == 2,
-                Place::Fetch => calls == 1,
+            match placement {
+                Placement::Ship => calls == 2,
+                Placement::Fetch => calls == 1,
                 // A node all of whose row groups are taken is not asked.
                 _ => calls > 1,
             },
-            "{calls} calls: {place:?}"
+            "{calls} calls: {placement:?}"
         );
         let parts: Vec<Vec<u64>> = called.iter().map(|called| words_of(&called.output)).collect();
         assert_eq!(parts.iter().map(|part| part[0]).sum::<u64>(), wanted);
         assert_eq!(parts.iter().map(|part| part[1]).sum::<u64>(), rows);
         assert!(called.iter().all(|called| called.supplied == 0));
         let here = called.iter().position(|called| called.node.is_none());
-        assert_eq!(here, (place != Place::Ship).then_some(calls - 1), "{place:?}");
-        assert!(parts.iter().all(|part| part[1] > 0), "{place:?}");
+        assert_eq!(here, (placement != Placement::Ship).then_some(calls - 1), "{placement:?}");
+        assert!(parts.iter().all(|part| part[1] > 0), "{placement:?}");
     }
     // At one node, over all: what lies at the other comes from afar.
-    let called = caller.call(&sum, &[], options(Place::Ship)).unwrap();
+    let called = caller.call(&sum, &[], options(Placement::Ship)).unwrap();
     assert_eq!(words_of(&called.output), [wanted, rows]);
     assert!(called.supplied > 0);
-    let error = caller.call(&sum, &[], options(Place::Split)).err().unwrap();
+    let error = caller.call(&sum, &[], options(Placement::Split)).err().unwrap();
     assert!(error.to_string().contains("call_each"), "{error}");
     let error = table.caller(&["price"], Default::default()).err().unwrap();
     assert!(error.to_string().contains("no column \"price\"; there are name, amount"), "{error}");
