@@ -1,17 +1,17 @@
-//! Who may touch which region, until when.
+//! Leases: who may touch which region, until when.
 //!
-//! The idea: the leased thing lives on the memory node, so the node alone can decide who may touch it, by
-//! comparing tokens, without trusting anybody's clock. The broker only spreads promises (tickets) over the
-//! nodes and keeps names; if it is wrong, slow or dead, a promise is refused, never broken into.
+//! The idea: the leased memory lives on the memory node, so the node alone decides who may touch it. It decides by
+//! comparing tokens and trusts nobody's clock. The broker only spreads promises (tickets) over the nodes and keeps
+//! names. If the broker is wrong, slow or dead, a promise is refused; it never breaks into somebody's lease.
 //!
-//! * [`node::NodeLeases`] is the arbiter of one node's regions.
+//! * [`node::NodeLeases`] decides about one node's regions.
 //! * [`broker::BrokerLeases`] grants tickets and keeps the catalog of published files.
-//! * [`ticket`] signs and checks what travels between the two.
-//! * [`tenant`] says whose things are.
+//! * [`ticket`] signs and checks the tickets that travel between the two.
+//! * [`tenant`] names the owners of sessions, files and regions, and counts their regions.
 //!
 //! Never in this crate: a clock, a socket, a random number, a lock, or a map whose order depends on the run.
-//! Every method takes `now`; every effect is an [`node::Action`] or a [`broker::Record`] that the caller
-//! carries out, in order, before it releases the reply.
+//! Methods whose result depends on time take `now`. Every effect is an [`node::Action`] or a
+//! [`broker::Record`], which the caller carries out, in order, before it releases the reply.
 #![forbid(unsafe_code)]
 
 pub mod broker;

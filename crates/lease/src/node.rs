@@ -1,16 +1,17 @@
-//! `NodeLeases` is the arbiter of one node's regions: it turns tickets into leases, mints epochs, seals,
+//! `NodeLeases` decides about the regions of one node: it turns tickets into leases, raises epochs, seals,
 //! expires and takes back.
 //!
-//! The idea: a region is always in exactly one state, and leaves `Leased` or any sealed state only through
-//! `Close`, which mints a new epoch and waits until no copy under the old one is running. Whatever a lost
-//! message, a late client or a second broker asks for afterwards carries an old epoch and is refused.
+//! The idea: a region is always in exactly one state. An open epoch ends only through `Close`, which raises the
+//! epoch and waits until no copy under the old one is running. Whatever a delayed message, a late client or a
+//! second broker asks for afterwards carries an old epoch and is refused.
 //!
-//! It never touches a byte: it says what must happen to the gates and the memory, as [`Action`]s in order,
-//! and hears back (`scrubbed`) when a region is clean. A reply goes out after its actions are carried out.
+//! This module never touches a byte. It returns [`Action`]s, which say in order what must happen to the gates
+//! and the memory, and the node calls `scrubbed` when a region is clean. A reply leaves only after its actions
+//! are carried out.
 //!
-//! Invariants: I1 (one writable epoch per region: `Open` follows `Close` and a scrub, never another `Open`),
-//! I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing after
-//! TTL + grace).
+//! Invariants: I1 (one writable epoch per region: a writable `Open` follows `Close` and a scrub, never another
+//! `Open`), I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing
+//! after TTL + grace).
 
 mod withdrawal;
 
@@ -25,34 +26,34 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the node must do to its memory, in the order given.
+/// Order to change a gate or memory. The node carries actions out in the order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Let operations of this epoch in.
+    /// Order to admit operations of one epoch.
     Open {
-        /// Which region.
+        /// Region to open.
         region: RegionIndex,
-        /// At which epoch.
+        /// Epoch of the operations that are admitted.
         epoch: Epoch,
-        /// Who holds `handle` may write, or only read.
+        /// True if the holder of `handle` may write; else it may only read.
         writable: bool,
-        /// The capability.
+        /// Random capability that admits its holder.
         handle: Handle,
     },
-    /// Refuse everybody for now; the bytes stay.
+    /// Order to refuse everybody until `Resume`; the bytes stay.
     Suspend(RegionIndex),
-    /// Let the same epoch in again.
+    /// Order to admit the same epoch and handle again.
     Resume(RegionIndex),
-    /// Refuse everybody for good: set the epoch, then wait until no copy is running.
+    /// Order to refuse everybody for good: to set the epoch, then to wait until no copy is running.
     Close {
-        /// Which region.
+        /// Region to close.
         region: RegionIndex,
-        /// Its epoch from now on.
+        /// Epoch of the region from now on.
         epoch: Epoch,
     },
-    /// Zero it, then call [`NodeLeases::scrubbed`].
+    /// Order to zero the region, and then to call [`NodeLeases::scrubbed`].
     Scrub(RegionIndex),
-    /// Return the pages of a clean region to the host.
+    /// Order to return the pages of a clean region to the host.
     GiveBack(RegionIndex),
 }
 
@@ -60,7 +61,7 @@ pub enum Action {
 enum State {
     Free,
     Leased(SessionId),
-    /// The handle reads; it is kept to be told again.
+    /// Sealed, and no name has it yet. The read handle is kept so that a repeated `seal` gets the same answer.
     Sealing {
         session: SessionId,
         handle: Handle,
@@ -68,7 +69,7 @@ enum State {
     Orphan,
     Named(FileId),
     Cleaning,
-    /// Without memory.
+    /// Has no memory: its pages went back to the host.
     Away,
 }
 
@@ -76,7 +77,7 @@ enum State {
 struct Region {
     epoch: Epoch,
     state: State,
-    /// Whose session leased it, and for what; mean nothing while nobody has it.
+    /// Tenant and class of its last lease. Neither has a meaning while the region is free, cleaning or away.
     tenant: TenantIndex,
     class: FileClass,
 }
@@ -85,22 +86,43 @@ struct Region {
 struct Session {
     secret_digest: u128,
     tenant: Name,
-    /// Expires here; freed at `deadline + grace`.
+    /// End of its leases. They are suspended then, and freed at `deadline + grace`.
     deadline: MonoNs,
     suspended: bool,
-    /// Its scratch is to be moved until then.
+    /// Time until which the session is asked to move its scratch regions elsewhere; `None` if it may keep them.
     leaves: Option<MonoNs>,
     regions: BTreeSet<RegionIndex>,
 }
 
-/// The broker's clock as last heard.
+/// Broker's clock as last received in a ruling.
 #[derive(Clone, Copy, Debug)]
 struct BrokerClock {
     broker_ms: u64,
     heard: MonoNs,
 }
 
-/// See the module.
+/// Rules for the leases of one node: a state for each region, the sessions and the spent tickets.
+///
+/// Apart from `new` and `set_firm_max`, which set it up, there are four kinds of methods:
+///
+/// * *Requests of clients*: `redeem`, `renew`, `release`, `seal`. Each checks who asks, then returns the reply
+///   or a refusal. `redeem` comes first, because it is how a session becomes known.
+/// * *Decisions of others*: `offered` and `rule` (the broker), `limit` (the host's memory), `tick` (time),
+///   `abandon` (a grant that could not be opened).
+/// * *Reports of finished work*: `scrubbed` after each `Action::Scrub` and once for every region after `new`;
+///   `take_to_make_mappable`, followed by `made_mappable` or `scrubbed`.
+/// * *Queries*, which change nothing: `inventory`, `epoch_of`, `is_suspended`, `surplus`, `present`, `is_away`,
+///   `is_leaving`, `is_draining`, `may_end`, `next_deadline`.
+///
+/// A method that has effects appends [`Action`]s to its argument or returns one. The caller carries them out in
+/// order, before it sends the reply.
+///
+/// The service of a node, `NodeService` in `crates/node`, holds this value in one mutex, the lease lock. Request
+/// threads, the loops for expiry and wiping, the report to the broker and the watch on memory take it for each call.
+/// They hold it until the actions have suspended or closed their gates, so that two decisions about one region reach
+/// its gate in order. Work that takes long is done without the lock: wiping, opening granted or sealed regions, and
+/// returning the pages of many regions. If a region is taken back before it is opened, its gate refuses to open at the
+/// old epoch.
 #[derive(Clone, Debug)]
 pub struct NodeLeases {
     node: NodeId,
@@ -112,29 +134,30 @@ pub struct NodeLeases {
     clock: Option<BrokerClock>,
     regions: Vec<Region>,
     free: BTreeSet<RegionIndex>,
-    /// Of the free ones, those whose memory a client on this host could map at once.
+    /// Free regions whose memory a client on this host can map at once.
     mappable: BTreeSet<RegionIndex>,
     sessions: BTreeMap<SessionId, Session>,
     tenants: TenantCounts,
+    /// Spent tickets and the end of each, in ms of the broker's clock.
     spent: BTreeMap<TicketId, u64>,
-    /// Spent tickets that ended before this time of the broker's clock are no longer remembered. A late
-    /// ruling can set the clock back; without this it would make such a ticket good for a second lease.
+    /// Time of the broker's clock, in ms. Spent tickets that ended before it are no longer remembered. A late
+    /// ruling can set the clock back; without this bound it would make such a ticket good for a second lease.
     forgotten_before_ms: u64,
-    /// It is being emptied: nothing is granted, and holders are asked to leave.
+    /// True while the node is being emptied: nothing is granted, and holders are asked to leave.
     draining: bool,
-    /// Its process is to end once it holds nothing.
+    /// True if the node's process ends once it holds nothing.
     stops: bool,
-    /// So many regions may have memory.
+    /// Number of regions that may have memory.
     limit: u32,
     /// Regions without memory.
     away: BTreeSet<RegionIndex>,
-    /// Regions that are being wiped.
+    /// Number of regions in state `Cleaning`: being wiped, or being made mappable.
     cleaning: usize,
-    /// So many regions may be firm: pinned, or published.
+    /// Number of regions that may be firm: pinned, sealed or named.
     firm_max: u32,
 }
 
-/// The next free region to grant: one whose memory is already of the kind asked for, if there is one.
+/// Takes the next region to grant out of the free ones. Prefers memory of the kind that was asked for.
 fn pick(
     free: &mut BTreeSet<RegionIndex>,
     mappable: &mut BTreeSet<RegionIndex>,
@@ -150,7 +173,7 @@ fn pick(
 }
 
 impl NodeLeases {
-    /// The arbiter of `region_count` regions, none of them clean yet: report each with [`Self::scrubbed`].
+    /// Returns the rules for `region_count` regions. None of them is clean yet: report each with [`Self::scrubbed`].
     pub fn new(node: NodeId, incarnation: Incarnation, ticket_key: TicketKey, region_count: u32) -> Self {
         let times = LeaseSettings::default();
         NodeLeases {
@@ -185,17 +208,18 @@ impl NodeLeases {
         }
     }
 
-    /// So many regions may be pinned or published at a time: what is cannot be moved, and stays but in an emergency.
+    /// Sets how many regions may be pinned, sealed or named at a time. Such regions cannot be moved and stay
+    /// except in an emergency.
     pub fn set_firm_max(&mut self, regions: u32) {
         self.firm_max = regions;
     }
 
-    /// This life of the node.
+    /// Returns the id of this life of the node.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// A broker took this node in: its times hold from now on. A broker of an older term is ignored.
+    /// Takes over the lease times of a broker that accepted the node's offer. Ignores a broker of an older term.
     pub fn offered(&mut self, offered: &Offered) {
         if offered.term >= self.term {
             self.enter_term(offered.term);
@@ -204,7 +228,8 @@ impl NodeLeases {
         }
     }
 
-    /// The region is zeroed and may be granted, unless it is to go: then its pages are to be given back.
+    /// Notes that a region is zeroed. It may be granted from now on, unless there is a surplus: then the
+    /// returned action gives its pages back.
     #[must_use]
     pub fn scrubbed(&mut self, region: RegionIndex) -> Option<Action> {
         let goes = self.surplus() > 0;
@@ -220,25 +245,27 @@ impl NodeLeases {
         None
     }
 
-    /// Whether it is being emptied.
+    /// Reports whether the node is being emptied.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
 
-    /// Whether it was told to end and nobody has anything here any more. Regions may still have to be wiped.
+    /// Reports whether the node was ordered to end and nobody owns a region any more. Regions may still have to be
+    /// wiped.
     pub fn may_end(&self) -> bool {
         let is_idle = |region: &Region| matches!(region.state, State::Free | State::Cleaning | State::Away);
         self.draining && self.stops && self.regions.iter().all(is_idle)
     }
 
-    /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that;
-    /// nothing if half of the free ones are, or no lease will come. Give it back with [`Self::made_mappable`] or, if it
-    /// could not be made so, [`Self::scrubbed`].
+    /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that.
+    /// Returns `None` if half of the free regions are mappable already, or if the node drains or has a surplus.
+    /// The caller gives the region back with [`Self::made_mappable`], or with [`Self::scrubbed`] if it could
+    /// not be made mappable.
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
         if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;
         }
-        // From the far end: grants take from the near one.
+        // Grants take from the front, so this takes from the back.
         let region = self.free.iter().rev().find(|region| !self.mappable.contains(region)).copied()?;
         self.free.remove(&region);
         self.regions[region.0 as usize].state = State::Cleaning;
@@ -246,13 +273,14 @@ impl NodeLeases {
         Some(region)
     }
 
-    /// The region's memory can be mapped, and it may be granted; or it is to be wiped again, as it has to go.
+    /// Notes that the memory of a region can be mapped, so the region may be granted. If there is a surplus,
+    /// returns the action that wipes it instead, after which it leaves.
     #[must_use]
     pub fn made_mappable(&mut self, region: RegionIndex) -> Option<Action> {
         if self.surplus() > 0 {
             return Some(Action::Scrub(region));
         }
-        // There is no surplus, so it stays.
+        // There is no surplus, so `scrubbed` returns no action.
         let _ = self.scrubbed(region);
         if self.free.contains(&region) {
             self.mappable.insert(region);
@@ -260,8 +288,8 @@ impl NodeLeases {
         None
     }
 
-    /// Makes leases of a ticket. `asker` is the tenant that the connection proves, if it proves one. `handles`
-    /// gives one fresh random handle per region.
+    /// Turns a ticket into leases of as many regions as it names. `asker` is the tenant that the connection
+    /// proves; `None` if it proves none. `handles` returns a fresh random handle for each region.
     pub fn redeem(
         &mut self,
         now: MonoNs,
@@ -271,7 +299,7 @@ impl NodeLeases {
         actions: &mut Vec<Action>,
     ) -> Result<Leased, Refusal> {
         let ticket = &lease.ticket;
-        // Each life has its own key, so an old life's ticket would look forged if its signature came first.
+        // Checked before the signature: each life has its own key, so a ticket of an old life would look forged.
         if ticket.node == self.node && ticket.incarnation != self.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
         }
@@ -297,13 +325,13 @@ impl NodeLeases {
             return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
         }
         if self.draining {
-            // Spent all the same, so that the tenant may have as much elsewhere before the ticket ends.
+            // Spent all the same: the tenant can use its quota elsewhere before the ticket's time is over.
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Draining, 0));
         }
         let wanted = ticket.region_count as usize;
         if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
-            // Spent all the same, so that the broker promises these regions to others before the ticket ends.
+            // Spent all the same: the broker can promise these regions to others before the ticket's time is over.
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
         }
@@ -331,7 +359,7 @@ impl NodeLeases {
         if session.tenant != ticket.tenant {
             return Err(Refusal::new(Code::WrongTenant, 0));
         }
-        // Leasing is a sign of life like any other, or the new region would outlive a suspended session.
+        // Leasing counts as a renewal; otherwise the new region would outlive a suspended session.
         if session.suspended {
             session.suspended = false;
             actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
@@ -357,7 +385,7 @@ impl NodeLeases {
         Ok(Leased { lease_ttl_ms: self.lease_ttl_ms, grants })
     }
 
-    /// The session lives: its leases here are extended, also out of their grace.
+    /// Extends all leases of a session on this node, also those that are suspended in their grace.
     pub fn renew(
         &mut self,
         now: MonoNs,
@@ -378,11 +406,11 @@ impl NodeLeases {
         Ok(Renewed { lease_ttl_ms, regions, draining })
     }
 
-    /// Takes back what the session gives back. What is not its own, or at another epoch, is passed over:
-    /// a repeated release must not fail.
+    /// Takes back the regions that a session releases. Skips a region that is not its own or is at another
+    /// epoch: a repeated release must not fail.
     ///
-    /// A sealed region becomes an orphan: a publication of it may have been taken without the session knowing,
-    /// so it is for the broker to say whether it goes.
+    /// A sealed region becomes an orphan instead. The broker may have accepted a publication of it
+    /// without the session knowing, so the broker decides whether it is freed.
     pub fn release(
         &mut self,
         asker: Option<&Name>,
@@ -416,10 +444,10 @@ impl NodeLeases {
         Ok(Released { regions: count as u32 })
     }
 
-    /// Ends writing to regions. All of them, or none if one is not the session's own at that epoch.
+    /// Ends writing to regions, to all of them or to none. It refuses if one is not the session's own at that epoch.
     ///
-    /// Asked again, as after an answer that was lost, it gives the same grants: a region that the session has
-    /// sealed at the next epoch, and that no name has yet, is answered without an action.
+    /// A repeated call, as after a lost answer, returns the same grants without an action, for regions that the
+    /// session has sealed at the next epoch and no name has yet.
     pub fn seal(
         &mut self,
         asker: Option<&Name>,
@@ -466,12 +494,12 @@ impl NodeLeases {
         Ok(Sealed { regions })
     }
 
-    /// A region's epoch, if there is such a region.
+    /// Returns the epoch of a region; `None` if there is no such region.
     pub fn epoch_of(&self, region: RegionIndex) -> Option<Epoch> {
         self.regions.get(region.0 as usize).map(|entry| entry.epoch)
     }
 
-    /// Grants that could not be opened (no memory): they go back as if released.
+    /// Takes back granted regions that could not be opened for lack of memory, as if they were released.
     pub fn abandon(&mut self, session: SessionId, regions: &[RegionAt], actions: &mut Vec<Action>) {
         for at in regions {
             if self
@@ -484,7 +512,7 @@ impl NodeLeases {
         }
     }
 
-    /// The broker's word on sealed regions. Only what is sealed, at the very epoch named, follows it.
+    /// Follows the broker's ruling on sealed regions. Touches a region only if it is sealed at the very epoch named.
     pub fn rule(&mut self, now: MonoNs, ruling: &Ruling, actions: &mut Vec<Action>) {
         if ruling.term < self.term && !mutant!(OldTermRules) {
             return;
@@ -492,7 +520,8 @@ impl NodeLeases {
         self.enter_term(ruling.term);
         self.clock = Some(BrokerClock { broker_ms: ruling.broker_now_ms, heard: now });
         match (ruling.drain, ruling.stop) {
-            // A broker that has been told nothing since it started does not know: as before.
+            // A broker that has had no order about this node since it started sends this pair: everything stays
+            // as it was.
             (false, true) => {}
             (drain, stop) => (self.draining, self.stops) = (drain, stop),
         }
@@ -514,12 +543,13 @@ impl NodeLeases {
         }
     }
 
-    /// Whether the session's leases have expired and are in their grace.
+    /// Reports whether the session's leases have expired and are in their grace.
     pub fn is_suspended(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.suspended)
     }
 
-    /// Lets time pass: expired sessions are suspended, and after their grace lose what they hold.
+    /// Applies the passing of time: suspends expired sessions, takes back what sessions hold after their grace, and
+    /// takes back `scratch` that was not moved in time.
     pub fn tick(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
         let grace_ms = u64::from(self.grace_ms);
         let mut gone = Vec::new();
@@ -557,7 +587,7 @@ impl NodeLeases {
         self.forget_expired_tickets(now);
     }
 
-    /// When [`Self::tick`] has something to do next.
+    /// Returns when [`Self::tick`] next has something to do; `None` if there is no session.
     pub fn next_deadline(&self) -> Option<MonoNs> {
         self.sessions
             .values()
@@ -572,7 +602,8 @@ impl NodeLeases {
             .min()
     }
 
-    /// Everything that is not free, and what is spent.
+    /// Returns the report for the broker: every region that has an owner, counts of the others, and the spent
+    /// tickets.
     pub fn inventory(&self, traffic: Traffic, locked: u32) -> Inventory {
         let mut counts = RegionCounts { locked, ..RegionCounts::default() };
         counts.sessions = self.sessions.values().filter(|session| !session.regions.is_empty()).count() as u32;
@@ -623,7 +654,7 @@ impl NodeLeases {
         }
     }
 
-    /// Regions that are pinned or published.
+    /// Counts the regions that are pinned, sealed or named.
     fn firm(&self) -> u32 {
         let is_firm = |region: &&Region| match region.state {
             State::Leased(_) => region.class == FileClass::Pinned,
@@ -671,7 +702,8 @@ impl NodeLeases {
         actions.push(Action::Scrub(region));
     }
 
-    /// Another life of the broker has another clock, and tickets of earlier lives are refused by their term.
+    /// Begins a new term if this one is higher. A new life of the broker has another clock, and tickets of
+    /// earlier lives are refused by their term, so both are forgotten.
     fn enter_term(&mut self, term: Term) {
         if term > self.term {
             self.term = term;

@@ -1,29 +1,29 @@
-//! The times everybody lives by, and how much each tenant may hold. The broker's settings rule; nodes and
-//! clients are told the times.
+//! Times of leases, and quotas of tenants. The broker's settings rule; it tells nodes and clients the times.
 
 use farpool_wire::Name;
 use farpool_wire::limits::{REGION_BYTES_MIN, TENANT_BYTES_MAX, TENANTS_MAX};
 use std::collections::BTreeMap;
 
-/// Shortest lease: below it a renewal every third of it would not survive one scheduling hiccup.
+/// Shortest lease, in ms. Clients renew three times a lease; if it were shorter, one delay by the scheduler
+/// would end it.
 pub const LEASE_TTL_MS_MIN: u32 = 300;
-/// Longest lease: what a crashed client can keep others from.
+/// Longest lease, in ms. It bounds how long a crashed client keeps regions from others.
 pub const LEASE_TTL_MS_MAX: u32 = 600_000;
-/// Longest grace.
+/// Longest grace, in ms.
 pub const GRACE_MS_MAX: u32 = 600_000;
 
-/// Times of leases, tickets and heartbeats.
+/// Times of leases, tickets and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// A lease not renewed for this long expires. Default 5 s; 300 ms to 600 s.
+    /// Time without a renewal after which a lease expires, in ms. Default 5 s; 300 ms to 600 s.
     pub lease_ttl_ms: u32,
-    /// An expired lease keeps its bytes, unusable until renewed, for this long. Default 2 s; 0 to 600 s.
+    /// Time for which an expired lease keeps its bytes, unusable until it is renewed, in ms. Default 2 s; 0 to 600 s.
     pub grace_ms: u32,
-    /// A ticket not redeemed for this long is void. Default 10 s; at least twice the heartbeat.
+    /// Time after which a ticket that was not redeemed is void, in ms. Default 10 s; at least twice the heartbeat.
     pub ticket_ttl_ms: u32,
-    /// How often a node reports. Default 250 ms.
+    /// Interval between two reports of a node, in ms. Default 250 ms.
     pub heartbeat_ms: u32,
-    /// A node not heard of for this long gets no new tickets. Default 1.5 s.
+    /// Time without a report after which a node gets no new tickets, in ms. Default 1.5 s.
     pub node_silence_ms: u32,
 }
 
@@ -40,7 +40,7 @@ impl Default for LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// Every setting that is out of its range, as a sentence each; empty if all is well.
+    /// Returns a sentence for every setting that is out of its range; empty if all are well.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = Vec::new();
         if !(LEASE_TTL_MS_MIN..=LEASE_TTL_MS_MAX).contains(&self.lease_ttl_ms) {
@@ -58,7 +58,8 @@ impl LeaseSettings {
                 self.node_silence_ms, self.heartbeat_ms
             ));
         }
-        // Between two reports a node goes by its own clock: one that runs ahead would find fresh tickets void.
+        // A node extrapolates the broker's clock between two reports. If its own clock ran ahead, it would find
+        // fresh tickets void.
         if self.ticket_ttl_ms < 2 * self.heartbeat_ms {
             found.push(format!(
                 "a ticket is void after {} ms but nodes learn the time every {} ms; at least twice that is \
@@ -70,27 +71,28 @@ impl LeaseSettings {
     }
 }
 
-/// How much each tenant may hold: regions leased, sealed and named, and promises not redeemed yet.
+/// Limits on what each tenant may hold: regions leased, sealed and named, and promises not redeemed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// Bytes for each tenant that is not named below; `None`: no limit. The administrator has none unless it
-    /// is named.
+    /// Quota of each tenant that `by_tenant` does not name, in bytes; `None`: no limit. The administrator has
+    /// no limit unless `by_tenant` names it.
     pub default_bytes: Option<u64>,
-    /// Bytes for these tenants.
+    /// Quotas of single tenants, in bytes.
     pub by_tenant: BTreeMap<Name, u64>,
 }
 
 impl Quotas {
-    /// Bytes this tenant may hold; `None`: no limit.
+    /// Returns the bytes that this tenant may hold; `None`: no limit.
     pub fn of(&self, tenant: &Name) -> Option<u64> {
         let default_bytes = if crate::tenant::is_admin(tenant) { None } else { self.default_bytes };
         self.by_tenant.get(tenant).copied().or(default_bytes)
     }
 
-    /// Every quota that cannot be meant, as a sentence each; empty if all is well.
+    /// Returns a sentence for every quota that cannot be meant; empty if all are well.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = Vec::new();
-        // A smaller one would not hold the smallest region: whoever is to have nothing gets no certificate.
+        // A smaller quota would not hold the smallest region. A tenant that may hold nothing gets no
+        // certificate instead.
         let is_small = |bytes: u64| bytes < REGION_BYTES_MIN;
         if let Some(bytes) = self.default_bytes.filter(|bytes| is_small(*bytes)) {
             found
@@ -119,17 +121,17 @@ impl Quotas {
     }
 }
 
-/// All that a broker is told.
+/// All settings of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSettings {
-    /// Times.
+    /// Times of leases, tickets and reports.
     pub lease: LeaseSettings,
     /// Quotas of tenants.
     pub quotas: Quotas,
 }
 
 impl BrokerSettings {
-    /// Every setting that cannot be meant, as a sentence each; empty if all is well.
+    /// Returns a sentence for every setting that cannot be meant; empty if all are well.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = self.lease.mistakes();
         found.extend(self.quotas.mistakes());
@@ -138,7 +140,7 @@ impl BrokerSettings {
 }
 
 impl From<LeaseSettings> for BrokerSettings {
-    /// No quotas.
+    /// Returns settings without quotas.
     fn from(lease: LeaseSettings) -> Self {
         BrokerSettings { lease, quotas: Quotas::default() }
     }

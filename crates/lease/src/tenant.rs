@@ -1,40 +1,40 @@
-//! Tenants: whose a session, a file and a region are.
+//! Tenants: the owners of sessions, files and regions.
 //!
-//! The idea: a tenant is a name that a connection proves. Nodes count regions by it, the broker holds the
-//! counts against its quotas, and names of other tenants are not there for whoever asks.
+//! The idea: a tenant is a name that a connection proves. Nodes count regions by tenant, and the broker
+//! compares the counts with its quotas. Files of other tenants do not exist for whoever asks.
 
 use farpool_wire::control::TenantUse;
 use farpool_wire::ids::{TENANT_ADMIN, TENANT_LOCAL};
 use farpool_wire::limits::TENANTS_MAX;
 use farpool_wire::{List, Name};
 
-/// The tenant of whoever connects without a certificate.
+/// Returns the tenant of whoever connects without a certificate.
 pub fn local() -> Name {
     Name::new(TENANT_LOCAL).expect("it is a name")
 }
 
-/// Whether this tenant sees and may do what any other does.
+/// Reports whether this tenant is the administrator, who sees everything and may do what any tenant may.
 pub fn is_admin(tenant: &Name) -> bool {
     **tenant == *TENANT_ADMIN
 }
 
-/// Whether this tenant may look at the whole pool and empty nodes: the administrator, and whoever is on this
-/// machine or in a pool that does not ask for certificates.
+/// Reports whether this tenant may look at the whole pool and empty nodes. That is the administrator, and
+/// whoever is on this machine or in a pool that does not ask for certificates.
 pub fn oversees(tenant: &Name) -> bool {
     is_admin(tenant) || **tenant == *TENANT_LOCAL
 }
 
-/// Where a tenant stands in [`TenantCounts`], for as long as it has something.
+/// Index of a tenant in [`TenantCounts`]. It is good as long as the tenant has a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TenantIndex(u16);
 
-/// How many regions of one node each tenant has.
+/// Number of regions of one node that each tenant has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantCounts(Vec<TenantUse>);
 
 impl TenantCounts {
-    /// Where this tenant is counted; `None` if `TENANTS_MAX` others have something. Good until the next call
-    /// if nothing is added meanwhile.
+    /// Returns the index of this tenant; `None` if `TENANTS_MAX` others have regions. If the caller adds no
+    /// region, the index is good only until the next call.
     pub(crate) fn index_of(&mut self, tenant: &Name) -> Option<TenantIndex> {
         let known = self.0.iter().position(|has| has.tenant == *tenant && has.regions > 0);
         let index = known.or_else(|| self.0.iter().position(|has| has.regions == 0)).unwrap_or(self.0.len());
@@ -54,9 +54,9 @@ impl TenantCounts {
         self.0[usize::from(index.0)].regions -= 1;
     }
 
-    /// Those that have something.
+    /// Returns the tenants that have regions.
     pub(crate) fn list(&self) -> List<TenantUse, TENANTS_MAX> {
-        // No longer than this list, which `index_of` bounds.
+        // `index_of` keeps the list below its bound.
         List::new(self.0.iter().filter(|has| has.regions > 0).cloned().collect()).unwrap_or_default()
     }
 }

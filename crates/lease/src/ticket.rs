@@ -1,9 +1,10 @@
-//! Tickets: signed so that a client cannot write its own, timed so that forgotten ones free their bytes.
+//! Tickets. They are signed, so that a client cannot make its own, and timed, so that the bytes of a forgotten
+//! one become free.
 //!
-//! The key is made by the node for one life and told to the broker, so a ticket proves both that the broker
-//! granted it and that this life of the node is meant. Its time is the broker's clock, which the node knows
-//! from rulings, late by at most their travel time. That lateness costs nothing: expiry only lets the broker
-//! promise the bytes anew, and the node refuses what it does not have.
+//! The node makes the key for one life and tells it to the broker. So a ticket proves that the broker granted
+//! it, and that this life of the node is meant. Its time is that of the broker's clock, which the node knows
+//! from rulings. The node's view of that clock is ahead by at most the journey of its own report, so a ticket
+//! may be refused that much too early.
 
 use farpool_wire::Name;
 use farpool_wire::codec::Field;
@@ -12,11 +13,10 @@ use farpool_wire::ids::{Secret, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Key of one node's life.
+/// Key that signs the tickets for one life of a node.
 pub type TicketKey = [u8; 32];
 
 fn keyed(key: &[u8; 32], message: &[u8]) -> Hmac<Sha256> {
-    // HMAC takes keys of any length, so a key of 32 bytes cannot be refused.
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(message);
     mac
@@ -29,17 +29,17 @@ fn signed_bytes(ticket: &Ticket) -> Vec<u8> {
     bytes
 }
 
-/// Fills in the signature.
+/// Signs a ticket.
 pub fn sign(ticket: &mut Ticket, key: &TicketKey) {
     ticket.mac = keyed(key, &signed_bytes(ticket)).finalize().into_bytes().into();
 }
 
-/// Whether the signature fits, compared in constant time.
+/// Reports whether the signature is right, and compares in constant time.
 pub fn is_genuine(ticket: &Ticket, key: &TicketKey) -> bool {
     keyed(key, &signed_bytes(ticket)).verify_slice(&ticket.mac).is_ok()
 }
 
-/// What a node keeps of a session's secret.
+/// Returns the digest of a session's secret, which a node keeps in place of the secret.
 pub fn secret_digest(secret: Secret) -> u128 {
     let digest = Sha256::digest(secret.0.to_le_bytes());
     let mut first = [0; 16];
@@ -47,8 +47,8 @@ pub fn secret_digest(secret: Secret) -> u128 {
     u128::from_le_bytes(first)
 }
 
-/// The secret of a tenant's session, derived from the broker's own key, so that a restarted broker knows it
-/// again without having stored any session. To another tenant it proves nothing.
+/// Returns the secret of a tenant's session. It is derived from the broker's own key, so a restarted broker can
+/// compute it without having stored any session. It proves nothing for another tenant.
 pub fn session_secret(broker_key: &[u8; 32], session: SessionId, tenant: &Name) -> Secret {
     let mut message = session.0.to_le_bytes().to_vec();
     message.extend_from_slice(tenant.as_bytes());
@@ -58,7 +58,7 @@ pub fn session_secret(broker_key: &[u8; 32], session: SessionId, tenant: &Name) 
     Secret(u128::from_le_bytes(first))
 }
 
-/// The id of the node of this name.
+/// Returns the id of the node with this name.
 pub fn node_id(name: &str) -> farpool_wire::NodeId {
     let digest = Sha256::digest(name.as_bytes());
     let mut first = [0; 8];

@@ -1,9 +1,10 @@
-//! One broker over three nodes and four clients of three tenants, under random schedules: messages are lost, delayed,
-//! repeated and overtake each other; the broker, nodes and clients crash; names are published, replaced,
-//! renamed and dropped. After every step: I1, I2, I4 and I6 at each node (`arbiter`), and I5 here.
+//! One broker over three nodes and four clients of three tenants, under random schedules. Messages are lost, delayed,
+//! repeated and overtake each other. The broker, nodes and clients crash. Names are published, replaced, renamed and
+//! dropped. After every step I1, I2, I4 and I6 are checked at each node (in `arbiter`), and I5 here.
 //!
-//! As in the running system, a node has one question to the broker under way at a time and forgets its answer
-//! when it connects anew; and a client does not publish what its own, conservative deadline has passed over.
+//! Two rules are those of the running system. A node has one question to the broker under way at a time, and
+//! forgets its answer when it connects anew. A client does not publish regions for which its own, conservative
+//! deadline has passed.
 
 mod arbiter;
 mod clients;
@@ -20,7 +21,7 @@ use schedule::{Random, Tally, run, run_one};
 use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: usize = 3;
-/// Whose each client is.
+/// Tenant of each client.
 const CLIENTS: [&str; 4] = ["red", "red", "blue", "admin"];
 const RED_QUOTA_BYTES: u64 = 9 * REGION_BYTES_MIN;
 const REGIONS: u32 = 5;
@@ -37,7 +38,7 @@ const SETTINGS: LeaseSettings = LeaseSettings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
-    /// One life: a connection does not outlive it.
+    /// One life of the broker: a connection does not outlive it.
     Broker {
         life: u64,
     },
@@ -56,24 +57,24 @@ struct Flight {
     id: u64,
     from: Address,
     to: Address,
-    /// Of a node's question: the connection, named by the offer it began with. Others need none.
+    /// Connection of a node's question, named by the offer that it began with; 0 for other messages.
     connection: u64,
     said: Said,
 }
 
 struct Node {
     arbiter: Arbiter,
-    /// The life of the broker that took this node in.
+    /// Life of the broker that accepted this node; `None` if it is not connected.
     joined: Option<u64>,
-    /// The question under way, and when it was asked.
+    /// Id of the question under way and the time it was asked at.
     waiting: Option<(u64, u64)>,
-    /// What it asks over; see `Flight`.
+    /// Connection over which it asks the broker; see `Flight`.
     connection: u64,
-    /// The life of the broker that was asked last.
+    /// Life of the broker that was asked last.
     asked_life: u64,
 }
 
-/// A published file, and who wrote each of its regions.
+/// Published file, and the client that wrote each of its regions.
 struct Promised {
     file: NamedFile,
     writers: BTreeMap<Place, SessionId>,
@@ -83,7 +84,7 @@ struct World<'a> {
     random: &'a mut Random,
     tally: &'a mut Tally,
     now_ms: u64,
-    /// The machines' clocks differ; each counts from its own start.
+    /// Lead of each node's clock over the test's time: each machine counts from its own start.
     node_clock_ahead_ms: [u64; NODES],
     broker: Option<BrokerLeases>,
     broker_life: u64,
@@ -91,9 +92,9 @@ struct World<'a> {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     flights: Vec<Flight>,
-    /// What the broker has promised, by name. Kept apart from its catalog.
+    /// Files that the broker has acknowledged, by name. Kept apart from the broker's catalog.
     promised: BTreeMap<Name, Promised>,
-    /// Every file id below this one may have been given.
+    /// Lowest file id that was certainly never given.
     next_file: FileId,
     next_id: u64,
 }
@@ -163,7 +164,7 @@ impl World<'_> {
         self.flights.push(flight);
     }
 
-    /// Any flight may be the next to arrive, so any may overtake any other.
+    /// Delivers any of the messages under way, so any may overtake any other.
     fn deliver(&mut self) {
         if self.flights.is_empty() {
             return;
@@ -187,7 +188,7 @@ impl World<'_> {
         }
     }
 
-    /// The broker's answer, released only after its records are durable; none if it crashed on the way.
+    /// Returns the broker's answer once its records are durable; `None` if the broker crashed before.
     fn ask_broker(
         &mut self,
         from: Address,
@@ -255,7 +256,7 @@ impl World<'_> {
         Some(answer)
     }
 
-    /// Whether this tenant sees the file of this name.
+    /// Reports whether this tenant sees the file of this name.
     fn sees(&self, asker: &Name, name: &Name) -> bool {
         let file = self.promised.get(name).map(|promised| &promised.file);
         file.is_some_and(|file| tenant::is_admin(asker) || *asker == file.tenant)
@@ -337,7 +338,7 @@ impl World<'_> {
         self.promised.insert(publish.name.clone(), promised);
     }
 
-    /// A name is refused as not there exactly to those who do not see it.
+    /// Checks that a name is refused as not there only to those who do not see it.
     fn check_refusal(&mut self, asker: &Name, request: &Request, refusal: &Refusal) {
         if matches!(request, Request::Offer(_)) && refusal.code == Code::WrongIncarnation {
             self.tally.add("second life waits");
@@ -402,7 +403,7 @@ impl World<'_> {
         let (now_ms, life) = (self.now_ms, self.broker_life);
         let node = &mut self.nodes[index];
         if node.asked_life != life {
-            // Its connection has ended with that life.
+            // The node's connection has ended with that life.
             (node.waiting, node.joined) = (None, None);
         }
         if let Some((_, since_ms)) = node.waiting {
@@ -494,8 +495,8 @@ impl World<'_> {
         self.invariant_i5_what_was_promised_is_kept();
     }
 
-    /// I5: the names promised are the names in the store, and their bytes on living incarnations are sealed,
-    /// readable and those of their publisher: not granted, not wiped, whoever else has crashed.
+    /// I5: the names acknowledged are the names in the store. Their bytes on nodes that live are sealed,
+    /// readable and those of their publisher: not granted and not wiped, whoever else has crashed.
     fn invariant_i5_what_was_promised_is_kept(&self) {
         let stored: Vec<(&Name, &NamedFile)> = self.durable.names.iter().collect();
         let promised: Vec<(&Name, &NamedFile)> =
@@ -526,7 +527,7 @@ impl World<'_> {
         }
     }
 
-    /// A report of every node without a loss, and every wipe done.
+    /// Reports every node without a loss and carries out every wipe.
     fn settle(&mut self) {
         for index in 0..NODES {
             let now = self.node_now(index);
@@ -546,7 +547,7 @@ impl World<'_> {
         self.invariant_i5_what_was_promised_is_kept();
     }
 
-    /// Takes all nodes back into use.
+    /// Ends draining at all nodes.
     fn end_draining(&mut self) {
         let admin = Name::new("admin").expect("a name");
         for index in 0..NODES {
@@ -566,8 +567,8 @@ impl World<'_> {
         (free, kept.count() as u32)
     }
 
-    /// I6: after everybody has fallen silent and everything under way has arrived, what no name owns is free,
-    /// and can be had again.
+    /// I6: after everybody has fallen silent and all messages have arrived, every region that no name owns is
+    /// free and can be leased again.
     fn invariant_i6_all_that_no_name_owns_becomes_free(&mut self) {
         while self.broker.is_none() {
             self.start_broker();

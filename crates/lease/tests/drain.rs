@@ -1,5 +1,4 @@
-//! Emptying a node, told case by case. The random schedules of `node`, `quota` and `cluster` mix it with all
-//! the rest.
+//! Draining a node, case by case. The random schedules of `node`, `quota` and `cluster` mix it with everything else.
 
 use farpool_lease::broker::Durable;
 use farpool_lease::ticket::{node_id, secret_digest, sign};
@@ -8,7 +7,7 @@ use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 
-/// Between each node and the broker.
+/// Number of the connection between each node and the broker.
 const CONNECTION: u64 = 1;
 const KEY: [u8; 32] = [3; 32];
 const START: MonoNs = MonoNs(1_000_000_000);
@@ -28,7 +27,7 @@ fn broker() -> BrokerLeases {
     BrokerLeases::start(START, settings, Durable::default(), [4; 32], &mut Vec::new())
 }
 
-/// A node of two free regions.
+/// Returns a node of two free regions.
 fn node(called: &str) -> NodeLeases {
     let mut node = NodeLeases::new(node_id(called), Incarnation(1), KEY, 2);
     let _ = node.scrubbed(RegionIndex(0));
@@ -50,7 +49,7 @@ fn join(broker: &mut BrokerLeases, called: &str, host: &str) {
     broker.offer(START, CONNECTION, Offer { info, ticket_key: KEY }).expect("taken in");
 }
 
-/// A report, and what follows from it.
+/// Sends the node's report to the broker and lets the node follow the ruling.
 fn report(broker: &mut BrokerLeases, node: &mut NodeLeases) -> Ruling {
     let ruling = broker.inventory(START, CONNECTION, node.inventory(Traffic::default(), 0)).expect("known");
     node.rule(START, &ruling, &mut Vec::new());
@@ -143,7 +142,7 @@ fn draining_node_refuses_leases_for_good_and_asks_its_holders_to_leave() {
     assert_eq!(node.renew(START, None, &proof, actions).map(|renewed| renewed.draining), Ok(true));
     let late = node.redeem(START, None, &ticket(2), || Handle(6), actions);
     assert_eq!(code(late), Err(Code::Draining));
-    // The broker hears that the promise holds nothing any more.
+    // The broker learns that the ticket is spent, so the promise no longer counts.
     assert!(node.inventory(Traffic::default(), 0).spent.contains(&TicketId(2)));
     assert!(!node.may_end());
     let regions = leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch });
@@ -162,7 +161,7 @@ fn node_stays_what_it_was_told_to_be_over_connections_and_lives_of_the_broker() 
     let (mut first, mut node) = (broker(), node("n"));
     join(&mut first, "n", "h");
     tell(&mut first, "n", true, true);
-    // A new connection before the node has heard of it.
+    // The node connects anew before it has learned of the order.
     join(&mut first, "n", "h");
     report(&mut first, &mut node);
     assert!(node.may_end());

@@ -1,5 +1,5 @@
-//! Words that come late, twice or after a restart, and what each of them once could have cost. The random
-//! schedules found these or were made to; here each is told by itself.
+//! Messages that come late, twice or after a restart, and the damage that each of them once could do. Each was
+//! found by the random schedules, or they were extended to find it.
 
 use farpool_lease::broker::Durable;
 use farpool_lease::ticket::{secret_digest, sign};
@@ -11,7 +11,7 @@ use farpool_wire::*;
 const NODE: NodeId = NodeId(1);
 const LIFE: Incarnation = Incarnation(2);
 const KEY: [u8; 32] = [3; 32];
-/// Between the node and the broker.
+/// Number of the connection between the node and the broker.
 const CONNECTION: u64 = 1;
 const START: MonoNs = MonoNs(1_000_000_000);
 
@@ -37,7 +37,7 @@ fn offer_of_life(node: NodeId, incarnation: Incarnation) -> Offer {
     Offer { info, ticket_key: KEY }
 }
 
-/// A broker with one node and one session.
+/// Returns a broker with one node, and a session.
 fn broker() -> (BrokerLeases, SessionProof) {
     let records = &mut Vec::new();
     let mut broker =
@@ -79,7 +79,7 @@ fn publish(
     answer.map(|published| published.file).map_err(|refusal| refusal.code)
 }
 
-/// A report of region 0 at this epoch, owned so.
+/// Returns an inventory that shows region 0 at this epoch with this owner.
 fn inventory_with(epoch: u64, owner: RegionOwner) -> Inventory {
     let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(Traffic::default(), 0);
     let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(epoch), owner };
@@ -87,18 +87,19 @@ fn inventory_with(epoch: u64, owner: RegionOwner) -> Inventory {
     inventory
 }
 
-/// The broker's word on region 0 at this epoch, owned so.
+/// Returns the broker's ruling on region 0 at this epoch with this owner.
 fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
     broker.inventory(START, CONNECTION, inventory_with(epoch, owner)).expect("known")
 }
 
-/// The node shows region 0 as sealed at this epoch, on its way to a name.
+/// Reports region 0 as sealed at this epoch and without a name yet.
 fn shown_as_sealed(broker: &mut BrokerLeases, epoch: u64) {
     ruling_on(broker, epoch, RegionOwner::Sealing(SessionId(9)));
 }
 
-/// A publish was committed, its answer lost, its name dropped, the broker restarted: repeated to the new life,
-/// it was acknowledged though the bytes were gone. Only what a node shows as sealed is published.
+/// A publication was committed, its answer was lost, its name was dropped, and the broker restarted. A
+/// repetition to the new life was acknowledged though the bytes were gone. Now only regions that a node shows
+/// as sealed are published.
 #[test]
 fn publish_of_what_the_node_does_not_show_as_sealed_is_refused() {
     let (mut broker, proof) = broker();
@@ -109,8 +110,8 @@ fn publish_of_what_the_node_does_not_show_as_sealed_is_refused() {
     assert!(publish(&mut broker, &proof, "view", &[extent(2)]).is_ok());
 }
 
-/// A client stalls between seal and publish; its region is freed, leased, sealed and published by another.
-/// Its publish then replaced the owner in the catalog's index, and the node was told to drop the other's file.
+/// A client stalls between seal and publish. Its region is freed, leased, sealed and published by another. Its
+/// publication then replaced the owner in the catalog's index, and the node was ordered to drop the other's file.
 #[test]
 fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
     let (mut broker, proof) = broker();
@@ -124,7 +125,7 @@ fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
     assert!(ruling.drop.is_empty() && ruling.adopt.is_empty());
 }
 
-/// The node had been told to free the orphan; the publish that came after that was acknowledged all the same.
+/// The node had been ordered to free the orphan. A publication that came after that was acknowledged all the same.
 #[test]
 fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
     let (mut broker, proof) = broker();
@@ -137,9 +138,9 @@ fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
     );
 }
 
-/// The model checker's: the offer of a node's earlier life was taken after that of the present one, and the
-/// broker forgot what it had given up there; an inventory of a connection that had broken, taken after that,
-/// showed the region as sealed still, and a late publish of it was acknowledged. It had been freed.
+/// Found by the model checker. The offer of a node's earlier life was taken after that of the present one, so
+/// the broker forgot what it had ordered the present life to free. Then an inventory over a broken connection
+/// showed the region as sealed, and a late publication of it was acknowledged although it had been freed.
 #[test]
 fn report_of_a_broken_connection_does_not_bring_back_what_was_ruled_away() {
     let (mut broker, proof) = broker();
@@ -155,13 +156,13 @@ fn report_of_a_broken_connection_does_not_bring_back_what_was_ruled_away() {
     let answer = broker.inventory(later, broken, late_report.clone());
     assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
     assert_eq!(publish(&mut broker, &proof, "late", &[extent(2)]), Err(Code::NotReported));
-    // What the node shows over its present connection is there.
+    // A region that the node shows over its present connection does exist.
     broker.inventory(later, present, late_report).expect("taken");
     assert!(publish(&mut broker, &proof, "there", &[extent(2)]).is_ok());
 }
 
-/// The same from another side: an offer whose answer the node never had comes after that of its present
-/// connection. The node is told, and offers itself again.
+/// An offer whose answer the node never had is taken after the offer over its present connection. The node's
+/// report is refused, and it offers itself again.
 #[test]
 fn offer_that_comes_late_makes_the_node_offer_itself_again() {
     let (mut broker, proof) = broker();
@@ -174,7 +175,7 @@ fn offer_that_comes_late_makes_the_node_offer_itself_again() {
     assert!(publish(&mut broker, &proof, "view", &[extent(2)]).is_ok());
 }
 
-/// A publish arrives a second time, after its name was dropped: it must not come back without its bytes.
+/// A publication arrives a second time after its name was dropped: the name must not come back without its bytes.
 #[test]
 fn publish_repeated_after_its_name_was_dropped_is_refused() {
     let (mut broker, proof) = broker();
@@ -186,8 +187,8 @@ fn publish_repeated_after_its_name_was_dropped_is_refused() {
     assert_eq!(publish(&mut broker, &proof, "view", &[extent(2)]), Err(Code::StaleEpoch));
 }
 
-/// A session that replaces its view faster than the node reports leaked every version until it ended, because
-/// a region on its way to a name was never dropped.
+/// A session that replaced a file faster than the node reported leaked every version until it ended, because a
+/// sealed region without a name was never dropped.
 #[test]
 fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     let (mut broker, proof) = broker();
@@ -210,7 +211,7 @@ fn version_replaced_before_its_adoption_is_freed_while_its_session_lives() {
     assert_eq!(node.inventory(Traffic::default(), 0).counts.cleaning, 1);
 }
 
-/// One file that names a region at two epochs: one of them is wrong, whichever it is.
+/// One file names a region at two epochs, so at least one of them is wrong.
 #[test]
 fn publish_of_one_region_at_two_epochs_is_refused() {
     let (mut broker, proof) = broker();
@@ -218,7 +219,7 @@ fn publish_of_one_region_at_two_epochs_is_refused() {
     assert_eq!(publish(&mut broker, &proof, "both", &[extent(2), extent(3)]), Err(Code::StaleEpoch));
 }
 
-/// The index of what was given up is bounded by the regions there can be.
+/// The broker's index of freed regions is bounded by the number of regions that nodes can have.
 #[test]
 fn publish_of_a_region_no_node_can_have_is_refused() {
     let (mut broker, proof) = broker();
@@ -226,8 +227,8 @@ fn publish_of_a_region_no_node_can_have_is_refused() {
     assert_eq!(publish(&mut broker, &proof, "far out", &[far_out]), Err(Code::NoSuchRegion));
 }
 
-/// Two nodes that claim four thousand million free regions each made the sum of free bytes overflow: a panic
-/// from the wire.
+/// Two nodes that each reported four thousand million free regions made the sum of free bytes overflow: a
+/// message caused a panic.
 #[test]
 fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
     let (mut broker, proof) = broker();
@@ -291,7 +292,7 @@ fn redeem(node: &mut NodeLeases, ticket: &Ticket) -> Result<(), Code> {
     answer.map(|_| ()).map_err(|refusal| refusal.code)
 }
 
-/// A spent ticket is forgotten once it has expired; a ruling that was long under way then set the clock back
+/// A spent ticket is forgotten once it has expired. A ruling that was delayed for long then set the clock back
 /// to before that, and the ticket was good again.
 #[test]
 fn ticket_spent_and_forgotten_stays_spent_when_a_late_ruling_sets_the_clock_back() {
@@ -305,8 +306,8 @@ fn ticket_spent_and_forgotten_stays_spent_when_a_late_ruling_sets_the_clock_back
     assert_eq!(redeem(&mut node, &ticket), Err(Code::TicketExpired));
 }
 
-/// A broker's clock starts anew with its life. Against the clock of the life before, its first tickets were
-/// long expired.
+/// A broker's clock starts anew with each of its lives. By the clock of the life before, its first tickets had
+/// expired long ago.
 #[test]
 fn ticket_of_a_new_term_is_not_timed_by_the_clock_of_the_old() {
     let mut node = node_with_a_region();
@@ -315,7 +316,7 @@ fn ticket_of_a_new_term_is_not_timed_by_the_clock_of_the_old() {
     assert_eq!(redeem(&mut node, &ticket(Term(1), u64::MAX)), Err(Code::OldTerm));
 }
 
-/// Each life of a node has its own key, so its predecessor's tickets looked forged.
+/// Each life of a node has its own key, so tickets for an earlier life looked forged.
 #[test]
 fn ticket_for_an_earlier_life_of_the_node_says_so() {
     let mut node = node_with_a_region();

@@ -1,5 +1,5 @@
-//! One node's arbiter under random schedules: clients that repeat, forge, come late or vanish, a broker whose
-//! word is late or old, time that jumps. The invariants stand in `arbiter`, checked after every step.
+//! `NodeLeases` of one node under random schedules: clients repeat, forge, come late or vanish, the broker's
+//! rulings are late or old, and time jumps. The invariants are in `arbiter` and are checked after every step.
 
 mod arbiter;
 mod schedule;
@@ -19,20 +19,20 @@ const SESSIONS: u64 = 4;
 const STEPS: u64 = 250;
 const TICKET_TTL_MS: u64 = 4_000;
 
-/// The broker as the node sees it, and the node.
+/// A node, and the broker as the node sees it.
 struct World<'a> {
     random: &'a mut Random,
     tally: &'a mut Tally,
     arbiter: Arbiter,
     now_ms: u64,
     term: Term,
-    /// When each life of the broker began, the first at index 1.
+    /// Start of each life of the broker, in ms; the first is at index 1.
     terms_began_ms: Vec<u64>,
     next_ticket: u64,
     tickets: Vec<Ticket>,
-    /// What an administrator said last of draining and of stopping.
+    /// Last order of an administrator: (drain, stop).
     told: (bool, bool),
-    /// Every region at every epoch a client was ever told.
+    /// Every region at every epoch that a client was ever granted.
     told_of: Vec<RegionAt>,
 }
 
@@ -59,7 +59,7 @@ impl World<'_> {
         (session, secret)
     }
 
-    /// Who asks for a session: its tenant, a connection that proves none, or somebody else.
+    /// Returns who asks for a session: its tenant, `None` for a connection that proves none, or another tenant.
     fn asker(&mut self, session: SessionId) -> Option<Name> {
         match self.random.below(20) {
             0 => Some(tenant_of(SessionId(session.0 + 1))),
@@ -68,7 +68,7 @@ impl World<'_> {
         }
     }
 
-    /// Mostly what the session holds, sometimes anything anybody was ever told.
+    /// Returns mostly regions that the session holds, and sometimes any that were ever granted.
     fn regions_named_by(&mut self, session: SessionId) -> Vec<RegionAt> {
         let with_sealed = self.random.percent(20);
         let held: Vec<RegionAt> = self
@@ -174,7 +174,7 @@ impl World<'_> {
                 Code::TicketForged
             }
             1 => {
-                // More than was promised: the signature no longer fits.
+                // The ticket names more regions than were promised, so the signature is wrong.
                 ticket.region_count += 1;
                 Code::TicketForged
             }
@@ -243,7 +243,7 @@ impl World<'_> {
             for left in leaving {
                 let is = self.arbiter.owner(left.region);
                 match left.owner {
-                    // For the broker to say whether a name has it.
+                    // The broker decides whether a name has the region.
                     RegionOwner::Sealing(_) => {
                         assert_eq!(is, Some((left.epoch, RegionOwner::Orphan)));
                         self.tally.add("released a sealed one");
@@ -266,7 +266,7 @@ impl World<'_> {
             && named.iter().all(|at| {
                 owned.iter().filter(|owned| owned.region == at.region).any(|owned| match owned.owner {
                     RegionOwner::Session(owner) => owner == session && owned.epoch == at.epoch,
-                    // Sealed by the same request before, whose answer was lost.
+                    // The same request sealed it before, and the answer was lost.
                     RegionOwner::Sealing(owner) => owner == session && owned.epoch.0 == at.epoch.0 + 1,
                     _ => false,
                 })
@@ -319,7 +319,7 @@ impl World<'_> {
             let orders = [(false, false), (false, false), (false, false), (true, false), (true, true)];
             self.told = self.random.pick(&orders).expect("five");
         }
-        // A broker that has been told nothing in its life says so.
+        // A broker that was given no order in its life sends this pair.
         let order = if self.random.percent(20) { (false, true) } else { self.told };
         let told_before = (before.draining, self.arbiter.may_end());
         let ruling = Ruling {
@@ -342,7 +342,7 @@ impl World<'_> {
                 self.tally.add("may end");
             }
         }
-        // Old words change nothing, once the node has heard of the new term; until then nobody can tell.
+        // A ruling of an old term changes nothing once the node has heard of the new term.
         for owned in before.owned.iter() {
             let was = RegionAt { region: owned.region, epoch: owned.epoch };
             let is = self.arbiter.owner(owned.region);
@@ -385,7 +385,7 @@ impl World<'_> {
         }
     }
 
-    /// The host wants memory back, or has some again.
+    /// Lowers or raises the number of regions that may have memory.
     fn limit(&mut self) {
         let regions = self.random.below(u64::from(REGIONS) + 1) as u32;
         let reaches = [
@@ -461,7 +461,7 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
     }
     let end = world.arbiter.inventory();
 
-    // The host has memory again, everybody falls silent, and the broker owns none of the sealed regions to anybody.
+    // The host has memory again, everybody falls silent, and the broker knows no owner of the sealed regions.
     world.arbiter.limit(world.now(), REGIONS, Reach::Discardable);
     world.now_ms += 1_500 + 700;
     world.arbiter.tick(world.now());

@@ -1,11 +1,11 @@
-//! Quotas under random schedules: one broker, three nodes, sessions of three tenants. Tickets are redeemed
-//! late, twice or never, connections are cut with a report or a ruling under way, leases expire, nodes and the
-//! broker start again. After every step: what a tenant holds at the nodes, and what it could still redeem
-//! there, is within its quota.
+//! Quotas under random schedules: one broker, three nodes, and sessions of three tenants. Tickets are redeemed
+//! late, twice or never. Connections are cut with a report or a ruling under way. Leases expire. Nodes and the
+//! broker restart. After every step each tenant is within its quota with what it holds at the nodes and what it
+//! could still redeem there.
 //!
-//! As in the running system a node has one report under way at a time, and what was under way over a
-//! connection that was cut arrives nowhere. After its own restart the broker grants nothing here before every
-//! node has reported once: until then it cannot know what they hold.
+//! A node has one report under way at a time, and messages on a connection that was cut never arrive, as in the
+//! running system. After its own restart the broker grants nothing in this test before every node has
+//! reported once: until then it cannot know what tenants hold.
 
 mod arbiter;
 mod schedule;
@@ -22,7 +22,7 @@ const NODES: usize = 3;
 const REGIONS: u32 = 6;
 const STEPS: u64 = 600;
 const TENANTS: [&str; 3] = ["blue", "green", "red"];
-/// In regions of 1 MiB; of the third tenant the default.
+/// Quotas in regions of 1 MiB; that of the third tenant is the default.
 const QUOTAS: [u64; 3] = [2, 5, 9];
 const MIB: u64 = 1 << 20;
 const TIMES: LeaseSettings = LeaseSettings {
@@ -33,24 +33,24 @@ const TIMES: LeaseSettings = LeaseSettings {
     node_silence_ms: 2_000,
 };
 
-/// What is under way between a node and the broker.
+/// Message under way between a node and the broker.
 #[derive(Clone, Debug)]
 enum UnderWay {
-    /// No connection.
+    /// The node has no connection.
     Cut,
-    /// Taken in; the next report may be made.
+    /// The broker has accepted the node, which may report.
     Nothing,
-    /// And when it was made.
+    /// Report, and the node's time at which it was made.
     Report(Box<Inventory>, MonoNs),
     Ruling(Box<Ruling>, MonoNs),
 }
 
 struct Node {
     arbiter: Arbiter,
-    /// Whether an administrator has said that this life of it is to be emptied.
+    /// True if an administrator has ordered this life of the node to be drained.
     is_to_drain: bool,
     under_way: UnderWay,
-    /// To the broker; each has a number of its own.
+    /// Number of the connection to the broker; each connection has its own.
     connection: u64,
     clock_ahead_ms: u64,
 }
@@ -113,7 +113,7 @@ impl World<'_> {
         self.next
     }
 
-    /// The next thing that happens between a node and the broker.
+    /// Carries out the next step between a node and the broker.
     fn advance(&mut self, index: usize) {
         let (now, node_now, fresh) = (self.now(), self.node_now(index), self.fresh());
         let node = &mut self.nodes[index];
@@ -137,7 +137,7 @@ impl World<'_> {
                         node.arbiter.offered(&offered);
                         UnderWay::Nothing
                     }
-                    // Its former life was heard of a moment ago.
+                    // The broker heard of the node's former life a moment ago.
                     Err(_) => UnderWay::Cut,
                 }
             }
@@ -225,7 +225,7 @@ impl World<'_> {
         let now = self.node_now(node);
         let answer = self.nodes[node].arbiter.redeem(now, None, &self.promises[at].ticket);
         let answer = answer.map_err(|refusal| refusal.code);
-        // For nothing, if there is no room or the node is being emptied.
+        // If the regions are exhausted or the node drains, the ticket is spent for nothing.
         self.promises[at].spent |= matches!(&answer, Ok(_) | Err(Code::Exhausted | Code::Draining));
         self.tally.add(match answer {
             Ok(_) => "redeemed",
@@ -247,12 +247,12 @@ impl World<'_> {
                 let report = self.broker.status(self.now(), &Name::new("admin").expect("a name"));
                 let shown = report.nodes.iter().find(|node| node.info.name == host_of(index));
                 let shown = shown.expect("it is known");
-                // What is said of a former life does not hold for the next.
+                // An order for a former life does not hold for the next one.
                 if shown.info.incarnation == self.nodes[index].arbiter.incarnation() {
                     self.nodes[index].is_to_drain = drain;
                 }
             }
-            // Of a life that the broker has not heard of yet nothing can be said.
+            // The broker has not heard of this node yet, so it takes no order for it.
             Err(Code::NoNodes) => {}
             Err(code) => assert_eq!((by, code), ("red", Code::NotPermitted)),
         }
@@ -299,7 +299,7 @@ impl World<'_> {
             }
             98 => {
                 self.now_ms += self.random.below(u64::from(TIMES.ticket_ttl_ms) + 500);
-                // No node is silent for so long that it is taken for dead.
+                // All nodes report, so that none is silent for so long that it counts as dead.
                 (0..NODES).for_each(|node| self.report_whole(node));
                 self.tally.add("time jumped");
             }
@@ -318,7 +318,7 @@ impl World<'_> {
                 for index in 0..NODES {
                     let node = &mut self.nodes[index];
                     node.under_way = UnderWay::Cut;
-                    // An order that the node has not heard of is lost with the broker that took it.
+                    // An order that the node has not learned yet is lost with the broker that took it.
                     node.is_to_drain = node.arbiter.inventory().draining;
                     self.report_whole(index);
                 }
@@ -328,7 +328,7 @@ impl World<'_> {
         self.invariant_quotas_hold();
     }
 
-    /// What each tenant holds, and what it could redeem now, is within its quota.
+    /// Checks that each tenant is within its quota with what it holds and what it could redeem now.
     fn invariant_quotas_hold(&self) {
         let mut held: BTreeMap<String, u64> = BTreeMap::new();
         for node in &self.nodes {
@@ -354,7 +354,8 @@ impl World<'_> {
         }
         let report = self.broker.status(self.now(), &Name::new("admin").expect("a name"));
         for has in report.tenants.iter() {
-            // A promise that was kept at the last moment is counted twice until its end has been reported.
+            // `promised_bytes` is left out: a ticket redeemed at the last moment counts twice until its end was
+            // reported.
             assert!(has.held_bytes <= has.quota_bytes, "{has:?}");
         }
     }
@@ -369,7 +370,7 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Vec<Inventory> {
     records.into_iter().for_each(|record| durable.apply(record));
     let open =
         OpenSession { resume: SessionId(0), secret: Secret(0), label: Name::new("client").expect("a name") };
-    // Two sessions of each tenant share its quota.
+    // Each tenant has two sessions, which share its quota.
     let sessions = (0..6).map(|index| {
         let id = SessionId(index as u64 + 1);
         let opened = broker.open_session(now, &tenant_of(index / 2), &open, id).expect("opened");

@@ -1,4 +1,4 @@
-//! Times that cannot be meant are named, with what is permitted.
+//! Settings that cannot be meant are named in an error, with the values that are permitted.
 
 use farpool_lease::LeaseSettings;
 

@@ -1,5 +1,5 @@
-//! Whose things are: sessions, names and moved files of several tenants at one broker, told case by case. The
-//! random schedules of `cluster` and `quota` mix them.
+//! Sessions, names and moved files of several tenants at one broker, case by case. The random schedules of
+//! `cluster` and `quota` mix them.
 
 use farpool_lease::broker::Durable;
 use farpool_lease::ticket::node_id;
@@ -10,7 +10,7 @@ use farpool_wire::*;
 use std::collections::BTreeMap;
 
 const LIFE: Incarnation = Incarnation(2);
-/// Between each node and the broker.
+/// Number of the connection between each node and the broker.
 const CONNECTION: u64 = 1;
 const START: MonoNs = MonoNs(1_000_000_000);
 
@@ -22,7 +22,7 @@ fn code<T>(answer: Result<T, Refusal>) -> Result<T, Code> {
     answer.map_err(|refusal| refusal.code)
 }
 
-/// A broker with one node of some free regions, and what its store holds.
+/// Broker with one node of some free regions, and the contents of its store.
 struct Pool {
     broker: BrokerLeases,
     durable: Durable,
@@ -77,7 +77,7 @@ impl Pool {
         SessionProof { session: opened.session, secret: opened.secret }
     }
 
-    /// The node shows a region as sealed by a session, and counts it as this tenant's.
+    /// Reports a region as sealed by a session, and counted as this tenant's.
     fn seal(&mut self, tenant: &str, by: &SessionProof, region: u32) -> NamedExtent {
         let owner = RegionOwner::Sealing(by.session);
         self.sealed.push(OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner });
@@ -160,7 +160,7 @@ fn session_is_its_tenants_in_the_next_life_of_the_broker_too() {
     let red = pool.session("red", 9);
     let durable = pool.durable.clone();
     pool.broker = BrokerLeases::start(START, LeaseSettings::default(), durable, [5; 32], &mut Vec::new());
-    // Whose it is, nobody has said in this life yet: only that it is not the asker's.
+    // The broker has not heard of the session in this life, so it knows only that the asker is not its tenant.
     assert_eq!(code(pool.broker.keep_session(START, &name("blue"), &red)), Err(Code::WrongSecret));
     assert!(pool.broker.keep_session(START, &name("red"), &red).is_ok());
     assert_eq!(code(pool.broker.keep_session(START, &name("blue"), &red)), Err(Code::WrongTenant));
@@ -176,7 +176,7 @@ fn name_of_another_tenant_is_not_there_but_taken() {
 
     let replacing = Publish { replace: true, ..publication(&blue, &[&second]) };
     assert_eq!(pool.publish("blue", &replacing), Err(Code::NameTaken));
-    // Not even by naming its very extents: that would tell the file's id.
+    // The name is refused even for its very own extents: success would show the file's id.
     assert_eq!(pool.publish("blue", &publication(&blue, &[&first])), Err(Code::NameTaken));
     let moving = Publish { moved: file, ..publication(&blue, &[&second]) };
     assert_eq!(pool.publish("blue", &moving), Err(Code::NoSuchName));
@@ -236,7 +236,7 @@ fn file_moved_by_the_administrator_counts_as_its_owners_also_after_a_restart() {
     assert_eq!(pool.held_bytes("admin"), REGION_BYTES_MIN);
     let moving = Publish { moved: file, ..publication(&admin, &[&arrives]) };
     pool.publish("admin", &moving).expect("moved");
-    // The node has freed what was left, and counts what arrived as the administrator's.
+    // The node has freed the old region, and counts the new one as the administrator's.
     pool.sealed.remove(0);
     pool.uses.remove(0);
     pool.report();
@@ -270,13 +270,14 @@ fn quota_is_shared_by_the_sessions_of_a_tenant_and_refused_with_what_is_left() {
     let (first, second) = (pool.session("red", 9), pool.session("red", 10));
     pool.seal("red", &first, 0);
     assert_eq!(pool.ask("red", &first, 2 * REGION_BYTES_MIN), Ok(2 * REGION_BYTES_MIN));
-    // One is held, two are promised; of the broken region at the end nothing can be leased.
+    // One region is held and two are promised. The quota's last 7 bytes are no whole region, so they cannot be
+    // leased.
     let over = Refusal::new(Code::OverQuota, 2 * REGION_BYTES_MIN);
     assert_eq!(pool.ask("red", &second, 3 * REGION_BYTES_MIN), Err(over));
     assert_eq!(pool.ask("red", &second, 2 * REGION_BYTES_MIN + 1), Err(over));
     assert_eq!(pool.ask("red", &second, 2 * REGION_BYTES_MIN), Ok(2 * REGION_BYTES_MIN));
     assert_eq!(pool.ask("red", &first, 1), Err(Refusal::new(Code::OverQuota, 0)));
-    // The default is for everybody else, but not for the administrator.
+    // The default quota holds for everybody else, but not for the administrator.
     let (blue, admin) = (pool.session("blue", 11), pool.session("admin", 12));
     let over = Refusal::new(Code::OverQuota, 2 * REGION_BYTES_MIN);
     assert_eq!(pool.ask("blue", &blue, 3 * REGION_BYTES_MIN), Err(over));
@@ -301,7 +302,7 @@ fn quota_that_cannot_be_meant_is_named() {
     );
 }
 
-/// A node's counts of regions are added up and multiplied: too large ones must not get so far.
+/// The broker adds and multiplies a node's counts of regions; refusing those that are too large avoids an overflow.
 #[test]
 fn inventory_that_counts_more_regions_than_a_node_can_have_is_refused() {
     let mut pool = Pool::new(Quotas::default());

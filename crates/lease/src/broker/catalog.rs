@@ -1,7 +1,7 @@
-//! The names of published files, each of one tenant.
+//! Names of published files. Each name belongs to one tenant.
 //!
-//! The idea: to everybody but its tenant and the administrator a file is not there, except that its name is
-//! taken.
+//! The idea: only its tenant and the administrator can see a file. Everybody else learns no more than that its
+//! name is taken.
 
 use super::records::place_of;
 use super::{BrokerLeases, NamedFile, Owner, Place, Record, give_up};
@@ -13,19 +13,19 @@ use farpool_wire::{Code, Handle, List, Name, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Whether a tenant sees a file and may do with it what it likes.
+/// Reports whether a tenant may see a file and change it.
 fn may_use(tenant: &Name, file: &NamedFile) -> bool {
     *tenant == file.tenant || tenant::is_admin(tenant)
 }
 
-/// Of another tenant's file not even the id is told.
+/// Returns the refusal of a name that is in use. It shows the file's id only to those who may see the file.
 fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
     Refusal::new(Code::NameTaken, if may_use(tenant, has) { has.file.0 } else { 0 })
 }
 
 impl BrokerLeases {
-    /// Gives sealed extents to a name: one transaction, which frees what the name had before. Extents of a
-    /// file that was moved take the place of its own; those that did not move are named again.
+    /// Gives sealed extents to a name, in one transaction that frees what the name had before. If the file was moved,
+    /// the new extents replace its old ones; extents that did not move are named in the request once more.
     pub fn publish(
         &mut self,
         now: MonoNs,
@@ -36,7 +36,7 @@ impl BrokerLeases {
         self.prove(now, tenant, publish.session, publish.secret)?;
         let has = self.durable.names.get(&publish.name);
         let seen = has.filter(|has| may_use(tenant, has));
-        // The same extents again: the first answer was lost.
+        // The request is a repetition: the first answer was lost.
         if let Some(has) = seen
             && has.extents == *publish.extents
             && (publish.moved == FileId(0) || publish.moved == has.file)
@@ -55,7 +55,7 @@ impl BrokerLeases {
         let mut named = match moved {
             Some(file) => NamedFile { extents: publish.extents.to_vec(), ..file },
             None => {
-                // 0 is no file: on the wire it says that none was moved.
+                // No file has the id 0: on the wire it says that no file was moved.
                 let file = FileId(self.durable.next_file.0.max(1));
                 self.persist(Record::NextFile(FileId(file.0 + 1)), records);
                 NamedFile {
@@ -70,7 +70,7 @@ impl BrokerLeases {
         let places: BTreeSet<Place> = named.places().map(|(place, _)| place).collect();
         named.leased_by_admin.retain(|place| places.contains(place));
         if named.tenant != *tenant {
-            // Only the administrator moves what is another's.
+            // Only the administrator may move a file of another tenant.
             named.leased_by_admin.extend(fresh);
         }
         self.disown(&publish.name, &places);
@@ -80,8 +80,8 @@ impl BrokerLeases {
         Ok(Published { file })
     }
 
-    /// Whether these extents may become a file's: those that `moved` has already, and others that nobody has.
-    /// Returns the places of the others.
+    /// Checks that these extents may become a file's: each is either one that `moved` has already, or one that
+    /// nobody has. Returns the regions of the latter.
     fn check_extents(
         &self,
         publish: &Publish,
@@ -95,7 +95,7 @@ impl BrokerLeases {
         let mut epochs: BTreeMap<Place, Epoch> = BTreeMap::new();
         let mut bytes = 0;
         for extent in publish.extents.iter() {
-            // A node not heard of since the broker started may still come: that is not a loss.
+            // A node not heard of since the broker started may still come back, so this is not a loss.
             let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::NoNodes, extent.node.0))?;
             if node.info.incarnation != extent.incarnation {
                 return Err(Refusal::new(Code::FileLost, extent.node.0));
@@ -109,7 +109,7 @@ impl BrokerLeases {
                 return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
             }
             let place = place_of(extent);
-            // A named region stays at its epoch until its name lets it go, so any other epoch is a wrong one.
+            // A named region stays at its epoch until its name releases it, so any other epoch is wrong.
             if let Some(owner) = self.owners.get(&place) {
                 if owner.epoch != extent.epoch {
                     return Err(Refusal::new(Code::StaleEpoch, owner.epoch.0));
@@ -129,8 +129,8 @@ impl BrokerLeases {
             if *epochs.entry(place).or_insert(extent.epoch) != extent.epoch {
                 return Err(Refusal::new(Code::StaleEpoch, extent.epoch.0));
             }
-            // Only what the node itself has shown as sealed to this life of the broker: the asker may have
-            // published it to an earlier life, which has let it go since.
+            // Only regions that the node has reported as sealed to this life of the broker are accepted. The
+            // caller may have published the region to an earlier life, which has freed it since.
             match node.sealed.get(&extent.region) {
                 Some((epoch, session)) if *epoch == extent.epoch => {
                     if *session != publish.session {
@@ -141,7 +141,7 @@ impl BrokerLeases {
                 _ => return Err(Refusal::new(Code::NotReported, extent.node.0)),
             }
         }
-        // A file keeps its length wherever it lies.
+        // A file that moves keeps its length.
         if let Some(file) = moved
             && file.bytes() != bytes
         {
@@ -150,12 +150,12 @@ impl BrokerLeases {
         Ok(epochs.into_keys().collect())
     }
 
-    /// Where the bytes of a name are.
+    /// Returns where the bytes of a name are.
     pub fn open_name(&self, tenant: &Name, name: &Name) -> Result<Opened, Refusal> {
         let file = self.seen(tenant, name)?;
         let mut nodes: BTreeMap<NodeId, NodeInfo> = BTreeMap::new();
         for extent in &file.extents {
-            // A node not heard of since the broker started may still come: that is not a loss.
+            // A node not heard of since the broker started may still come back, so this is not a loss.
             let node = self.nodes.get(&extent.node).ok_or(Refusal::new(Code::NoNodes, extent.node.0))?;
             if node.info.incarnation != extent.incarnation {
                 return Err(Refusal::new(Code::FileLost, extent.node.0));
@@ -170,7 +170,7 @@ impl BrokerLeases {
         }
     }
 
-    /// Forgets a name; its nodes are told to free the bytes at their next report.
+    /// Forgets a name. Its nodes learn that they should free the bytes with their next report.
     pub fn drop_name(
         &mut self,
         tenant: &Name,
@@ -203,7 +203,7 @@ impl BrokerLeases {
         Ok(Done {})
     }
 
-    /// A page of names in their order: those that the tenant sees.
+    /// Returns a page of the names that the tenant may see, in order.
     pub fn list_names(&self, tenant: &Name, list: &ListNames) -> Names {
         let after = Name::new(list.after.to_string()).ok();
         let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -237,7 +237,7 @@ impl BrokerLeases {
         file.ok_or(Refusal::new(Code::NoSuchName, 0))
     }
 
-    /// Notes whose a file's regions are.
+    /// Records the file as the owner of its regions.
     pub(super) fn own(&mut self, file: &NamedFile) {
         for (place, extent) in file.places() {
             let instead_of_admin = file.leased_by_admin.contains(&place).then(|| file.tenant.clone());
@@ -245,7 +245,7 @@ impl BrokerLeases {
         }
     }
 
-    /// Gives up the regions that a name has, except those it keeps.
+    /// Frees the regions of a name, except those in `keeps`.
     fn disown(&mut self, name: &Name, keeps: &BTreeSet<Place>) {
         let Some(file) = self.durable.names.get(name) else { return };
         for (place, extent) in file.places().filter(|(place, _)| !keeps.contains(place)) {

@@ -1,13 +1,13 @@
 //! `BrokerLeases` spreads promises over the nodes and keeps the names of published files.
 //!
-//! The idea: of all it knows, only names, its key and its term must survive it, so only those are
-//! [`Record`]s. Sessions prove themselves by a secret derived from the key; nodes bring their inventories;
-//! tickets expire. What it believes to be free may be wrong for a moment, and then a node refuses.
+//! The idea: only names, the broker's key and its term must survive a crash, so only these are [`Record`]s. All else
+//! comes back: sessions prove themselves by a secret derived from the key, nodes send their inventories, and tickets
+//! expire. The broker may believe for a moment that a region is free when it is not; then the node refuses.
 //!
-//! It never answers before the records of the answer are durable: each method returns them, and the caller
-//! commits them first. If that fails the caller throws this value away and starts again from the store.
+//! An answer never leaves before its records are durable. Each method returns the records, and the caller
+//! commits them first. If that fails, the caller throws this value away and starts again from the store.
 //!
-//! Invariants: I5 (a published name survives), and its half of I6 (what nobody owns is dropped).
+//! Invariants: I5 (a published name survives), and the broker's half of I6 (regions that nobody owns are dropped).
 
 mod catalog;
 mod nodes;
@@ -26,26 +26,32 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use nodes::Node;
 use std::collections::BTreeMap;
 
-/// Ids of files begin at the term times this: so many are there for each of its milliseconds.
+/// Factor from a term to its first file id. Terms are above the milliseconds since 1970 at the broker's start, so
+/// there are this many ids for each ms.
 const FILES_OF_A_TERM: u64 = 1 << 20;
 
-/// Who has a named region.
+/// Owner of a named region.
 #[derive(Clone, Debug)]
 struct Owner {
     epoch: Epoch,
     file: FileId,
-    /// Whose it is, if its node counts it as the administrator's.
+    /// Tenant of the file, if the node counts the region as the administrator's, because the administrator
+    /// moved the file there.
     instead_of_admin: Option<Name>,
 }
 
-/// A session that was heard of.
+/// Session that has proved itself to this life of the broker.
 #[derive(Clone, Debug)]
 struct Session {
     heard: MonoNs,
     tenant: Name,
 }
 
-/// See the module.
+/// Rules of the broker: its durable state, and what it knows of nodes, sessions and promises.
+///
+/// Methods take the tenant that the connection proves, check what it may do, and return a reply or a refusal.
+/// `start` comes first, and `tick` before each request. The broker (`crates/broker`) holds this value under one
+/// lock until the records of an answer are in its store.
 #[derive(Clone, Debug)]
 pub struct BrokerLeases {
     settings: BrokerSettings,
@@ -54,13 +60,13 @@ pub struct BrokerLeases {
     key: [u8; 32],
     nodes: BTreeMap<NodeId, Node>,
     sessions: BTreeMap<SessionId, Session>,
-    /// When silent sessions are looked for again.
+    /// Time from which on `tick` looks for silent sessions again.
     tidies: MonoNs,
     next_ticket: u64,
-    /// Which file has a region, from the catalog.
+    /// Owners of the named regions, derived from the catalog.
     owners: BTreeMap<Place, Owner>,
-    /// Up to which epoch a place has been given up in this life: a node was, or will be, told to free it. A
-    /// publish that comes late, or a second time, must not name such bytes.
+    /// Highest epoch at which this life of the broker freed each region: its node was ordered to free it, or will be.
+    /// A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<Place, Epoch>,
 }
 
@@ -70,7 +76,7 @@ fn give_up(given_up: &mut BTreeMap<Place, Epoch>, place: Place, epoch: Epoch) {
 }
 
 impl BrokerLeases {
-    /// A new life over what the store kept. `fresh_key` is used if no key was ever made.
+    /// Begins a new life over the contents of the store. `fresh_key` is used if the store has no key.
     pub fn start(
         now: MonoNs,
         settings: impl Into<BrokerSettings>,
@@ -98,18 +104,18 @@ impl BrokerLeases {
             broker.persist(Record::Key(broker.key), records);
         }
         broker.persist(Record::Term(Term(broker.durable.term.0 + u64::from(!mutant!(TermKept)))), records);
-        // Whatever the store has forgotten, no earlier life has given an id as high.
+        // No earlier life has given an id as high, even if the store has forgotten them.
         let first = broker.durable.term.0.checked_mul(FILES_OF_A_TERM).unwrap_or(0);
         broker.durable.next_file = broker.durable.next_file.max(FileId(first));
         broker
     }
 
-    /// This life.
+    /// Returns the term of this life.
     pub fn term(&self) -> Term {
         self.durable.term
     }
 
-    /// Begins a tenant's session with this fresh random id, or resumes one that proves itself.
+    /// Begins a session of a tenant with the random id `fresh`, or resumes one that proves itself.
     pub fn open_session(
         &mut self,
         now: MonoNs,
@@ -136,7 +142,7 @@ impl BrokerLeases {
         })
     }
 
-    /// The session lives.
+    /// Notes that a session lives.
     pub fn keep_session(
         &mut self,
         now: MonoNs,
@@ -147,7 +153,7 @@ impl BrokerLeases {
         Ok(SessionKept { hosts: self.hosts(now) })
     }
 
-    /// The session is over.
+    /// Ends a session.
     pub fn close_session(
         &mut self,
         now: MonoNs,
@@ -159,7 +165,7 @@ impl BrokerLeases {
         Ok(Done {})
     }
 
-    /// The pool at a glance. Whoever does not oversee it is shown no other tenant.
+    /// Returns the state of the pool. A caller who may not look at the whole pool sees no other tenant.
     pub fn status(&self, now: MonoNs, tenant: &Name) -> StatusReport {
         let nodes = self.nodes.values().map(|node| NodeStatus {
             info: node.info.clone(),
@@ -194,14 +200,14 @@ impl BrokerLeases {
             files,
             file_bytes,
             tickets_open: tickets_open as u32,
-            // Both are bounded: nodes where they are taken in, tenants here.
+            // Both lists are bounded: nodes by `offer`, tenants by the `take` above.
             nodes: List::new(nodes.collect()).unwrap_or_default(),
             tenants: List::new(tenants.collect()).unwrap_or_default(),
         }
     }
 
-    /// Lets time pass: forgets sessions that are silent for longer than any lease of theirs can live, and nodes
-    /// that have ended as they were told to.
+    /// Applies the passing of time: forgets sessions that have been silent for longer than any of their leases
+    /// can live, and nodes that have ended as they were ordered.
     pub fn tick(&mut self, now: MonoNs) {
         if now < self.tidies {
             return;
@@ -212,7 +218,7 @@ impl BrokerLeases {
         self.forget_ended_nodes(now);
     }
 
-    /// How long a session can be silent and still have leases.
+    /// Returns how long a session can be silent and still have leases, in ms.
     fn silence_ms(&self) -> u64 {
         u64::from(self.settings.lease.lease_ttl_ms) + u64::from(self.settings.lease.grace_ms)
     }
@@ -221,7 +227,7 @@ impl BrokerLeases {
         now.ms_since(session.heard) <= self.silence_ms()
     }
 
-    /// The broker's clock, which tickets are timed by.
+    /// Returns the broker's clock, by which tickets are timed, in ms since its start.
     fn clock_ms(&self, now: MonoNs) -> u64 {
         now.ms_since(self.started)
     }
@@ -240,8 +246,8 @@ impl BrokerLeases {
     ) -> Result<(), Refusal> {
         let secret_of = |tenant: &Name| ticket::session_secret(&self.key, session, tenant);
         if secret_of(tenant) != secret {
-            // A secret is good for one tenant. Whose it is, if not the asker's, is known of sessions that were
-            // heard of in this life of the broker.
+            // A secret is good for one tenant. If it is the secret of another tenant, that shows only for
+            // sessions that this life of the broker has heard of.
             let known = self.sessions.get(&session).filter(|known| known.tenant != *tenant);
             return Err(match known {
                 Some(known) if secret_of(&known.tenant) == secret => Refusal::new(Code::WrongTenant, 0),

@@ -1,4 +1,4 @@
-//! What the broker knows of nodes: what they said of themselves, and what they were promised to give.
+//! Nodes as the broker knows them: their reports, and the tickets that promise their regions.
 
 use super::records::Place;
 use super::{BrokerLeases, give_up};
@@ -10,33 +10,33 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A node, in one of its lives.
+/// Node in one of its lives.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) info: NodeInfo,
-    /// What it offered itself over.
+    /// Number of the connection over which the node offered itself last.
     connection: u64,
     pub(super) ticket_key: TicketKey,
-    /// When this life of it was first heard of.
+    /// Time at which this life of the node was first heard of.
     pub(super) since: MonoNs,
-    /// When it last said anything.
+    /// Time of the node's last message.
     pub(super) heard: MonoNs,
     pub(super) inventory: Option<Inventory>,
-    /// What its last inventory showed as sealed and on its way to a name, and by whom.
+    /// Regions that the last inventory showed as sealed without a name, and the sessions that sealed them.
     pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
-    /// The broker's clock in the last answer to an inventory over this connection. The next inventory was
-    /// made after that.
+    /// Broker's clock in the last answer to an inventory over this connection, in ms. The node makes its next
+    /// inventory after that time.
     ruled_ms: Option<u64>,
-    /// Promises of its regions that it may still keep, or may have kept without the broker knowing yet.
+    /// Tickets for the node's regions that it may still redeem, or may have redeemed without the broker knowing yet.
     tickets: BTreeMap<TicketId, OpenTicket>,
-    /// Regions of all of them.
+    /// Number of regions of all these tickets.
     promised: u64,
     shares: BTreeMap<Name, Share>,
-    /// What was said of emptying it in this life of the broker.
+    /// Order to drain the node or to use it again, if one was given in this life of the broker.
     told: Option<Told>,
 }
 
-/// What an administrator said of emptying a node.
+/// Order of an administrator to drain a node, or to use it again.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     drain: bool,
@@ -50,10 +50,10 @@ struct OpenTicket {
     not_after_ms: u64,
 }
 
-/// What a tenant has of one node, in regions; or of the pool, in bytes.
+/// Regions of one node that a tenant has; or bytes of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Leased, sealed or named, as the node last said.
+    /// Leased, sealed or named, as the node reported last.
     pub(super) held: u64,
     /// Promised by tickets.
     pub(super) promised: u64,
@@ -77,38 +77,39 @@ impl Node {
         }
     }
 
-    /// The same life over a new connection: what was promised of it and said of it stands, and what it held it
-    /// holds until it says otherwise.
+    /// Takes over an offer that the same life of the node makes over a new connection. Tickets and orders stay,
+    /// and so do the counts of regions held, until the next inventory.
     fn connected_again(&mut self, now: MonoNs, connection: u64, offer: Offer) {
         let before = std::mem::replace(self, Node::new(now, connection, offer));
         (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
         (self.told, self.since) = (before.told, before.since);
     }
 
-    /// Whether it is being emptied. A broker that was told nothing in this life believes the node.
+    /// Reports whether the node is being emptied. A broker without an order in this life believes the node.
     pub(super) fn is_draining(&self) -> bool {
         let says_so = || self.inventory.as_ref().is_some_and(|inventory| inventory.draining);
         self.told.map_or_else(says_so, |told| told.drain)
     }
 
-    /// `drain` and `stop` of a ruling; not to drain and yet to stop means: as it was told before.
+    /// Returns `drain` and `stop` for a ruling. The pair (false, true) means that the node's earlier orders stay.
     fn order(&self) -> (bool, bool) {
         self.told.map_or((false, self.is_draining()), |told| (told.drain, told.stop))
     }
 
-    /// Whether it was told to end once it holds nothing, and last said that it does.
+    /// Reports whether the node was ordered to end once it holds nothing, and its last report shows that it holds
+    /// nothing.
     fn has_ended(&self) -> bool {
         let is_empty = |inventory: &Inventory| inventory.owned.is_empty() && inventory.draining;
         self.told.is_some_and(|told| told.stop) && self.inventory.as_ref().is_some_and(is_empty)
     }
 
-    /// Regions that may be promised.
+    /// Counts the free regions that are not promised yet.
     pub(super) fn unpromised(&self) -> u64 {
         let free = self.inventory.as_ref().map_or(0, |inventory| u64::from(inventory.counts.free));
         free.saturating_sub(self.promised)
     }
 
-    /// Notes that a ticket was given for some of its regions.
+    /// Records that a ticket was given for some of the node's regions.
     pub(super) fn promise(&mut self, id: TicketId, tenant: &Name, regions: u32, not_after_ms: u64) {
         self.promised += u64::from(regions);
         self.shares.entry(tenant.clone()).or_default().promised += u64::from(regions);
@@ -123,36 +124,36 @@ impl Node {
         }
     }
 
-    /// Tickets that can still be redeemed.
+    /// Counts the tickets that can still be redeemed.
     pub(super) fn open_tickets(&self, clock: u64) -> usize {
-        // Most are, so this looks at those that are not: they are the oldest.
+        // Most tickets are open, so this counts the others, which are the oldest.
         self.tickets.len() - self.tickets.values().take_while(|open| open.not_after_ms < clock).count()
     }
 
-    /// What this tenant has here, in bytes.
+    /// Returns what this tenant has on the node, in bytes.
     pub(super) fn share_of(&self, tenant: &Name) -> Share {
         self.in_bytes(self.shares.get(tenant).copied().unwrap_or_default())
     }
 
-    /// What each tenant has here, in bytes.
+    /// Returns what each tenant has on the node, in bytes.
     pub(super) fn shares(&self) -> impl Iterator<Item = (&Name, Share)> {
         self.shares.iter().map(|(tenant, share)| (tenant, self.in_bytes(*share)))
     }
 
-    /// Bounded: both counts are at most `NODE_REGIONS_MAX`.
+    /// Converts regions to bytes. It cannot overflow: both counts are at most `NODE_REGIONS_MAX`.
     fn in_bytes(&self, share: Share) -> Share {
         let bytes = self.info.region_bytes;
         Share { held: share.held * bytes, promised: share.promised * bytes }
     }
 
-    /// Takes over what an inventory says of tickets and tenants. `moved` are regions that the node counts as
-    /// the administrator's, and whose they are.
+    /// Takes over what an inventory reports of tickets and tenants. `moved` has the true owner of each region
+    /// that the node counts as the administrator's.
     fn count(&mut self, inventory: &Inventory, moved: &[Name]) {
         for ticket in inventory.spent.iter() {
             self.forget_ticket(*ticket);
         }
-        // An inventory that was made after the end of a ticket shows what became of it; one that was merely
-        // received after that may have been under way when the ticket was redeemed.
+        // An inventory made after the end of a ticket shows what became of the ticket. One that was only
+        // received after the end may have been on its way when the ticket was redeemed.
         if let Some(ruled_ms) = self.ruled_ms {
             while let Some((id, open)) = self.tickets.first_key_value()
                 && open.not_after_ms < ruled_ms
@@ -180,11 +181,12 @@ impl Node {
 }
 
 impl BrokerLeases {
-    /// A node presents itself, over a connection that the caller has a number for; a new incarnation replaces
-    /// the old one, once that is silent: two that live would displace each other for ever.
+    /// Accepts a node that presents itself over a connection, which the caller has numbered. A new incarnation
+    /// replaces the old one only when that is silent; otherwise two that both live would displace each other
+    /// for ever.
     ///
-    /// An offer may be taken late, when its connection is over: then an earlier life, or an earlier connection,
-    /// seems to be the present one until the node has offered itself again.
+    /// An offer may be handled late, when its connection is already broken. Then an earlier life, or an earlier
+    /// connection, seems to be the present one until the node offers itself again.
     pub fn offer(&mut self, now: MonoNs, connection: u64, offer: Offer) -> Result<Offered, Refusal> {
         if !self.nodes.contains_key(&offer.info.node) && self.nodes.len() >= NODES_MAX {
             return Err(Refusal::new(Code::LimitReached, NODES_MAX as u64));
@@ -199,10 +201,10 @@ impl BrokerLeases {
         {
             return Err(Refusal::new(Code::WrongIncarnation, other.info.incarnation.0));
         }
-        // Even if this is an earlier life's offer that comes late, and forgets what the present life was told to
-        // free, none of that is published: a region must be shown as sealed first, in an inventory that the node
-        // made after the answer to a later offer. What it shows then is there, and what it was told before, over
-        // other connections, it does not hear any more.
+        // An offer of an earlier life that comes late erases the record of what the present life was ordered to
+        // free. Even so none of that is published: a region must first be reported as sealed, in an inventory
+        // that the node made after the answer to a later offer. Such an inventory is up to date, and what the
+        // broker sent over other connections no longer reaches the node.
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
         match self.nodes.get_mut(&id) {
             Some(node) if node.info.incarnation == incarnation => {
@@ -221,8 +223,9 @@ impl BrokerLeases {
         })
     }
 
-    /// A node's report, answered by who owns its sealed regions. Taken over the connection of its last offer
-    /// only: what an earlier one has brought, and is looked at late, may show what was freed since.
+    /// Takes a node's report and returns the ruling: which of its sealed regions have owners, and which are
+    /// dropped. Accepts reports only over the connection of the node's last offer: a late report over an
+    /// earlier one may show regions that were freed since.
     pub fn inventory(
         &mut self,
         now: MonoNs,
@@ -253,7 +256,7 @@ impl BrokerLeases {
             moved.extend(named.and_then(|owner| owner.instead_of_admin.clone()));
             match (owned.owner, named.map(|owner| owner.file)) {
                 (RegionOwner::Session(_), _) => {}
-                // Its session may still publish it, unless a name had it already and has let it go.
+                // The session may still publish the region, unless a name had it already and has released it.
                 (RegionOwner::Sealing(session), None) if self.given_up.get(&place) < Some(&owned.epoch) => {
                     node.sealed.insert(owned.region, (owned.epoch, session));
                 }
@@ -274,7 +277,7 @@ impl BrokerLeases {
         Ok(Ruling {
             term: self.durable.term,
             broker_now_ms,
-            // No longer than the inventory, which has the same limit.
+            // Neither is longer than the inventory, which has the same limit.
             adopt: List::new(adopt).unwrap_or_default(),
             drop: List::new(drop).unwrap_or_default(),
             drain,
@@ -282,7 +285,8 @@ impl BrokerLeases {
         })
     }
 
-    /// An administrator empties a node, or takes it back into use. The node hears of it with its next ruling.
+    /// Takes an administrator's order to drain a node, or to use it again. The node learns of it with its next
+    /// ruling.
     pub fn drain(&mut self, tenant: &Name, order: &DrainNode) -> Result<Done, Refusal> {
         if !tenant::oversees(tenant) {
             return Err(Refusal::new(Code::NotPermitted, Opcode::Drain as u64));
@@ -293,8 +297,8 @@ impl BrokerLeases {
         Ok(Done {})
     }
 
-    /// Forgets nodes that have ended as they were told to, once they are silent. One that a published file has
-    /// lost bytes with stays known, so that the loss is told from a node that has not come back yet.
+    /// Forgets nodes that have ended as they were ordered, once they are silent. Keeps a node on which a published
+    /// file has lost bytes: otherwise that loss would look like a node that has not come back yet.
     pub(super) fn forget_ended_nodes(&mut self, now: MonoNs) {
         let silence_ms = u64::from(self.settings.lease.node_silence_ms);
         let owners = &self.owners;
@@ -305,33 +309,33 @@ impl BrokerLeases {
         });
     }
 
-    /// Whether the node may be promised from.
+    /// Reports whether regions of the node may be promised.
     pub(super) fn may_grant(&self, now: MonoNs, node: &Node) -> bool {
         self.is_alive(now, node) && !node.is_draining()
     }
 
-    /// Failure domains with a node that may grant leases now.
+    /// Counts the failure domains with a node that may grant leases now.
     pub(super) fn hosts(&self, now: MonoNs) -> u32 {
         let grants = self.nodes.values().filter(|node| self.may_grant(now, node));
         let labels: BTreeSet<&Name> = grants.map(|node| &node.info.host_label).collect();
         labels.len() as u32
     }
 
-    /// Whether the node was heard of lately.
+    /// Reports whether the node has sent an inventory and has not been silent for too long.
     pub(super) fn is_alive(&self, now: MonoNs, node: &Node) -> bool {
         let silence_ms = u64::from(self.settings.lease.node_silence_ms);
         node.inventory.is_some() && now.ms_since(node.heard) <= silence_ms
     }
 
-    /// Whether what lies on the node counts: it may be cut off and serve on, but one that is silent for longer
-    /// than a client may be has most likely ended, and with it what it held.
+    /// Reports whether the regions of the node count for quotas. A silent node may only be cut off and serve
+    /// on. If it is silent for longer than a session may be, it has most likely ended, and its leases with it.
     fn is_counted(&self, now: MonoNs, node: &Node) -> bool {
         let times = &self.settings.lease;
         let silence_ms = self.silence_ms().max(times.node_silence_ms.into());
         now.ms_since(node.heard) <= silence_ms
     }
 
-    /// What a tenant has of the whole pool, in bytes.
+    /// Returns what a tenant has in the whole pool, in bytes.
     pub(super) fn share_of(&self, now: MonoNs, tenant: &Name) -> Share {
         let counted = self.nodes.values().filter(|node| self.is_counted(now, node));
         counted.map(|node| node.share_of(tenant)).fold(Share::default(), |all, here| Share {
@@ -340,7 +344,7 @@ impl BrokerLeases {
         })
     }
 
-    /// The same for every tenant that has something.
+    /// Returns what each tenant has in the whole pool, in bytes. Leaves out tenants that have nothing.
     pub(super) fn shares(&self, now: MonoNs) -> BTreeMap<&Name, Share> {
         let mut all: BTreeMap<&Name, Share> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| self.is_counted(now, node)) {

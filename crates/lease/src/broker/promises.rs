@@ -1,7 +1,7 @@
 //! Tickets: which node promises how much to whom.
 //!
-//! The idea: what a tenant holds is known from inventories, what it was promised from the tickets that no
-//! inventory has accounted for yet. Their sum stays within its quota; nodes redeem each ticket once.
+//! The idea: the broker adds what a tenant holds, which inventories show, and what it was promised by tickets that no
+//! inventory has accounted for yet. The sum stays within the tenant's quota. Nodes redeem each ticket once.
 
 use super::BrokerLeases;
 use super::nodes::{Node, Share};
@@ -14,8 +14,8 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use std::cmp::Reverse;
 
 impl BrokerLeases {
-    /// Promises at least the bytes asked for, or says how many there are, or how many the tenant may have.
-    /// See [`spread`] for which nodes give them.
+    /// Promises at least the bytes asked for. A refusal says how many bytes are free, or how many the tenant
+    /// may still have. [`spread`] chooses the nodes.
     pub fn request_tickets(
         &mut self,
         now: MonoNs,
@@ -44,14 +44,14 @@ impl BrokerLeases {
         let Some(region_bytes) = candidates.iter().map(|candidate| candidate.region_bytes).min() else {
             return Err(Refusal::new(Code::NoNodes, 0));
         };
-        // Each gives one ticket, and an answer has room for so many.
+        // Each node gives one ticket, and an answer holds at most `TICKETS_MAX`.
         if candidates.len() > TICKETS_MAX {
             let has = |candidate: &Candidate<'_>| (candidate.near, candidate.free * candidate.region_bytes);
             candidates.sort_by_key(|candidate| Reverse(has(candidate)));
             candidates.truncate(TICKETS_MAX);
         }
         let left_bytes = self.quota_left(now, tenant)?;
-        // In whole regions, so that whoever asks for what is left can get it.
+        // Rounded down to whole regions, so that a request for exactly this many bytes succeeds.
         let over_quota = Refusal::new(Code::OverQuota, left_bytes / region_bytes * region_bytes);
         if request.bytes > left_bytes && !mutant!(QuotaNotChecked) {
             return Err(over_quota);
@@ -96,7 +96,7 @@ impl BrokerLeases {
         Ok(Tickets { tickets })
     }
 
-    /// Bytes that a tenant may still be promised.
+    /// Returns the bytes that a tenant may still be promised.
     fn quota_left(&self, now: MonoNs, tenant: &Name) -> Result<u64, Refusal> {
         let has = self.share_of(now, tenant);
         if has == Share::default() && self.shares(now).len() >= TENANTS_MAX {

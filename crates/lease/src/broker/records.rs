@@ -1,40 +1,40 @@
-//! What a broker keeps for its next life.
+//! Durable state of a broker, which its next life starts from.
 
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The place of a region in one life of its node.
+/// Region of a node in one of the node's lives.
 pub type Place = (NodeId, Incarnation, RegionIndex);
 
-/// What must be durable before the answer it came with is released.
+/// Change of the durable state. It must be in the store before the answer that it belongs to leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The broker's life: each start takes the next.
+    /// Term of the broker's life. Each start takes the next one.
     Term(Term),
-    /// The key from which session secrets are derived; made once.
+    /// Key from which session secrets are derived. It is made once.
     Key([u8; 32]),
-    /// Ids below this one are taken.
+    /// Lowest file id that is still free.
     NextFile(FileId),
-    /// The file that has this name from now on.
+    /// File that has this name from now on.
     Name(Name, NamedFile),
-    /// Nobody has this name any more.
+    /// Name that nobody has any more.
     DropName(Name),
 }
 
-/// A published file.
+/// Published file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Its id, whatever its name.
+    /// Id of the file. It stays when the file is renamed.
     pub file: FileId,
-    /// Its class.
+    /// File class.
     pub class: FileClass,
-    /// Whose it is.
+    /// Tenant that owns the file.
     pub tenant: Name,
-    /// Where its bytes are, in file order.
+    /// Extents of the file, in file order.
     pub extents: Vec<NamedExtent>,
-    /// Of these places, those that the administrator leased to move the file there: their nodes count them as
-    /// the administrator's, the broker as the owner's.
+    /// Regions that the administrator leased to move the file there. Their nodes count them as the administrator's;
+    /// the broker counts them as the tenant's.
     pub leased_by_admin: BTreeSet<Place>,
 }
 
@@ -43,32 +43,32 @@ impl NamedFile {
         self.extents.iter().map(|extent| extent.bytes).sum()
     }
 
-    /// Its regions; one with several extents comes several times.
+    /// Returns the regions of the file. A region with several extents comes several times.
     pub(super) fn places(&self) -> impl Iterator<Item = (Place, &NamedExtent)> {
         self.extents.iter().map(|extent| (place_of(extent), extent))
     }
 }
 
-/// The region that a run of bytes is in.
+/// Returns the region that an extent lies in.
 pub fn place_of(extent: &NamedExtent) -> Place {
     (extent.node, extent.incarnation, extent.region)
 }
 
-/// What a store gives back at the start.
+/// Contents of a store at the start of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durable {
     /// Term of the last life; 0 if there was none.
     pub term: Term,
-    /// The key, if one was made.
+    /// Key for session secrets; `None` if none was made.
     pub key: Option<[u8; 32]>,
-    /// Ids below this one are taken.
+    /// Lowest file id that is still free.
     pub next_file: FileId,
-    /// The catalog.
+    /// Published files by name.
     pub names: BTreeMap<Name, NamedFile>,
 }
 
 impl Durable {
-    /// Carries out a record.
+    /// Applies a record.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Term(term) => self.term = term,

@@ -1,26 +1,26 @@
-//! Which nodes give how many regions of a promise.
+//! Choice of the nodes that give the regions of a promise, and how many each gives.
 //!
-//! The idea: division, not one region after the other. Nodes near the client come first. Among near or far
-//! ones, failure domains give equal shares, as far as they can; within a domain nodes are levelled, so that
-//! what stays free is as equal as may be. Shares are bytes, rounded down to whole regions; what that leaves
-//! over comes from the domains that have most.
+//! The idea: regions are divided at once, not handed out one by one. Nodes near the client come first. Among
+//! nodes that are equally near, failure domains give equal shares as far as they can. Within a domain, the
+//! nodes with most free memory give first, so that what stays free is as equal as possible. Shares are bytes,
+//! rounded down to whole regions. The remainder comes from the domains that have most.
 
 use farpool_wire::Name;
 use farpool_wire::ids::NodeId;
 use std::cmp::Reverse;
 
-/// A node that may be promised from.
+/// Node whose regions may be promised.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) node: NodeId,
-    /// On the client's own host.
+    /// True if the node is on the client's own host.
     pub(super) near: bool,
-    /// Its failure domain.
+    /// Failure domain of the node.
     pub(super) label: &'a Name,
     pub(super) region_bytes: u64,
-    /// Regions that it can give.
+    /// Regions that the node can give.
     pub(super) free: u64,
-    /// Regions that it is to give: the answer.
+    /// Regions that the node will give: the result.
     pub(super) taken: u64,
 }
 
@@ -29,7 +29,7 @@ impl Candidate<'_> {
         (self.free - self.taken) * self.region_bytes
     }
 
-    /// Takes so many bytes, in whole regions rounded down. Returns what was taken.
+    /// Takes up to this many bytes, rounded down to whole regions. Returns the bytes taken.
     fn take_at_most(&mut self, bytes: u64) -> u64 {
         let regions = (bytes / self.region_bytes).min(self.free - self.taken);
         self.taken += regions;
@@ -41,8 +41,8 @@ fn left_bytes(nodes: &[Candidate<'_>]) -> u64 {
     nodes.iter().map(Candidate::left_bytes).sum()
 }
 
-/// Takes at least so many bytes, by less than a region more. Returns how many are missing: 0, or all that is
-/// free was taken.
+/// Takes at least this many bytes, and less than one region more. Returns the bytes that are missing: 0, unless
+/// all free regions were taken.
 pub(super) fn spread(candidates: &mut [Candidate<'_>], bytes: u64) -> u64 {
     candidates.sort_by_key(|node| (Reverse(node.near), node.label, Reverse(node.left_bytes()), node.node));
     let mut missing = bytes;
@@ -52,12 +52,13 @@ pub(super) fn spread(candidates: &mut [Candidate<'_>], bytes: u64) -> u64 {
     missing
 }
 
-/// The same for nodes that are equally near, sorted by their labels and by how much they have.
+/// Takes bytes from nodes that are equally near, as [`spread`] does. The nodes are sorted by label, then by
+/// free bytes.
 fn spread_over_domains(tier: &mut [Candidate<'_>], bytes: u64) -> u64 {
     let mut domains: Vec<&mut [Candidate<'_>]> =
         tier.chunk_by_mut(|one, next| one.label == next.label).collect();
     let here = bytes.min(domains.iter().map(|domain| left_bytes(domain)).sum());
-    // The smallest first: what one cannot give, the others share.
+    // The smallest domain comes first; what it cannot give, the others share.
     domains.sort_by_key(|domain| left_bytes(domain));
     let mut to_share = here;
     let mut missing = here;
@@ -83,10 +84,11 @@ fn spread_over_domains(tier: &mut [Candidate<'_>], bytes: u64) -> u64 {
     bytes - here + missing
 }
 
-/// Takes at most so many bytes of nodes sorted by how much they have, the most first, so that what they have
-/// left is as equal as may be. Returns what was taken.
+/// Takes at most this many bytes from nodes sorted by free bytes, the most first. Leaves their free bytes as
+/// equal as possible. Returns the bytes taken.
 fn level(nodes: &mut [Candidate<'_>], bytes: u64) -> u64 {
-    // The level that the first `count` nodes sink to, if it is not below what the next one has.
+    // Finds the level of free bytes that the first `count` nodes come down to, if the next node has no more
+    // than that.
     let (mut all, mut level) = (0, 0);
     for count in 1..=nodes.len() {
         all += nodes[count - 1].left_bytes();
@@ -102,7 +104,7 @@ fn level(nodes: &mut [Candidate<'_>], bytes: u64) -> u64 {
     for node in nodes.iter_mut() {
         taken += node.take_at_most(node.left_bytes().saturating_sub(level));
     }
-    // What rounding left over, as long as a whole region of it is missing.
+    // Takes the remainder that rounding left, while at least one whole region of it is missing.
     nodes.sort_by_key(|node| (Reverse(node.left_bytes()), node.node));
     for node in nodes.iter_mut() {
         taken += node.take_at_most(node.region_bytes.min(bytes - taken));
@@ -121,7 +123,7 @@ mod tests {
         ["a", "b", "c", "d"].map(|label| Name::new(label).expect("a name")).to_vec()
     }
 
-    /// Takes from nodes given as label, near or not, free regions of 1 MiB. Returns what each gives.
+    /// Takes regions of 1 MiB from nodes given as (label, near, free regions). Returns the regions that each gives.
     fn taken(nodes: &[(usize, bool, u64)], regions: u64) -> Vec<u64> {
         let labels = labels();
         let candidate = |(index, (label, near, free)): (usize, &(usize, bool, u64))| Candidate {
@@ -140,14 +142,14 @@ mod tests {
 
     #[test]
     fn promise_is_shared_equally_by_failure_domains_before_nodes() {
-        // One node against three of another host, each with as much.
+        // One node against three of another host; each has as many regions.
         assert_eq!(
             taken(&[(0, false, 50), (1, false, 50), (1, false, 50), (1, false, 50)], 12),
             [6, 2, 2, 2]
         );
-        // What a small domain cannot give, the others share.
+        // Other domains share what a small one cannot give.
         assert_eq!(taken(&[(0, false, 2), (1, false, 50), (2, false, 50)], 12), [2, 5, 5]);
-        // One region comes from where most is.
+        // One region comes from the node that has most.
         assert_eq!(taken(&[(0, false, 10), (1, false, 50), (2, false, 30)], 1), [0, 1, 0]);
         assert_eq!(taken(&[(0, false, 10), (1, false, 50), (2, false, 30)], 2), [0, 1, 1]);
     }

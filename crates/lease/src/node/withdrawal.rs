@@ -1,57 +1,60 @@
 //! Giving regions back to the host, and taking them again.
 //!
-//! The idea: a node has a number of regions that may have memory. If that is lowered, regions go in the order of what
-//! losing them means: free ones, those being wiped, cache, then what its holders can move elsewhere in time (they are
-//! told at their next renewal, and what they have not moved by a deadline goes), and last, in an emergency, whatever
-//! there is. A region that has gone is `Away`: nobody gets it, and it has no page.
+//! The idea: a limit says how many regions of a node may have memory. When it is lowered, regions go in the
+//! order of how little their loss hurts: free regions, regions that are being wiped, `cache`, then `scratch`,
+//! and in an emergency everything else. Holders of scratch learn of it with their next renewal and can move their
+//! bytes elsewhere; what they have not moved by a deadline is taken back. A region that has gone is `Away`:
+//! nobody can lease it, and it has no pages.
 //!
-//! Never here: how much is to go, and when. The node looks at its host for that.
+//! Never here: how many regions go, and when. The node decides that by the free memory of its host.
 //!
-//! Invariants: as for [`NodeLeases`]; a region that is taken back goes through `Close` and `Scrub` like any other.
+//! Invariants: those of [`NodeLeases`]; a region that is taken back goes through `Close` and `Scrub` like any other.
 
 use super::{Action, NodeLeases, Region, Session, State};
 use farpool_wire::ids::*;
 use farpool_wire::{MonoNs, RegionIndex, mutant};
 
-/// How far a node goes to give memory back.
+/// Kinds of regions that the node may take back to give memory to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What somebody may lose without notice: free regions and cache.
+    /// Free regions and `cache`, which may be lost without notice.
     Discardable,
-    /// And what can be moved: scratch, which stays until this time.
+    /// The same, and `scratch`, which its holders may move until this time.
     Evacuable(MonoNs),
     /// Everything, at once.
     All,
 }
 
 impl NodeLeases {
-    /// Regions that have memory, or may get it.
+    /// Counts the regions that have memory, or may get it.
     pub fn present(&self) -> u32 {
         (self.regions.len() - self.away.len()) as u32
     }
 
-    /// Whether a region has no memory.
+    /// Reports whether a region has no memory.
     pub fn is_away(&self, region: RegionIndex) -> bool {
         self.away.contains(&region)
     }
 
-    /// Whether a session has been asked to move what it holds.
+    /// Reports whether a session has been asked to move its scratch regions elsewhere.
     pub fn is_leaving(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.leaves.is_some())
     }
 
-    /// Regions that are still to go.
+    /// Counts the regions beyond the limit, which still have to go.
     pub fn surplus(&self) -> u32 {
         self.present().saturating_sub(self.limit)
     }
 
-    /// Those of the surplus that nothing has been done for yet: what is being wiped goes by itself.
+    /// Counts the regions beyond the limit for which nothing is under way. Regions that are being wiped go by
+    /// themselves.
     fn unmet(&self) -> usize {
         (self.surplus() as usize).saturating_sub(self.cleaning)
     }
 
-    /// From now on so many regions may have memory. Those that may again are free; of those that may not any more as
-    /// many go as `reach` permits, the others when they are given back.
+    /// Sets how many regions may have memory. If more may than before, regions that are away become free. If
+    /// fewer may, takes back as many as needed and `reach` permits. If that is not enough, others go when their
+    /// holders give them back.
     pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach, actions: &mut Vec<Action>) {
         self.limit = regions.min(self.regions.len() as u32);
         while self.present() < self.limit {
@@ -78,12 +81,12 @@ impl NodeLeases {
         self.recall(now, actions);
     }
 
-    /// Free regions go at once.
+    /// Withdraws free regions, which go at once.
     fn withdraw_free(&mut self, actions: &mut Vec<Action>) {
         while self.unmet() > 0 {
             let Some(region) = self.free.pop_last() else { break };
             if self.mappable.remove(&region) {
-                // Its file has to be left first.
+                // Its memory file must be replaced first, which wiping does.
                 self.regions[region.0 as usize].state = State::Cleaning;
                 self.cleaning += 1;
                 actions.push(Action::Scrub(region));
@@ -98,7 +101,7 @@ impl NodeLeases {
         }
     }
 
-    /// Takes back such regions, as far as that is still needed.
+    /// Takes back regions that pass the test, as far as regions must still go.
     fn take_back_where(&mut self, is_one: impl Fn(&Region) -> bool, actions: &mut Vec<Action>) {
         let all = (0..self.regions.len() as u32).map(RegionIndex);
         let found = all.filter(|region| is_one(&self.regions[region.0 as usize]));
@@ -111,7 +114,7 @@ impl NodeLeases {
         }
     }
 
-    /// Regions of scratch that a session holds.
+    /// Returns the regions of class `scratch` that a session leases.
     fn scratch(&self, session: SessionId) -> Vec<RegionIndex> {
         let held = self.sessions.get(&session).map(|session| session.regions.iter().copied());
         let is_scratch = |region: &RegionIndex| {
@@ -121,7 +124,7 @@ impl NodeLeases {
         held.into_iter().flatten().filter(is_scratch).collect()
     }
 
-    /// Asks sessions to move what they hold, those with most of it first, until that would be enough.
+    /// Asks sessions to move their scratch regions, the largest holders first, until that would be enough.
     fn send_away(&mut self, until: MonoNs) {
         let mut all: Vec<(SessionId, usize)> = self
             .sessions
@@ -143,7 +146,8 @@ impl NodeLeases {
         }
     }
 
-    /// Takes back what was to be moved and was not in time; nobody has to leave once there is enough.
+    /// Takes back scratch regions that were not moved in time. Cancels all requests to leave once enough
+    /// regions have gone.
     pub(super) fn recall(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
         if self.unmet() == 0 {
             self.sessions.values_mut().for_each(|session| session.leaves = None);

@@ -1,5 +1,5 @@
-//! A node's `NodeLeases` with the gates and the memory it rules, and with everybody who ever held a grant
-//! trying to use it after every step. Every call ends in the invariants.
+//! A node's `NodeLeases` with a model of its gates and memory. After every step, everybody who ever held a
+//! grant tries to use it, and the invariants are checked.
 #![allow(dead_code, reason = "not every test asks everything")]
 
 use farpool_lease::NodeLeases;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// What the memory held before this life of the node: somebody's.
+    /// Bytes from before this life of the node, which may be anybody's.
     Unknown,
     Zeros,
     Written(SessionId),
@@ -34,7 +34,7 @@ struct Gate {
     content: Content,
 }
 
-/// A grant somebody was given once; that somebody never forgets it.
+/// Grant that was given once. Its holder goes on trying to use it for ever.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     session: SessionId,
@@ -49,11 +49,11 @@ pub struct Arbiter {
     grace_ms: u32,
     gates: Vec<Gate>,
     given: Vec<Given>,
-    /// Ids begin anew with each term.
+    /// Tickets that were redeemed. Their ids begin anew with each term.
     redeemed: Vec<(Term, TicketId)>,
-    /// When each session's last sign of life runs out.
+    /// Time at which each session's leases expire unless renewed.
     deadlines: BTreeMap<SessionId, MonoNs>,
-    /// For whom and for what each region was leased last.
+    /// Tenant and class for which each region was leased last.
     tenants: BTreeMap<RegionIndex, Name>,
     classes: BTreeMap<RegionIndex, FileClass>,
     handles: u128,
@@ -98,7 +98,7 @@ impl Arbiter {
         inventory.owned.iter().find(|owned| owned.region == region).map(|owned| (owned.epoch, owned.owner))
     }
 
-    /// What a reader with this handle sees, if the gate lets it in.
+    /// Returns the bytes that a reader with this handle sees; `None` if the gate refuses it.
     pub fn read(&self, region: RegionIndex, epoch: Epoch, handle: Handle) -> Option<Content> {
         let gate = &self.gates[region.0 as usize];
         let right = gate.right?;
@@ -111,20 +111,21 @@ impl Arbiter {
         dirty.map(|(index, _)| RegionIndex(index as u32)).collect()
     }
 
-    /// The times must be those of every other broker life, or sessions would live by several.
+    /// Takes over a broker's times. All lives of the broker must have the same times.
     pub fn offered(&mut self, offered: &Offered) {
         self.grace_ms = offered.grace_ms;
         self.leases.offered(offered);
     }
 
-    /// Everybody here is asked over a connection that proves `asker`, if it proves a tenant.
+    /// Redeems a ticket over a connection that proves the tenant `asker`; `None` if it proves none. The other
+    /// requests take `asker` likewise.
     pub fn redeem(&mut self, now: MonoNs, asker: Option<&Name>, ticket: &Ticket) -> Result<Leased, Refusal> {
         let (mut actions, mut handles) = (Vec::new(), self.handles);
         let next_handle = || {
             handles += 1;
             Handle(handles)
         };
-        // The node makes memory mappable in between; every other grant asks for such.
+        // The node makes a region mappable now and then. Every second lease asks for mappable memory.
         if let Some(region) = self.leases.take_to_make_mappable() {
             assert_eq!(
                 self.leases.made_mappable(region),
@@ -238,7 +239,7 @@ impl Arbiter {
         self.step(true, action.as_slice());
     }
 
-    /// So many regions may have memory from now on.
+    /// Sets how many regions may have memory.
     pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach) {
         let (mut actions, before) = (Vec::new(), self.inventory());
         let left_before: Vec<SessionId> =
@@ -256,7 +257,7 @@ impl Arbiter {
             };
             assert!(is_there || may_go, "{owned:?} went for {reach:?}");
         }
-        // What is being wiped goes as well; beyond that, what may go first has.
+        // Regions being wiped will go as well. If more must go, free regions have gone first.
         let (counts, is_met) = (&after.counts, self.leases.surplus() <= after.counts.cleaning);
         assert!(is_met || counts.free == 0, "free regions go first: {counts:?}");
         assert!(is_met || reach != Reach::All, "all goes: {counts:?}");
@@ -283,7 +284,7 @@ impl Arbiter {
                 self.invariant_i4_only_scrubbed_regions_are_opened(region, writable);
                 let gate = &mut self.gates[region.0 as usize];
                 assert!(gate.right.is_none(), "I1: {region} is opened while it is open");
-                // A lease has an epoch of its own; a seal has the one its `Close` has just minted.
+                // A lease opens at a new epoch; a seal opens at the epoch that its `Close` has just set.
                 let is_fresh = if writable { epoch > gate.epoch } else { epoch == gate.epoch };
                 assert!(is_fresh, "I2: {region} is opened at {epoch}, it was at {}", gate.epoch);
                 gate.epoch = epoch;
@@ -317,8 +318,8 @@ impl Arbiter {
         }
     }
 
-    /// I1: of all who ever held a grant of a region, at most one can write it: its present holder. Everybody
-    /// tries, and reads first: nobody finds anything but zeros or what their own session wrote (I4).
+    /// I1: at most one of all holders of grants of a region can write it: the present one. Everybody tries to
+    /// read and then to write. A reader finds nothing but zeros or what its own session wrote (I4).
     fn invariant_i1_one_writable_epoch(&mut self) {
         let inventory = self.inventory();
         let mut writers: BTreeMap<RegionIndex, Epoch> = BTreeMap::new();
@@ -340,7 +341,7 @@ impl Arbiter {
         }
     }
 
-    /// I2: no gate goes back, and the arbiter is of one mind with the gates.
+    /// I2: no epoch goes back, and the leases and the gates agree on it.
     fn invariant_i2_epochs_only_grow(&self, before: &[Epoch]) {
         for (index, (gate, before)) in self.gates.iter().zip(before).enumerate() {
             assert!(gate.epoch >= *before, "I2: region {index} went from {before} to {}", gate.epoch);
@@ -351,7 +352,7 @@ impl Arbiter {
         }
     }
 
-    /// I4: what is opened for writing holds zeros; what is sealed keeps its holder's bytes.
+    /// I4: a region that is opened for writing holds zeros; a sealed one keeps its holder's bytes.
     fn invariant_i4_only_scrubbed_regions_are_opened(&self, region: RegionIndex, writable: bool) {
         let gate = &self.gates[region.0 as usize];
         assert!(!gate.to_scrub, "I4: {region} is opened before it is wiped");
@@ -363,7 +364,7 @@ impl Arbiter {
         );
     }
 
-    /// I6: after its deadline a session writes nothing; after the grace it owns nothing.
+    /// I6: a session cannot write after its deadline, and owns nothing after the grace.
     fn invariant_i6_silent_session_owns_nothing_after_ttl_and_grace(&mut self, now: MonoNs) {
         let grace_ms = u64::from(self.grace_ms);
         for given in &self.given {
@@ -384,7 +385,7 @@ impl Arbiter {
         }
     }
 
-    /// Every region is counted once, and its gate is as its state says.
+    /// Every region is counted once, and its gate fits its state.
     fn invariant_conservation(&self) {
         let inventory = self.inventory();
         let counts = &inventory.counts;

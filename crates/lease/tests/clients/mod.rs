@@ -1,8 +1,8 @@
-//! What the clients of the cluster do: whatever a client may, in any order.
+//! The clients of the cluster test: they send any request that a client may, in any order.
 
 use super::*;
 
-/// A sealed region of a client, on its way to a name.
+/// Sealed region of a client that has no name yet.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     node: usize,
@@ -10,7 +10,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Returns its extent as the catalog has it under a name.
+    /// Returns the extent as the catalog has it, with its handle bound to the name.
     fn bound_to(&self, name: &Name) -> NamedExtent {
         let mut extent = self.extent.clone();
         extent.bind(name);
@@ -24,9 +24,9 @@ pub(super) struct Client {
     tickets: Vec<(usize, Ticket)>,
     held: Vec<(usize, Incarnation, RegionAt)>,
     sealed: Vec<Sealed>,
-    /// A published file that was opened.
+    /// Published file that the client has opened, and its name.
     opened: Option<(Name, Opened)>,
-    /// Until when the leases at a node hold for certain.
+    /// Times until which the leases at each node hold for certain.
     deadlines: BTreeMap<usize, u64>,
     asked: BTreeMap<u64, (Request, Address, u64)>,
 }
@@ -43,7 +43,7 @@ impl World<'_> {
         self.ask_as_client(client, Address::Broker { life: self.broker_life }, request);
     }
 
-    /// What the client's own deadline has passed over, or another life of its node, is no longer its own.
+    /// Forgets leases and sealed regions at nodes where the client's own deadline has passed.
     fn forget_what_expired(&mut self, index: usize) {
         let now_ms = self.now_ms;
         let client = &mut self.clients[index];
@@ -79,7 +79,7 @@ impl World<'_> {
                 *held = deadline.max(*held);
             }
             (Request::Renew(_), Address::Node(node), Ok(_)) => {
-                // Only what is still held can be renewed: an answer that comes too late renews nothing.
+                // Only leases that are still held are extended; an answer that comes too late renews nothing.
                 client.deadlines.entry(node).and_modify(|held| *held = deadline.max(*held));
             }
             (Request::Renew(_), Address::Node(node), Err(refusal))
@@ -93,7 +93,7 @@ impl World<'_> {
                     let is_it = |(at, _, held): &(usize, Incarnation, RegionAt)| {
                         *at == node && held.region == grant.region && held.epoch < grant.epoch
                     };
-                    // Expired meanwhile: then it is not this client's to publish.
+                    // If the lease has expired meanwhile, the client may not publish the region.
                     let Some(index) = client.held.iter().position(is_it) else { continue };
                     let (_, incarnation, _) = client.held.remove(index);
                     let extent = NamedExtent {
@@ -123,7 +123,7 @@ impl World<'_> {
         let Some(SessionProof { session, secret }) = self.clients[index].session.clone() else {
             let (resume, secret) = (SessionId(0), Secret(0));
             let label = Name::new("client").expect("a name");
-            // Sometimes twice: the answer of the first may be lost.
+            // Sometimes asks twice: the answer to the first may be lost.
             if self.clients[index].asked.is_empty() || self.random.percent(20) {
                 self.ask_broker_as_client(index, Request::OpenSession(OpenSession { resume, secret, label }));
             }
@@ -160,14 +160,14 @@ impl World<'_> {
                     );
                 }
             }
-            // What leases nothing has nothing to renew; sometimes it asks all the same.
+            // A client without leases seldom renews.
             32..42 if leased_at.is_empty() && self.random.percent(90) => {}
             32..42 => {
                 let proof = SessionProof { session, secret };
                 self.ask_as_client(index, Address::Node(node), Request::Renew(proof));
             }
             42 => {
-                // Whatever becomes of the publications that it may be in.
+                // Releases sealed regions, even if publications of them are under way.
                 let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
                 for Sealed { node, extent } in &sealed {
                     let at = RegionAt { region: extent.region, epoch: extent.epoch };
@@ -236,7 +236,7 @@ impl World<'_> {
         }
     }
 
-    /// Puts sealed regions of its own in the place of some of the file that was opened.
+    /// Publishes the file that was opened with some extents replaced by the client's own sealed regions.
     fn move_as_client(&mut self, index: usize, session: SessionId, secret: Secret) {
         let Some((name, opened)) = self.clients[index].opened.clone() else { return };
         if self.clients[index].sealed.is_empty() {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// SplitMix64: every choice of a schedule comes from here.
+/// Source of every choice of a schedule; the generator is SplitMix64.
 pub struct Random(u64);
 
 impl Random {
@@ -16,22 +16,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true in this percentage of cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items, if there is any.
+    /// Returns one of the items; `None` if there are none.
     pub fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
         if items.is_empty() { None } else { Some(items[self.below(items.len() as u64) as usize].clone()) }
     }
 
-    /// At most `count` of the items, each once.
+    /// Returns at most `count` of the items, each once.
     pub fn pick_some<T: Clone>(&mut self, items: &[T], count: u64) -> Vec<T> {
         let mut left = items.to_vec();
         let mut picked = Vec::new();
@@ -42,12 +42,12 @@ impl Random {
     }
 }
 
-/// What happened, and how often.
+/// Number of times that each kind of event happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<&'static str, u64>);
 
 impl Tally {
-    /// It happened once more.
+    /// Counts one more event of this kind.
     pub fn add(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
@@ -81,8 +81,8 @@ pub fn run_one<R>(test: &str, seed: u64, schedule: &impl Fn(&mut Random, &mut Ta
     (end, tally)
 }
 
-/// Runs many schedules, says what happened in them, and insists that each of `expected` did: a schedule that
-/// never meets a fault proves nothing about it.
+/// Runs many schedules and prints what happened in them. Fails unless each event of `expected` happened: a
+/// schedule that never meets a fault proves nothing about it.
 pub fn run<R>(test: &str, count: u64, expected: &[&str], schedule: impl Fn(&mut Random, &mut Tally) -> R) {
     if let Some(seed) = number_from_env("FARPOOL_SEED") {
         println!("{test}: schedule {seed}: {:?}", run_one(test, seed, &schedule).1.0);
