@@ -1,18 +1,19 @@
 //! The arena: all region memory of one node, and every change of a region's state.
 //!
-//! The idea: address space for all regions is reserved once and never moves; pages come when they are
-//! prefaulted or written and go when a region is given back. A region that a local client maps leaves its
-//! slot for a memory file of its own, which ends with the lease. What changes a region takes its slot's
-//! lock; copies take none: they pass the gate.
+//! The idea: address space for all regions is reserved once and never moves. Pages come when they are prefaulted or
+//! written, and go when a region is given back. A region that a local client maps gets a memory file of its own,
+//! which ends with the lease. A change of a region takes the lock of its slot. Copies take no lock: they pass the
+//! gate.
 //!
-//! A region's life here: `prefault`, `lock` (optional), `share` (if a local client will map it),
-//! `verify_zero`, `open`, copies, `suspend` and `resume`, `close`, then either `reseat` and `open` (sealed) or
-//! `scrub`; `give_back` any time it is closed and clean.
+//! The life of a region here: `prefault`, `lock` (optional), `share` (if a local client will map it), `verify_zero`,
+//! `open`, copies, `suspend` and `resume`, `close`, then either `reseat` and `open` (sealed) or `scrub`. `give_back`
+//! is possible at any time while the region is closed and clean.
 //!
-//! It never mints an epoch, never decides who is let in, never waits for a client.
+//! The arena never raises an epoch by itself, never decides who is admitted, and never waits for a client.
 //!
-//! Invariants: memory is swapped, wiped or given back only behind a closed and drained gate (the lock keeps
-//! it closed meanwhile); a file a client may write never holds another lease's bytes (I3, I4).
+//! Invariants: memory is replaced, wiped or given back only behind a closed gate without copies inside, and the
+//! slot's lock keeps the gate closed meanwhile. A file that a client may write never holds another lease's bytes (I3,
+//! I4).
 
 use crate::error::RegionError;
 use crate::gate::{EPOCH_MAX, Entered, Gate};
@@ -27,32 +28,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Prefaulting lets others at a region after so many bytes: about 10 ms where the host backs memory lazily.
+/// Bytes that `prefault` touches between two releases of the slot's lock: about 10 ms where the host backs memory
+/// lazily.
 const PREFAULT_STEP_BYTES: usize = 2 << 20;
 
-/// What an arena is made of.
+/// Size and options of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaOptions {
     /// Bytes of a region: a power of two from `REGION_BYTES_MIN` to `REGION_BYTES_MAX`.
     pub region_bytes: u64,
-    /// Regions: 1 to `NODE_REGIONS_MAX`. All together, at most the host's memory.
+    /// Number of regions: 1 to `NODE_REGIONS_MAX`. All together take at most the host's memory.
     pub region_count: u32,
-    /// Ask for huge pages. Without effect on regions smaller than one (2 MiB): they could not be given back.
+    /// True to ask for huge pages (2 MiB). It has no effect on smaller regions, which could not be given back singly.
     pub huge_pages: bool,
-    /// Lock what is prefaulted or shared, where the system permits.
+    /// True to lock pages in memory when they are prefaulted or shared, where the system permits it.
     pub lock: bool,
 }
 
-/// What the receiver of a shared region's descriptor may do with it.
+/// Access that the receiver of a shared region's descriptor gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedAccess {
-    /// Map it for reading.
+    /// Mapping for reading.
     Read,
-    /// Map it for reading and writing: a lease's own file only, never a sealed region.
+    /// Mapping for reading and writing. Only for the file of a lease, never for a sealed region.
     ReadWrite,
 }
 
-/// See the module.
+/// All region memory of one node: a gate, a fence word and a slot with its memory for each region.
 pub struct Arena {
     region_bytes: u64,
     lock: bool,
@@ -82,7 +84,7 @@ enum Backing {
 }
 
 impl Arena {
-    /// Reserves the regions without touching a page. All are closed at epoch 0, and clean.
+    /// Reserves the regions without touching a page. All begin closed at epoch 0, and clean.
     ///
     /// Errors: [`RegionError::RegionBytes`], [`RegionError::RegionCount`], [`RegionError::HostMemory`],
     /// [`RegionError::System`].
@@ -120,17 +122,19 @@ impl Arena {
         Ok(Arena { region_bytes, lock, words, gates, slots, locked_count, anonymous })
     }
 
-    /// Bytes of each region.
+    /// Returns the bytes of each region.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub fn region_count(&self) -> u32 {
         self.gates.len() as u32
     }
 
-    /// Announces an operation on a region and shows its fence. The data path: no lock, no system call.
+    /// Enters the gate of a region and returns its fence. This is the data path: it takes no lock and makes no system
+    /// call.
+    ///
     /// Refused: `NoSuchRegion`.
     pub fn enter(&self, region: RegionIndex) -> Result<Entered<'_>, Refusal> {
         match self.gates.get(region.0 as usize) {
@@ -139,11 +143,11 @@ impl Arena {
         }
     }
 
-    /// Lets holders in, at an epoch not below the region's own and never opened before. A read handle without
-    /// a write handle makes the region sealed.
+    /// Admits holders of these handles, at an epoch not below the region's own and never opened before. A read handle
+    /// without a write handle makes the region sealed.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if somebody is to
-    /// write what was reseated, [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if a region that
+    /// was reseated would be opened for writing, [`RegionError::NoSuchRegion`].
     pub fn open(
         &self,
         region: RegionIndex,
@@ -157,7 +161,7 @@ impl Arena {
             return Err(RegionError::EpochOrder { region, asked: epoch, current });
         }
         if let (Backing::Shared { access: SharedAccess::Read, .. }, Some(_)) = (&slot.backing, write) {
-            // Others may be looking at it where it is.
+            // Others may be reading these bytes in place.
             return Err(RegionError::NotClean { region, dirty_bytes: self.gate(region).dirty_bytes() });
         }
         self.gate(region).open(self.word(region), epoch, write, read);
@@ -165,13 +169,14 @@ impl Arena {
         Ok(())
     }
 
-    /// Refuses I/O from now on; holders and bytes stay. Copies inside finish: the bytes are still theirs.
+    /// Refuses copies from now on. Handles and bytes stay, and copies that are inside finish.
+    ///
     /// Errors: [`RegionError::NotOpen`], [`RegionError::NoSuchRegion`].
     pub fn suspend(&self, region: RegionIndex) -> Result<(), RegionError> {
         self.set_suspended(region, GateState::Suspended)
     }
 
-    /// Lets the same holders in again. Errors: as [`Arena::suspend`].
+    /// Admits the same holders again. Errors: as [`Arena::suspend`].
     pub fn resume(&self, region: RegionIndex) -> Result<(), RegionError> {
         self.set_suspended(region, GateState::Open)
     }
@@ -187,11 +192,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Ends the epoch: the fence word changes first, then this waits until nobody is inside (the time of one
-    /// copy of [`crate::GATE_BYTES_MAX`], if its thread gets to run). On return no copy of an older epoch is
-    /// running or will be let in (I2). Closing a closed region raises its epoch.
+    /// Ends the epoch. Changes the fence word first, then waits until no copy is inside: at most the time of one copy
+    /// of [`crate::GATE_BYTES_MAX`], if its thread gets to run. After this returns, no copy of an older epoch runs or
+    /// is admitted (I2). Closing a closed region raises its epoch.
     ///
-    /// Errors: [`RegionError::EpochOrder`] unless `next_epoch` is above the region's,
+    /// Errors: [`RegionError::EpochOrder`] unless `next_epoch` is above the region's epoch,
     /// [`RegionError::NoSuchRegion`].
     pub fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError> {
         let mut slot = self.slot(region)?;
@@ -204,37 +209,38 @@ impl Arena {
         Ok(())
     }
 
-    /// The file of the fence words, which nobody can map writable.
+    /// Returns the file of the fence words, which nobody can map writable.
     pub fn words_fd(&self) -> BorrowedFd<'_> {
         self.words.fd()
     }
 
-    /// Bytes of that file.
+    /// Returns the bytes of the file of the fence words.
     pub fn words_bytes(&self) -> u64 {
         self.words.bytes()
     }
 
-    /// Where in it the region's word is: epoch * 2, plus 1 while nobody may use the region.
+    /// Returns the offset of a region's fence word in that file. The word is epoch * 2, plus 1 while nobody may use
+    /// the region.
     pub fn word_offset(&self, region: RegionIndex) -> u64 {
         u64::from(region.0) * WORD_STRIDE_BYTES
     }
 
-    /// Gives a closed, clean region a fresh memory file of zeros, all present, for a local client to map.
-    /// The pages of its slot go back to the host first, so the node is never above its share.
+    /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present, for a local client to
+    /// map. The anonymous pages go back to the host first, so the node never holds more memory than its share.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`] (then the
-    /// region is as before, its pages perhaps not present), [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`] (the region stays as it
+    /// was, but its pages may be gone), [`RegionError::NoSuchRegion`].
     pub fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.clean_slot(region)?;
         self.discard(region, &mut slot)?;
         self.move_to_file(region, &mut slot, 0, SharedAccess::ReadWrite)
     }
 
-    /// Moves a closed region's bytes into a fresh memory file that only the node writes, so that it can be
-    /// sealed: whoever mapped the old file sees holes from now on and can spoil nothing. Also turns anonymous
-    /// memory into a file that readers can map. For a moment, both hold memory.
+    /// Copies a closed region's bytes into a fresh memory file that only the node writes, so that the region can be
+    /// sealed. Whoever mapped the old file sees zeros from now on, and writes to it reach nobody. Anonymous memory
+    /// becomes a file that readers can map. For a moment both hold memory.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::System`] (then the region is as before),
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::System`] (the region stays as it was),
     /// [`RegionError::NoSuchRegion`].
     pub fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.closed_slot(region)?;
@@ -242,7 +248,7 @@ impl Arena {
         self.move_to_file(region, &mut slot, dirty_bytes, SharedAccess::Read)
     }
 
-    /// A descriptor of a shared region for a client.
+    /// Returns a descriptor of a shared region for a client.
     ///
     /// Errors: [`RegionError::NotShared`] if it is anonymous memory, or to write a region that was reseated;
     /// [`RegionError::System`], [`RegionError::NoSuchRegion`].
@@ -260,8 +266,8 @@ impl Arena {
         }
     }
 
-    /// A range of an open, sealed region, where it is. Nothing if it is not sealed or the range leaves it. Who may see
-    /// it is for the caller to judge, by [`Arena::enter`], before and after it has been used.
+    /// Returns a range of an open, sealed region in place; `None` if the region is not sealed or the range leaves it.
+    /// The caller checks the right to the bytes, by [`Arena::enter`], before and after it uses them.
     pub fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {
         let slot = self.slot(region).ok()?;
         match (&slot.backing, slot.state) {
@@ -272,13 +278,13 @@ impl Arena {
         }
     }
 
-    /// Whether the region is a memory file. `None`: no such region.
+    /// Reports whether the region is a memory file; `None` if there is no such region.
     pub fn is_shared(&self, region: RegionIndex) -> Option<bool> {
         self.slot(region).ok().map(|slot| matches!(slot.backing, Backing::Shared { .. }))
     }
 
-    /// Zeroes a closed region, as far as it was written; a shared one loses its file and returns to its
-    /// slot, with no page present.
+    /// Zeroes the bytes of a closed region that may have been written. A shared region loses its file and becomes
+    /// anonymous memory again, without a page present.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
     pub fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
@@ -295,7 +301,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Zeroes a closed region by returning all its pages to the host, at once.
+    /// Zeroes a closed region by returning all its pages to the host at once.
     ///
     /// Errors: as [`Arena::scrub`], and [`RegionError::System`].
     pub fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
@@ -312,8 +318,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether every byte of a closed region is zero: looked at, not concluded. If not, do not grant it (I4).
-    /// On pages that are not present it costs a page fault each.
+    /// Reports whether every byte of a closed region is zero, by reading all of them. If not, do not grant the region
+    /// (I4). Each page that is not present costs a page fault.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
     pub fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
@@ -321,11 +327,11 @@ impl Arena {
         Ok(self.part(region, &slot).is_zero())
     }
 
-    /// Makes the pages of a closed region present, so that its first holder does not pay for them; locks
-    /// them if the arena was told so. Slow (seconds per GiB on a host that backs lazily): for a background
-    /// thread. Others get at the region in between.
+    /// Makes the pages of a closed region present, so that its first holder does not pay for them. Locks them if the
+    /// arena has that option. It is slow (seconds per GiB where the host backs memory lazily), so call it on a
+    /// background thread. It releases the slot's lock between steps.
     ///
-    /// Errors: [`RegionError::NotClosed`] also when it is opened meanwhile; [`RegionError::System`],
+    /// Errors: [`RegionError::NotClosed`], also if the region is opened meanwhile; [`RegionError::System`],
     /// [`RegionError::NoSuchRegion`].
     pub fn prefault(&self, region: RegionIndex) -> Result<(), RegionError> {
         if self.lock {
@@ -335,7 +341,7 @@ impl Arena {
         let step_bytes = PREFAULT_STEP_BYTES.min(region_bytes);
         for step in (0..region_bytes).step_by(step_bytes) {
             let slot = self.closed_slot(region)?;
-            // The file of a shared region is present from its making.
+            // All pages of a shared region's file are present from the start.
             if matches!(slot.backing, Backing::Shared { .. }) {
                 return Ok(());
             }
@@ -346,18 +352,19 @@ impl Arena {
         Ok(())
     }
 
-    /// Keeps the region's pages, as they become present, out of swap. False if the system does not permit it
-    /// (`RLIMIT_MEMLOCK`) or there is no such region; it works without.
+    /// Keeps the region's pages out of swap from the time they are present. Returns false if the system does not
+    /// permit it (`RLIMIT_MEMLOCK`) or there is no such region; the region works without it.
     pub fn lock(&self, region: RegionIndex) -> bool {
         self.slot(region).is_ok_and(|mut slot| self.lock_slot(region, &mut slot))
     }
 
-    /// Regions that are locked.
+    /// Counts the regions that are locked in memory.
     pub fn locked_count(&self) -> u32 {
         self.locked_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the pages of a closed, clean region to the host, at once. It stays usable: pages come again.
+    /// Returns the pages of a closed, clean region to the host at once. The region stays usable: pages come back on
+    /// use.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`],
     /// [`RegionError::NoSuchRegion`].
@@ -373,7 +380,8 @@ impl Arena {
         }
     }
 
-    /// The slot's lock, behind a gate that stays closed and drained as long as it is held.
+    /// Locks the slot of a closed region. The gate stays closed and without copies inside as long as the lock is
+    /// held.
     fn closed_slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
         let slot = self.slot(region)?;
         match slot.state {
@@ -382,7 +390,7 @@ impl Arena {
         }
     }
 
-    /// The same, of anonymous memory that nobody has written since its last scrub.
+    /// Locks the slot of a closed, clean region: anonymous memory that nobody has written since the last scrub.
     fn clean_slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
         let slot = self.closed_slot(region)?;
         match self.gate(region).dirty_bytes() {
@@ -391,7 +399,7 @@ impl Arena {
         }
     }
 
-    /// For an index that `slot` has checked, as the next two.
+    /// Returns the gate of a region. The index must be one that `slot` has checked, also for `word` and `epoch`.
     fn gate(&self, region: RegionIndex) -> &Gate {
         &self.gates[region.0 as usize]
     }
@@ -404,13 +412,13 @@ impl Arena {
         Epoch(self.word(region).load(Ordering::SeqCst) >> 1)
     }
 
-    /// The region's place in the anonymous mapping, whatever its backing.
+    /// Returns the region's range of the anonymous mapping, also while the region is a file.
     fn own_part(&self, region: RegionIndex) -> Part<'_> {
         let region_bytes = self.region_bytes as usize;
         self.anonymous.part(region.0 as usize * region_bytes, region_bytes)
     }
 
-    /// The region's memory now.
+    /// Returns the memory that the region has now.
     fn part<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> Part<'a> {
         match &slot.backing {
             Backing::Anonymous => self.own_part(region),
@@ -426,7 +434,7 @@ impl Arena {
         slot.is_locked
     }
 
-    /// Notes that the region's present memory is locked no longer: it was unlocked or unmapped.
+    /// Clears the mark that the region is locked, because its memory was unlocked or unmapped.
     fn forget_lock(&self, slot: &mut Slot) {
         if std::mem::take(&mut slot.is_locked) {
             self.locked_count.fetch_sub(1, Ordering::Relaxed);
@@ -437,7 +445,7 @@ impl Arena {
     fn discard(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
         let refused = |errno| RegionError::system("take a region's pages back", self.region_bytes, errno);
         let part = self.own_part(region);
-        // Locked pages would refuse to go; unlocking others does nothing.
+        // Locked pages would refuse to go. Unlocking pages that are not locked does nothing.
         part.unlock().map_err(refused)?;
         self.forget_lock(slot);
         part.discard().map_err(refused)
@@ -460,10 +468,11 @@ impl Arena {
         let memory = Arc::new(FileMemory::new(fd, mapping));
         let gate = self.gate(region);
         gate.seat(memory.part().base());
-        // A client writes past the gate, which then cannot know how much.
+        // A client writes past the gate, which cannot know how much.
         gate.set_dirty_bytes(bytes);
         if let Backing::Anonymous = slot.backing {
-            // If its bytes cannot go back to the host they must not stay either: the slot is clean from here.
+            // If the pages cannot go back to the host, the bytes must not stay either: the anonymous range is clean
+            // from here on.
             if self.discard(region, slot).is_err() {
                 self.own_part(region).zero(keep_bytes);
             }
@@ -475,11 +484,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Changes the backing; the gate is seated on the new one. A file left behind gives its pages up once nobody here
-    /// looks at it any more.
+    /// Replaces the backing of a slot whose gate is already seated on the new one. The pages of the old file go once
+    /// no [`SealedSlice`] uses it any more.
     fn leave_file(&self, slot: &mut Slot, next: Backing) {
         if let Backing::Shared { memory, .. } = std::mem::replace(&mut slot.backing, next) {
-            // Unmapping unlocks.
+            // The mapping will be unmapped, which unlocks it.
             self.forget_lock(slot);
             memory.leave();
         }
@@ -495,7 +504,7 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-/// `MemTotal` of this host.
+/// Returns `MemTotal` of this host, in bytes.
 fn host_memory_bytes() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     text.lines()

@@ -1,79 +1,79 @@
-//! What can go wrong with region memory. Each kind carries the value and what would have been permitted.
+//! Errors of region memory. Each kind carries the value and what would have been permitted.
 
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Epoch, RegionIndex};
 use std::fmt;
 use std::io;
 
-/// Why the arena did not do as told. Nothing has changed when one of these comes back.
+/// Reason why the arena did not do as asked. Unless a method says otherwise, an error means that nothing has changed.
 #[derive(Debug)]
 pub enum RegionError {
-    /// No permitted region size.
+    /// Region size that is not permitted.
     RegionBytes {
-        /// What was asked for.
+        /// Bytes of a region that were asked for.
         bytes: u64,
     },
-    /// No permitted number of regions.
+    /// Number of regions that is not permitted.
     RegionCount {
-        /// What was asked for.
+        /// Number of regions that was asked for.
         count: u32,
     },
-    /// More than the host has.
+    /// More memory than the host has.
     HostMemory {
-        /// All regions together.
+        /// Bytes of all regions together.
         wanted_bytes: u64,
-        /// `MemTotal` of `/proc/meminfo`.
+        /// Bytes of the host's memory, `MemTotal` of `/proc/meminfo`.
         host_bytes: u64,
     },
-    /// The operating system refused.
+    /// Refusal of the operating system.
     System {
-        /// What it was asked to do.
+        /// Operation that was refused, as a verb phrase.
         what: &'static str,
-        /// For how many bytes.
+        /// Bytes that the operation was for.
         bytes: u64,
-        /// What it said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// No region with this index.
+    /// Index of no region.
     NoSuchRegion {
-        /// What was asked for.
+        /// Index that was asked for.
         region: RegionIndex,
-        /// Regions of the arena.
+        /// Number of regions of the arena.
         region_count: u32,
     },
-    /// The gate is open or suspended, and this needs it closed.
+    /// Gate that is open or suspended, while the operation needs it closed.
     NotClosed {
-        /// Which region.
+        /// Region that is not closed.
         region: RegionIndex,
-        /// Its epoch now.
+        /// Epoch of the region.
         epoch: Epoch,
     },
-    /// The gate is closed, so there is nothing to suspend or resume.
+    /// Gate that is closed, so that there is nothing to suspend or resume.
     NotOpen {
-        /// Which region.
+        /// Region that is closed.
         region: RegionIndex,
-        /// Its epoch now.
+        /// Epoch of the region.
         epoch: Epoch,
     },
-    /// Epochs only grow.
+    /// Epoch that is not above the present one: epochs only grow.
     EpochOrder {
-        /// Which region.
+        /// Region whose epoch was to change.
         region: RegionIndex,
-        /// The epoch asked for.
+        /// Epoch that was asked for.
         asked: Epoch,
-        /// Its epoch now.
+        /// Epoch of the region.
         current: Epoch,
     },
-    /// The region may hold somebody's bytes: scrub it first.
+    /// Region that may hold somebody's bytes and must be scrubbed first.
     NotClean {
-        /// Which region.
+        /// Region that is not clean.
         region: RegionIndex,
-        /// Bytes from its start that may have been written.
+        /// Number of bytes from the start that may have been written.
         dirty_bytes: u64,
     },
-    /// The region is anonymous memory, or not open to writers, so no such descriptor of it is given out.
+    /// Region of anonymous memory, which has no descriptor, or a sealed one, which has none for writing.
     NotShared {
-        /// Which region.
+        /// Region without such a descriptor.
         region: RegionIndex,
     },
 }

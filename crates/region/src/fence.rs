@@ -1,29 +1,29 @@
-//! What a copy is judged by, and how. Pure: a gate of real memory and one of the simulator judge by the same lines.
+//! Rules that admit a copy. They are pure: the gate of real memory and the gate of the simulator use the same code.
 
 use farpool_wire::{Code, Epoch, Handle, Refusal};
 
-/// Most bytes moved between entering a gate and leaving it: bounds how long a close waits.
+/// Most bytes that are moved between entering a gate and leaving it. It bounds how long a close waits (decision 0011).
 pub const GATE_BYTES_MAX: usize = 256 << 10;
 
-/// What an operation on a region is judged by. All of it was true at one moment after entering.
+/// State of a region by which an operation is admitted or refused. All fields were true at one moment after entering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The region's epoch.
+    /// Epoch of the region.
     pub epoch: Epoch,
-    /// The lease is in its grace time: it has holders, but they must renew first.
+    /// True if the lease is in its grace: the region has holders, but they must renew first.
     pub suspended: bool,
-    /// Who shows this may read and write; nobody if there is none.
+    /// Handle that permits reading and writing; `None` if nobody may write.
     pub write_handle: Option<Handle>,
-    /// Who shows this may read; nobody if there is none.
+    /// Handle that permits only reading; `None` if there is none.
     pub read_handle: Option<Handle>,
-    /// It can be read and not written.
+    /// True if the region can be read and not written.
     pub sealed: bool,
     /// Bytes of the region.
     pub region_bytes: u64,
 }
 
 impl Fence {
-    /// Why nothing is copied while the gate is not open.
+    /// Returns why nothing is copied while the gate is not open.
     pub fn closed(&self) -> Refusal {
         match self.suspended {
             true => Refusal::new(Code::LeaseExpired, 0),
@@ -31,10 +31,10 @@ impl Fence {
         }
     }
 
-    /// Admits a copy of that range through an open gate, behind which so many bytes have moved since it was entered.
-    /// Returns how many have moved with these.
+    /// Admits a copy of a range through an open gate. `moved_bytes` have moved since the gate was entered. Returns
+    /// the sum of those and the bytes of this copy.
     ///
-    /// Refused: `OutOfBounds`; `LimitReached` if they are more than [`GATE_BYTES_MAX`].
+    /// Refused: `OutOfBounds`; `LimitReached` if the sum is above [`GATE_BYTES_MAX`].
     pub fn admit(&self, offset: u64, bytes: usize, moved_bytes: usize) -> Result<usize, Refusal> {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > self.region_bytes) {
             return Err(Refusal::new(Code::OutOfBounds, self.region_bytes));
@@ -45,7 +45,7 @@ impl Fence {
         }
     }
 
-    /// Admits writing to what [`Fence::admit`] has admitted. Refused: `Sealed` if nobody may write.
+    /// Admits writing to a range that [`Fence::admit`] has admitted. Refused: `Sealed` if nobody may write.
     pub fn admit_write(&self) -> Result<(), Refusal> {
         match self.write_handle {
             Some(_) => Ok(()),

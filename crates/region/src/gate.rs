@@ -1,21 +1,23 @@
-//! The gate of a region: who is inside, under which fence, and the copies they make.
+//! The gate of a region: counts the copies inside, shows them the fence, and makes the copies.
 //!
-//! The idea is Dekker's: a copy announces itself (increments `in_flight`), then looks at the fence word;
-//! whoever closes changes the word, then looks at `in_flight`. All four are sequentially consistent, so at
-//! least one of the two sees the other: either the copy finds the gate closed, or the closer waits for it.
+//! The idea is Dekker's: a copy announces itself (increments `in_flight`), then reads the fence word. A close changes
+//! the word, then reads `in_flight`. All four steps are sequentially consistent, so at least one of the two sees the
+//! other: either the copy finds the gate closed, or the close waits for the copy.
 //!
-//! Whatever else belongs to an open gate (handles, address) changes only while it is closed *and* drained:
-//! * A copy that found the word open holds off the next close until it leaves, hence holds off every change.
-//!   What it reads was stored before the word it saw. So a torn handle never meets an open epoch.
+//! Everything else that belongs to an open gate (handles, address) changes only while the gate is closed *and* no
+//! copy is inside:
+//! * A copy that found the word open holds off the next close until it leaves, and so it holds off every change. The
+//!   values that it reads were stored before the word it saw. So it never sees a torn handle under an open epoch.
 //! * A copy that found the word suspended or closed may run beside `open`. It takes handles only under a tag
-//!   (`opened`) equal to the epoch it saw. An epoch is opened once, its handles are stored before its tag,
-//!   and the tag goes only after a drain that waits for this copy too. It never touches region memory.
+//!   (`opened`) equal to the epoch it saw. An epoch is opened once, its handles are stored before its tag, and the
+//!   tag is removed only after a close has waited for this copy too. Such a copy never touches region memory.
 //!
-//! It never decides whether an operation is admitted (the node's dispatch does, from the [`Fence`]), but it
-//! copies only under an open fence, and in only if there is a writer: a slip there cannot break memory.
+//! The gate does not decide whether an operation is admitted: the node's dispatch does, from the [`Fence`]. The gate
+//! only makes sure that bytes are copied under an open fence, and copied in only if there is a writer. A mistake of
+//! the dispatch therefore cannot break memory.
 //!
-//! Invariants: I1, I2 (nothing of an older epoch runs or is let in after `close`), I3 (no copy is torn by a
-//! revoke: it is over before the revoke is).
+//! Invariants: I1, I2 (nothing of an older epoch runs or is admitted after `close`), I3 (no copy is torn by a close:
+//! the copy ends before the close does).
 #![allow(unsafe_code)]
 
 use crate::fence::Fence;
@@ -26,33 +28,34 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The largest epoch: its tag and its word must fit 64 bits.
+/// Largest epoch. Its tag (epoch * 4 + 3) and its word must fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = (1 << 62) - 1;
-/// A copy of 256 KiB takes 20 to 40 us, so a close that was unlucky by a small one spins it out (about 5 us)
-/// and sleeps for a large one.
+/// Number of looks at `in_flight` before a close sleeps instead, about 5 us in all. A copy of 256 KiB takes 20 to 40
+/// us, so a close spins while a small copy ends and sleeps while a large one does.
 const DRAIN_SPINS: u32 = 200;
 const DRAIN_SLEEP: Duration = Duration::from_micros(50);
 
 const TAG_WRITE: u64 = 2;
 const TAG_READ: u64 = 1;
 
-/// One cache line per region.
+/// Gate of one region. It fills one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Gate {
     in_flight: AtomicU64,
-    /// Tag of the handles below: epoch * 4 + which of them there are; 0 while closed and drained.
+    /// Tag of the handles below: epoch * 4 + flags of the handles that there are; 0 while the gate is closed and
+    /// empty.
     opened: AtomicU64,
     write_handle: [AtomicU64; 2],
     read_handle: [AtomicU64; 2],
     base: AtomicPtr<u8>,
-    /// Bytes from the start that may have been written since the last scrub.
+    /// Number of bytes from the start that may have been written since the last scrub.
     dirty_bytes: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Gate>() == 64);
 
 impl Gate {
-    /// A closed gate before the memory at `base`.
+    /// Returns a closed gate before the memory at `base`.
     pub(crate) fn new(base: *mut u8) -> Gate {
         Gate {
             in_flight: AtomicU64::new(0),
@@ -81,11 +84,12 @@ impl Gate {
             region_bytes,
         };
         let entered = Entered { gate: Some(self), fence, moved_bytes: Cell::new(0) };
-        // Whom the gate is not open to leaves at once: refusals without end shall not hold up a close (I9).
+        // A copy that finds the gate closed or suspended leaves at once: endless refused requests must not hold up a
+        // close (I9).
         if word & 1 == 0 { entered } else { Entered { gate: None, fence, moved_bytes: Cell::new(0) } }
     }
 
-    /// Opens a closed gate; the caller excludes every other change of it.
+    /// Opens a closed gate. The caller excludes every other change of it.
     pub(crate) fn open(&self, word: &AtomicU64, epoch: Epoch, write: Option<Handle>, read: Option<Handle>) {
         self.assert_drained();
         store_handle(&self.write_handle, write);
@@ -95,7 +99,7 @@ impl Gate {
         word.store(epoch.0 << 1, Ordering::SeqCst);
     }
 
-    /// Closes, and returns when no copy of an older epoch is running.
+    /// Closes the gate. Returns when no copy of an older epoch is running.
     pub(crate) fn close(&self, word: &AtomicU64, next_epoch: Epoch) {
         word.store(next_epoch.0 << 1 | 1, Ordering::SeqCst);
         let mut spins = 0;
@@ -110,8 +114,8 @@ impl Gate {
         self.opened.store(0, Ordering::Release);
     }
 
-    /// Puts other memory behind a closed gate. The caller keeps it mapped until it seats the gate elsewhere
-    /// or the arena is gone, and drops the old memory only afterwards.
+    /// Puts other memory behind a closed gate. The caller keeps that memory mapped until it seats the gate on other
+    /// memory or the arena is gone, and drops the old memory only after this call.
     pub(crate) fn seat(&self, base: *mut u8) {
         self.assert_drained();
         self.base.store(base, Ordering::Release);
@@ -125,7 +129,8 @@ impl Gate {
         self.dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The soundness of every copy hangs on this, so it is checked, not assumed.
+    /// Panics unless the gate is closed and empty. All memory accesses depend on this, so it is checked in release
+    /// builds too.
     fn assert_drained(&self) {
         assert!(self.opened.load(Ordering::Acquire) == 0, "a gate is changed only while closed and drained");
     }
@@ -142,30 +147,30 @@ fn store_handle(halves: &[AtomicU64; 2], handle: Option<Handle>) {
     halves[1].store(bits as u64, Ordering::Relaxed);
 }
 
-/// Being inside a region's gate. Whoever closes the region waits until this is dropped, so: enter, judge the
-/// fence, copy, leave; never wait for anything in between.
+/// Presence of one copy in a region's gate. A close of the region waits until this is dropped. So enter, check the
+/// fence, copy and leave; never wait for anything in between.
 pub struct Entered<'a> {
-    /// The gate, if it was open and until this is dropped stays so.
+    /// Gate that is open until this is dropped; `None` if it was closed or suspended.
     gate: Option<&'a Gate>,
     fence: Fence,
     moved_bytes: Cell<usize>,
 }
 
 impl Entered<'_> {
-    /// What the operation is to be judged by.
+    /// Returns the fence by which the operation is admitted or refused.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// Copies bytes of the region to `into`.
+    /// Copies bytes of the region into `into`.
     ///
-    /// Refused: `OutOfBounds`; `LeaseExpired` if suspended; `StaleEpoch` if closed; `LimitReached` if more
-    /// than [`crate::GATE_BYTES_MAX`] would have moved since entering.
+    /// Refused: `OutOfBounds`; `LeaseExpired` if suspended; `StaleEpoch` if closed; `LimitReached` if more than
+    /// [`crate::GATE_BYTES_MAX`] would have moved since entering.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
         let (_, from) = self.admit(offset, into.len())?;
-        // SAFETY: source: `admit` returned the start of `into.len()` mapped bytes that stay mapped until `self`
-        // is dropped. Target: `into` is private memory, so no overlap. Others may write the source meanwhile;
-        // then the bytes are theirs to order, and any bytes are valid `u8`s.
+        // SAFETY: source: `admit` returned the start of `into.len()` mapped bytes that stay mapped until `self` is
+        // dropped. Target: `into` is private memory, so there is no overlap. Others may write the source meanwhile;
+        // ordering those writes is their business, and any bytes are valid `u8`s.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -178,35 +183,36 @@ impl Entered<'_> {
         Ok(())
     }
 
-    /// A range to send from, for as long as this is not dropped. Refused as in [`Entered::copy_out`].
+    /// Returns a range to send from, which is good until this is dropped. Refused as in [`Entered::copy_out`].
     pub fn window_out(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
         self.admit(offset, bytes).map(|(_, from)| Window::new(from, bytes))
     }
 
-    /// A range to receive into, likewise. Refused as in [`Entered::copy_in`].
+    /// Returns a range to receive into, which is good until this is dropped. Refused as in [`Entered::copy_in`].
     pub fn window_in(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
         self.admit_write(offset, bytes).map(|into| Window::new(into, bytes))
     }
 
-    /// The address of a range that may be written now and until `self` is dropped; it counts as written.
+    /// Returns the address of a range that may be written until `self` is dropped. The range counts as written.
     fn admit_write(&self, offset: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let (gate, into) = self.admit(offset, bytes)?;
         self.fence.admit_write()?;
-        // Bounded by the region's size: `admit` has checked it.
+        // It cannot overflow: `admit` has checked the range against the region's size.
         let end = offset + bytes as u64;
-        // Mostly only a look: a line that does not change stays in every core's cache.
+        // A load first: the line mostly does not change, and stays in every core's cache if it is only read.
         if gate.dirty_bytes.load(Ordering::Relaxed) < end {
             gate.dirty_bytes.fetch_max(end, Ordering::Relaxed);
         }
         Ok(into)
     }
 
-    /// The address of a range that may be copied now and until `self` is dropped.
+    /// Returns the address of a range that may be copied until `self` is dropped.
     fn admit(&self, offset: u64, bytes: usize) -> Result<(&Gate, *mut u8), Refusal> {
         let gate = self.gate.ok_or_else(|| self.fence.closed())?;
         self.moved_bytes.set(self.fence.admit(offset, bytes, self.moved_bytes.get())?);
-        // SAFETY: the gate was seen open after entering, so until `self` is dropped no close returns, no seat
-        // happens and `base` is the start of `region_bytes` mapped bytes, in which `Fence::admit` has found the range.
+        // SAFETY: the gate was seen open after entering. So until `self` is dropped no close returns and no `seat`
+        // happens, and `base` is the start of `region_bytes` mapped bytes. `Fence::admit` has found the range to lie
+        // inside them.
         Ok((gate, unsafe { gate.base.load(Ordering::Acquire).add(offset as usize) }))
     }
 }
@@ -214,7 +220,7 @@ impl Entered<'_> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if let Some(gate) = self.gate {
-            // The closer that reads this has seen every byte of the copies before it.
+            // The close that reads this count sees every byte of the copies before it.
             gate.in_flight.fetch_sub(1, Ordering::Release);
         }
     }

@@ -1,14 +1,14 @@
-//! The bytes of the pool, on the node's side: where regions live, who is let through to them, how they are
-//! wiped and given back.
+//! Region memory of a node: where regions lie, how copies enter and leave them, and how they are wiped and given
+//! back.
 //!
-//! The idea: one [`Arena`] owns all region memory of a node. A copy passes the region's gate (one atomic
-//! increment, no lock) and looks at the [`Fence`] behind it; whoever takes a region away changes the fence
-//! word first and then waits for the copies already inside. Nothing else is needed for I1, I2 and I3. Memory that
-//! is no pool's is mapped here as well ([`PrivateMemory`]).
+//! The idea: one [`Arena`] owns all region memory of a node. A copy enters the region's gate (one atomic increment,
+//! no lock) and checks the [`Fence`] behind it. To take a region away, the node changes the fence word first and then
+//! waits for the copies that are inside. I1, I2 and I3 need nothing else. Memory that is no region is mapped here as
+//! well ([`PrivateMemory`]).
 //!
-//! Never in this crate: a decision about who may do what (that is the node's dispatch and `lease`), a
-//! socket of its own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers
-//! can reach (I10).
+//! Never in this crate: a decision about who may do what (the node's dispatch and `lease` decide), a socket of its
+//! own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers can cause
+//! (I10).
 #![deny(unsafe_code)]
 
 mod arena;

@@ -1,15 +1,14 @@
-//! Mapped memory, by raw pointer: the part of this crate where the addresses are.
+//! Mapped memory, by raw pointer. All address arithmetic on it is here.
 //!
-//! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both
-//! only ever move bytes. Region bytes may be changed by a client's process at any time, so no Rust reference
-//! to them exists, nothing is decided from them in place, and every bit pattern is as good as any other. The
-//! exceptions are a file that nobody writes any more ([`SealedSlice`]), and memory that is no region of a pool
-//! ([`PrivateMemory`]).
+//! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both only
+//! move bytes. A client's process may change region bytes at any time. So no Rust reference to them exists, no
+//! decision is taken from them in place, and every bit pattern is valid. There are two exceptions: a file that nobody
+//! writes any more ([`SealedSlice`]), and memory that is no region of a pool ([`PrivateMemory`]).
 //!
-//! It never decides when the bytes may be touched: that is the gate's business.
+//! This module never decides when the bytes may be touched: the gate does.
 //!
-//! Invariant: `base..base + bytes` is mapped readable and writable from construction to drop; parts lie
-//! inside and cannot outlive their mapping.
+//! Invariant: `base..base + bytes` is mapped readable and writable from construction to drop. Parts lie inside and
+//! cannot outlive their mapping.
 #![allow(unsafe_code)]
 
 use crate::memfd;
@@ -23,9 +22,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Alignment of an anonymous mapping: a huge page.
+/// Bytes of a huge page, to which anonymous mappings are aligned.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// No host has smaller pages.
+/// Bytes of the smallest page of any host.
 const PAGE_BYTES_MIN: usize = 4096;
 
 pub(crate) struct Mapping {
@@ -33,14 +32,14 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the range stays mapped until drop and any thread may touch it; all accesses are raw copies, fills
-// and atomics, whose order the gate provides, or by slices of the one `PrivateMemory` that owns it.
+// SAFETY: the range stays mapped until drop, and any thread may touch it. All accesses are raw copies, fills and
+// atomics, which the gate orders, or go by slices of the one `PrivateMemory` that owns the mapping.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Private zero pages on a huge-page boundary, none of them present yet.
+    /// Maps private zero pages on a huge-page boundary, none of them present yet.
     fn aligned(bytes: usize) -> Result<Mapping, Errno> {
         let padded = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
@@ -55,8 +54,8 @@ impl Mapping {
         .cast();
         let head = start.align_offset(HUGE_PAGE_BYTES);
         let tail = HUGE_PAGE_BYTES - head;
-        // SAFETY: head < HUGE_PAGE_BYTES, for pages are aligned, so `base..base + bytes` lies in what was just mapped;
-        // the two pieces cut off lie outside of it, and nobody has seen their addresses.
+        // SAFETY: pages are aligned, so head < HUGE_PAGE_BYTES, and `base..base + bytes` lies in the new mapping. The
+        // two ranges that are unmapped lie outside of it, and nobody has seen their addresses.
         let base = unsafe {
             let base = start.add(head);
             if head > 0 {
@@ -70,7 +69,7 @@ impl Mapping {
         Ok(Mapping { base, bytes })
     }
 
-    /// The same for regions.
+    /// Maps private zero pages for regions, excluded from core dumps and forked children.
     pub(crate) fn reserve(bytes: usize) -> Result<Mapping, Errno> {
         let mapping = Mapping::aligned(bytes)?;
         mapping.keep_private()?;
@@ -81,8 +80,8 @@ impl Mapping {
         self.whole().advise(Advice::LinuxHugepage)
     }
 
-    /// A file's first `bytes`, which must exist. Mapped page by page at once: in one call that takes two
-    /// thirds of the time of the faults that verifying or copying would take one by one.
+    /// Maps the first `bytes` of a file, which must exist, and makes all pages present in one call. That takes two
+    /// thirds of the time of the single faults that verifying or copying would take.
     pub(crate) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
@@ -94,7 +93,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Out of core dumps and of forked children.
+    /// Excludes the pages from core dumps and forked children.
     fn keep_private(&self) -> Result<(), Errno> {
         self.whole().advise(Advice::LinuxDontDump)?;
         self.whole().advise(Advice::LinuxDontFork)
@@ -108,31 +107,32 @@ impl Mapping {
         Part { base: self.base, bytes: self.bytes, mapping: PhantomData }
     }
 
-    /// Panics if the range leaves the mapping: indices are checked before they become offsets.
+    /// Returns a part of the mapping. Panics if the range leaves it: callers check indices before they make offsets
+    /// of them.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Part<'_> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
-        // SAFETY: the offset was just checked to lie in the mapping.
+        // SAFETY: the assertion above shows that the offset lies in the mapping.
         Part { base: unsafe { self.base.add(offset) }, bytes, mapping: PhantomData }
     }
 
-    /// An atomic word in the mapping. Panics if it is misplaced.
+    /// Returns an atomic word in the mapping. Panics if the offset is not aligned or outside.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes));
-        // SAFETY: aligned, for mappings start on pages; inside, as just checked; mapped as long as `self` is
-        // borrowed; changed by atomic stores of this process only (others map the file read-only).
+        // SAFETY: aligned, because mappings start on pages; inside, by the assertion above; mapped as long as `self`
+        // is borrowed. It is changed by atomic stores of this process only (others map the file read-only).
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what this value owns; what borrows it is gone. The gate's copy
-        // of the address is unused: see `Gate::seat`.
+        // SAFETY: unmaps exactly what this value owns, and whatever borrowed it is gone. The gate does not use its
+        // copy of the address any more: see `Gate::seat`.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }
 
-/// A piece of a mapping.
+/// Range of a mapping.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     base: *mut u8,
@@ -146,18 +146,18 @@ impl Part<'_> {
     }
 
     fn advise(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the part is mapped. Of the advices used here only DONTNEED changes bytes, to zeros, which
-        // are as good as any others.
+        // SAFETY: the part is mapped. Of the advice used here only DONTNEED changes bytes, to zeros, and every bit
+        // pattern is valid.
         unsafe { madvise(self.base.cast(), self.bytes, advice) }
     }
 
     /// Zeroes the first `bytes`.
     pub(crate) fn zero(&self, bytes: usize) {
-        // SAFETY: the length is cut to the part, which is mapped writable.
+        // SAFETY: the length is limited to the part, which is mapped writable.
         unsafe { ptr::write_bytes(self.base, 0, bytes.min(self.bytes)) };
     }
 
-    /// Whether every byte is zero. Looks at whole words; parts are multiples of the page size.
+    /// Reports whether every byte is zero. It reads whole words: parts are multiples of the page size.
     pub(crate) fn is_zero(&self) -> bool {
         const STEP_WORDS: usize = PAGE_BYTES_MIN / 8;
         let words: *const u64 = self.base.cast_const().cast();
@@ -174,18 +174,18 @@ impl Part<'_> {
     /// Copies the first `bytes` of another part to the start of this one.
     pub(crate) fn copy_from(&self, other: &Part<'_>, bytes: usize) {
         let bytes = bytes.min(self.bytes).min(other.bytes);
-        // SAFETY: both ranges are mapped and cut to their parts; `copy` allows overlap.
+        // SAFETY: both ranges are mapped and limited to their parts; `copy` allows overlap.
         unsafe { ptr::copy(other.base, self.base, bytes) };
     }
 
     /// Makes all pages present without changing a byte.
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         match self.advise(Advice::LinuxPopulateWrite) {
-            // Kernels before 5.14.
+            // Kernels before 5.14 do not know the advice.
             Err(Errno::INVAL) => {
                 for offset in (0..self.bytes).step_by(PAGE_BYTES_MIN) {
-                    // SAFETY: the byte lies in the part; the atomic `or` of nothing writes its page and keeps
-                    // its value, whoever else writes.
+                    // SAFETY: the byte lies in the part. The atomic `or` with 0 writes its page and keeps its value,
+                    // whoever else writes.
                     unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.fetch_or(0, Ordering::Relaxed);
                 }
                 Ok(())
@@ -194,7 +194,7 @@ impl Part<'_> {
         }
     }
 
-    /// Keeps the pages in memory from when they are present; makes none present.
+    /// Keeps the pages in memory from the time they are present. It makes none present.
     pub(crate) fn lock(&self) -> Result<(), Errno> {
         // SAFETY: changes where the kernel may put the pages, not their bytes.
         unsafe { mlock_with(self.base.cast(), self.bytes, MlockFlags::ONFAULT) }
@@ -205,17 +205,17 @@ impl Part<'_> {
         unsafe { munlock(self.base.cast(), self.bytes) }
     }
 
-    /// Returns private pages to the host; they read as zeros from here on.
+    /// Returns private pages to the host. They read as zeros from here on.
     pub(crate) fn discard(&self) -> Result<(), Errno> {
         self.advise(Advice::LinuxDontNeed)
     }
 }
 
-/// Memory that only this process has, lent out as slices under the rules of any other memory.
+/// Memory that only this process has. It is lent out as slices under Rust's usual rules.
 pub struct PrivateMemory(Mapping);
 
 impl PrivateMemory {
-    /// Zeros on a boundary of [`HUGE_PAGE_BYTES`], none of them present yet.
+    /// Maps zeros on a boundary of [`HUGE_PAGE_BYTES`], without a page present.
     pub fn reserve(bytes: usize) -> Result<PrivateMemory, Errno> {
         Mapping::aligned(bytes).map(PrivateMemory)
     }
@@ -225,37 +225,37 @@ impl PrivateMemory {
         self.0.ask_for_huge_pages()
     }
 
-    /// Makes pages of a part present, as if each had been written to. Panics if the part leaves the memory.
+    /// Makes the pages of a range present, as if each had been written. Panics if the range leaves the memory.
     pub fn populate(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
         self.0.part(offset, bytes).advise(Advice::LinuxPopulateWrite)
     }
 
-    /// Where it begins, for whoever lends parts of it out and keeps account of them.
+    /// Returns the start of the memory, for a caller that lends out parts of it and keeps account of them.
     pub fn base(&self) -> *mut u8 {
         self.0.base
     }
 
-    /// All of it.
+    /// Returns the whole memory.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped until drop, and initialised, for fresh pages are zeros; nothing writes while it is borrowed,
-        // for writing takes `&mut self`.
+        // SAFETY: mapped until drop, and initialised, because fresh pages are zeros. Nothing writes while it is
+        // borrowed, because writing takes `&mut self`.
         unsafe { std::slice::from_raw_parts(self.0.base, self.0.bytes) }
     }
 
-    /// All of it, to be written.
+    /// Returns the whole memory for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed by nobody else.
+        // SAFETY: as in `bytes`, and nobody else borrows it.
         unsafe { std::slice::from_raw_parts_mut(self.0.base, self.0.bytes) }
     }
 }
 
-/// A memory file, mapped. Once its region has left it and nobody looks at it any more it is unmapped and gives its
-/// pages up, though a zombie may map it still. A file that no region has left, as when a node ends, keeps its bytes:
-/// the fence words still let its clients in, and they must not read zeros.
+/// Memory file of a region, mapped. Once its region has left the file and nobody uses it any more, it is unmapped and
+/// its pages go back to the host, even if an old client still maps it. A file that its region has not left, as when a
+/// node ends, keeps its bytes: the fence words still admit its clients, and they must not read zeros.
 pub(crate) struct FileMemory {
     fd: OwnedFd,
     is_left: AtomicBool,
-    /// Until it is dropped.
+    /// Mapping of the file; `None` only while this value is dropped.
     mapping: Option<Mapping>,
     bytes: usize,
 }
@@ -269,12 +269,12 @@ impl FileMemory {
         &self.fd
     }
 
-    /// Its region has closed its gate and goes on without it.
+    /// Notes that the region has closed its gate and does not use the file any more.
     pub(crate) fn leave(&self) {
         self.is_left.store(true, Ordering::Release);
     }
 
-    /// Panics if it is being dropped, when nobody can ask.
+    /// Returns the mapped bytes. Panics only while this value is dropped, when nobody can call it.
     pub(crate) fn part(&self) -> Part<'_> {
         self.mapping.as_ref().map(Mapping::whole).expect("mapped until it is dropped")
     }
@@ -282,17 +282,17 @@ impl FileMemory {
 
 impl Drop for FileMemory {
     fn drop(&mut self) {
-        // Unmapped first: punching is faster the fewer map it.
+        // Unmapped first: punching is faster the fewer processes map the file.
         drop(self.mapping.take());
         if self.is_left.load(Ordering::Acquire) {
-            // Our seals permit it, and without it the pages go with the last holder.
+            // Our seals permit punching. If it fails, the pages go when the last process unmaps the file.
             let _ = memfd::punch(self.fd.as_fd(), self.bytes as u64);
         }
     }
 }
 
-/// Bytes of a sealed region, where they are. They stay as they are as long as this lives, whatever becomes of the
-/// region; the right to them has to be looked at again before anything that comes of them is given to anybody.
+/// Bytes of a sealed region, in place. They do not change as long as this value lives, whatever happens to the
+/// region. Before a result made from them is given to anybody, the right to the region must be checked again.
 pub struct SealedSlice {
     memory: Arc<FileMemory>,
     offset: usize,
@@ -300,7 +300,7 @@ pub struct SealedSlice {
 }
 
 impl SealedSlice {
-    /// `memory` must be that of a region that was reseated. Nothing if the range leaves it.
+    /// Returns a range of `memory`, which must be that of a region that was reseated; `None` if the range leaves it.
     pub(crate) fn new(memory: Arc<FileMemory>, offset: u64, bytes: usize) -> Option<SealedSlice> {
         let offset = usize::try_from(offset).ok()?;
         let end = offset.checked_add(bytes)?;
@@ -312,12 +312,13 @@ impl AsRef<[u8]> for SealedSlice {
     fn as_ref(&self) -> &[u8] {
         let base = self.memory.part().base();
         // SAFETY:
-        // * inside: the range was checked against the mapping, which lives as long as `self`; bytes need no alignment.
-        // * unchanged: a file that a region was reseated to is written by `reseat` before anybody else sees it. Behind
-        //   that this process has no way to write it: the gate opens for writers only before a clean region
-        //   (`Arena::open`), wiping leaves the file, and its pages are punched out only when the last holder is gone.
-        //   Other processes get descriptors that cannot write. (A process of the node's own user could reopen one
-        //   through /proc, as it could trace the node: it is within the same trust.)
+        // * inside: the range was checked against the mapping, which lives as long as `self`; bytes need no
+        //   alignment.
+        // * unchanged: `reseat` writes the file before anybody else sees it. After that this process has no way to
+        //   write it: a gate opens for writers only before a clean region (`Arena::open`), wiping leaves the file,
+        //   and its pages are punched out only when the last holder is gone. Other processes get descriptors that
+        //   cannot write. (A process of the node's own user could reopen one through /proc, but it could also trace
+        //   the node: it has the same trust.)
         unsafe { std::slice::from_raw_parts(base.add(self.offset).cast_const(), self.bytes) }
     }
 }

@@ -1,18 +1,18 @@
 //! Memory files: the descriptors behind shared regions and fence words.
 //!
-//! The idea is in the seals. A lease's file goes writable to a client, who must not be able to turn it
-//! against the node, so it is sealed `SHRINK`, `GROW` and `SEAL`:
-//! * without `SHRINK` a client could truncate it and the node's next copy would die of SIGBUS. The node
-//!   gives up truncating as well, and needs it not: punching returns the pages at once, and the file itself
-//!   ends with its last holder.
+//! The idea is in the seals. A client gets the file of its lease writable, and must not be able to turn it against
+//! the node. So the file is sealed `SHRINK`, `GROW` and `SEAL`:
+//! * without `SHRINK` a client could truncate it, and the node's next copy would die of SIGBUS. The node gives up
+//!   truncating as well, and does not need it: punching returns the pages at once, and the file itself ends with its
+//!   last holder.
 //! * without `GROW` a client could fill more memory than it leased.
-//! * without `SEAL` a client could add `FUTURE_WRITE`, after which punching is refused (EPERM) and the node
-//!   could not take its memory back (I9). For the same reason the node never sets it on a lease's file.
+//! * without `SEAL` a client could add `FUTURE_WRITE`, after which punching is refused (EPERM) and the node could not
+//!   take its memory back (I9). For the same reason the node never sets it on a lease's file.
 //!
 //! The file of the fence words is the opposite case: only the node writes it, through a mapping made before
 //! `FUTURE_WRITE` forbids every other one.
 //!
-//! It never reuses a file: whoever still maps an old one sees holes, not the next holder.
+//! A file is never used for a second lease: whoever still maps an old one sees zeros, not the next holder's bytes.
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
@@ -20,7 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A file of so many zero bytes, all its pages present.
+/// Creates a file of this many zero bytes, with all pages present.
 pub(crate) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -29,7 +29,7 @@ pub(crate) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
         other => other?,
     };
     ftruncate(&fd, bytes)?;
-    // Memory that is not there shall be an error here, not a signal in the middle of a copy.
+    // Missing memory must be an error here, not a signal in the middle of a copy.
     fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
     Ok(fd)
 }
@@ -39,18 +39,18 @@ pub(crate) fn seal_for_lease(fd: &OwnedFd) -> Result<(), Errno> {
     fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// Forbids everybody to write it, except through mappings that exist.
+/// Forbids everybody to write the file, except through mappings that exist.
 pub(crate) fn seal_for_readers(fd: &OwnedFd) -> Result<(), Errno> {
     fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// Returns all pages to the host, whoever maps them; they read as zeros from here on.
+/// Returns all pages of the file to the host, whoever maps them. They read as zeros from here on.
 pub(crate) fn punch(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Errno> {
     fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes)
 }
 
-/// The same file, through a description that cannot write. It keeps honest readers honest: a process of the
-/// node's own user can reopen it for writing through `/proc`, as it could trace the node.
+/// Opens the same file once more, without the right to write. It guards against mistakes only: a process of the
+/// node's own user can reopen the file for writing through `/proc`, but it could also trace the node.
 pub(crate) fn reopen_read_only(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

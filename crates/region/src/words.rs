@@ -1,11 +1,11 @@
-//! The fence words: one per region, in a memory file that local clients map read-only.
+//! Fence words: one per region, in a memory file that local clients map read-only.
 //!
-//! The idea: the word a client compares before and after its own copy is the very word the node's gate looks
-//! at, so the two can never disagree. Word = epoch * 2, plus 1 while nobody may use the region (suspended or
-//! closed). Each stands on its own 64-byte line: a grant of one region disturbs the readers of no other.
+//! The idea: the word that a client compares before and after its own copy is the same word that the node's gate
+//! reads, so the two can never disagree. Word = epoch * 2, plus 1 while nobody may use the region (suspended or
+//! closed). Each word has its own 64-byte line, so a grant of one region does not disturb the readers of another.
 //!
-//! It never holds a secret (handles stay in the node's private memory) and is never writable but through the
-//! one mapping made here before the file is sealed.
+//! The file never holds a secret (handles stay in the node's private memory). It can be written only through the one
+//! mapping made here before the file is sealed.
 
 use crate::error::RegionError;
 use crate::mapping::Mapping;
@@ -22,7 +22,7 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Words of so many regions, each closed at epoch 0.
+    /// Creates the words of this many regions, each closed at epoch 0.
     pub(crate) fn new(region_count: u32) -> Result<Words, RegionError> {
         let bytes = u64::from(region_count) * WORD_STRIDE_BYTES;
         let refused = |errno| RegionError::system("make the file of the fence words", bytes, errno);
@@ -36,7 +36,7 @@ impl Words {
         Ok(words)
     }
 
-    /// The word of a region; the caller has checked that it exists.
+    /// Returns the word of a region. The caller has checked that the region exists.
     pub(crate) fn word(&self, index: u32) -> &AtomicU64 {
         self.mapping.word(index as usize * WORD_STRIDE_BYTES as usize)
     }

@@ -1,4 +1,4 @@
-//! The bytes of anonymous regions: copied as asked, zero for the next holder, returned to the host.
+//! Bytes of anonymous regions: copied as asked, zero for the next holder, returned to the host.
 
 mod arenas;
 
@@ -12,7 +12,7 @@ fn error_of(region_bytes: u64, region_count: u32) -> RegionError {
     Arena::new(&ArenaOptions { region_bytes, region_count, huge_pages: false, lock: false }).unwrap_err()
 }
 
-/// Bytes of a field of `/proc/self/smaps_rollup`.
+/// Returns a field of `/proc/self/smaps_rollup`, in bytes.
 fn own_memory_bytes(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
@@ -57,7 +57,7 @@ fn arena_region_index_out_of_range_is_refused_everywhere() {
     }
 }
 
-/// Nobody's numbers reach memory outside the region, or a panic.
+/// No range that a peer names reaches memory outside the region, or causes a panic.
 #[test]
 fn copy_range_outside_the_region_is_refused() {
     let arena = small_arena(2);
@@ -92,7 +92,7 @@ enum Step {
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    // A little beyond the end, so that some are refused.
+    // A little beyond the end, so that some copies are refused.
     let offset = 0..MIB + 4096;
     let bytes = prop_oneof![0..200_usize, 4000..4200_usize, Just(GATE_BYTES_MAX)];
     prop_oneof![
@@ -106,10 +106,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    // What fails becomes a named test, not a file of seeds.
+    // A failure becomes a named test, not a file of seeds.
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I3: what a read returns is what a plain vector would, or a refusal, whatever the region goes through.
+    /// I3: a read returns what a plain vector would hold, or a refusal, whatever happens to the region.
     #[test]
     fn copies_random_history_equals_a_vector(steps in proptest::collection::vec(any_step(), 1..60)) {
         let arena = small_arena(2);
@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// I4, and that the check is a real one: one byte anywhere is found.
+/// I4: a scrubbed region is zero. The check is a real one: it finds one byte anywhere.
 #[test]
 fn scrub_after_writes_anywhere_then_verified_zero() {
     let arena = small_arena(1);
@@ -201,7 +201,7 @@ fn memory_of_an_open_region_is_left_alone() {
     assert_eq!(read(&arena, R0, 0, 4), b"mine");
 }
 
-/// I9: what is given back is the host's at once, and the region can be used again.
+/// I9: memory that is given back is the host's at once, and the region can be used again.
 #[test]
 fn give_back_prefaulted_regions_then_resident_memory_falls() {
     let region_bytes = 16 * MIB;
@@ -216,7 +216,7 @@ fn give_back_prefaulted_regions_then_resident_memory_falls() {
         arena.give_back(RegionIndex(index)).unwrap();
     }
     let given_back = own_memory_bytes("Anonymous:");
-    // Other tests of this process come and go with a few MiB.
+    // Other tests of this process take and free a few MiB.
     let slack = 24 * MIB;
     assert!(prefaulted + slack > untouched + 4 * region_bytes, "{untouched} -> {prefaulted}");
     assert!(given_back + 4 * region_bytes < prefaulted + slack, "{prefaulted} -> {given_back}");

@@ -1,4 +1,4 @@
-//! The gate under threads: who is let in sees one whole fence, and after a close nobody old is left inside.
+//! The gate under threads: a copy that is admitted sees one whole fence, and after a close no old copy is inside.
 
 mod arenas;
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long threads work against each other once each had its turn, and how long they may take until then.
+/// Time that threads work against each other once each had its turn, and time they may take until then.
 const MEANINGFUL: Duration = Duration::from_millis(400);
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -58,7 +58,7 @@ fn epoch_that_does_not_grow_is_an_error() {
     assert!(matches!(arena.suspend(R0), Err(RegionError::NotOpen { epoch: Epoch(6), .. })));
 }
 
-/// Close must wait for a copy that is inside, and only for that region's.
+/// A close waits for a copy that is inside the same region, and for no other.
 #[test]
 fn close_while_a_copy_is_inside_then_waits_until_it_leaves() {
     let arena = small_arena(2);
@@ -71,7 +71,7 @@ fn close_while_a_copy_is_inside_then_waits_until_it_leaves() {
             arena.close(R0, Epoch(2)).unwrap();
             closed.store(true, Ordering::SeqCst);
         });
-        // The closer has begun when newcomers are refused.
+        // The close has begun when new copies are refused.
         while arena.enter(R0).unwrap().fence().epoch != Epoch(2) {
             thread::sleep(Duration::from_micros(50));
         }
@@ -83,8 +83,8 @@ fn close_while_a_copy_is_inside_then_waits_until_it_leaves() {
     assert!(closed.into_inner());
 }
 
-/// The halves of a handle are two words. An operation judged by half an old and half a new handle would be
-/// let in by a capability nobody was given.
+/// A handle is two words. If a copy were judged by half an old and half a new handle, it would be admitted by a
+/// handle that nobody was given.
 #[test]
 fn handle_under_changing_epochs_is_never_torn() {
     let arena = small_arena(1);
@@ -106,14 +106,14 @@ fn handle_under_changing_epochs_is_never_torn() {
         let begun = Instant::now();
         let mut epoch = 1;
         let has_seen_enough = |epoch: u64| epoch > 100 && seen.load(Ordering::Relaxed) > 1_000;
-        // On a busy machine the readers have their turn later.
+        // The readers take longer to get a turn on a busy machine.
         while begun.elapsed() < if has_seen_enough(epoch) { MEANINGFUL } else { DEADLINE } {
             open(&arena, R0, epoch);
             arena.suspend(R0).unwrap();
             arena.resume(R0).unwrap();
             epoch += 1;
             arena.close(R0, Epoch(epoch)).unwrap();
-            // The sealed life of the same bytes begins at the epoch the close set.
+            // The same bytes are sealed at the epoch that the close set.
             open_sealed(&arena, R0, epoch);
             epoch += 1;
             arena.close(R0, Epoch(epoch)).unwrap();
@@ -124,8 +124,8 @@ fn handle_under_changing_epochs_is_never_torn() {
     });
 }
 
-/// I1, I2, I3: writers of an old epoch hammer the region while it is closed, sealed, wiped and granted again.
-/// Nothing of theirs may land after the close, and a reader sees one epoch's bytes whole, or a refusal.
+/// I1, I2, I3: writers of an old epoch hammer the region while it is closed, sealed, wiped and granted again. Nothing
+/// of theirs may land after the close, and a reader sees one epoch's bytes whole, or a refusal.
 #[test]
 fn close_under_hammering_threads_then_no_old_byte_lands_and_reads_are_whole() {
     const BYTES: usize = 64 << 10;
@@ -154,7 +154,7 @@ fn close_under_hammering_threads_then_no_old_byte_lands_and_reads_are_whole() {
                 if !entered.fence().sealed || entered.copy_out(0, &mut into).is_err() {
                     continue;
                 }
-                // Sealed at e + 1 means written at e, by everyone with the same pattern.
+                // A region sealed at e + 1 was written at e, by every writer with the same pattern.
                 let expected = pattern(entered.fence().epoch.0 - 1);
                 assert!(into.iter().all(|byte| *byte == expected), "a torn or foreign read");
                 read_whole.fetch_add(1, Ordering::Relaxed);
@@ -167,7 +167,7 @@ fn close_under_hammering_threads_then_no_old_byte_lands_and_reads_are_whole() {
         while begun.elapsed() < if has_seen_enough() { MEANINGFUL } else { DEADLINE } {
             open(&arena, R0, epoch);
             write(&arena, R0, 0, &[pattern(epoch); BYTES]);
-            // Let the others at it: as many writes again, or as long as it takes them to get a turn.
+            // Gives the other threads a turn: waits until at least one more write has ended.
             let enough = written.load(Ordering::Relaxed) + 1;
             while written.load(Ordering::Relaxed) < enough && begun.elapsed() < DEADLINE {
                 thread::sleep(Duration::from_micros(50));

@@ -1,4 +1,5 @@
-//! Regions that a local client maps: what its descriptors let it do, and what is left to it after a revoke.
+//! Regions that a local client maps: what its descriptors permit, and what it can still do after its lease is
+//! revoked.
 
 mod arenas;
 
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A mapping as a client makes it.
+/// Mapping of a shared region, as a client makes it.
 struct ClientMap {
     base: *mut u8,
     bytes: usize,
@@ -43,12 +44,12 @@ impl ClientMap {
 
     fn put(&self, offset: usize, byte: u8) {
         assert!(offset < self.bytes);
-        // SAFETY: in the mapping, which the tests that put have made writable.
+        // SAFETY: in the mapping, which the tests that call this have made writable.
         unsafe { self.base.add(offset).write_volatile(byte) };
     }
 
     fn make_writable(&self) -> Result<(), Errno> {
-        // SAFETY: changes what may be done with this mapping, nothing else.
+        // SAFETY: changes the protection of this mapping, nothing else.
         unsafe { mprotect(self.base.cast(), self.bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
     }
 }
@@ -64,7 +65,7 @@ fn pages_bytes(fd: &OwnedFd) -> u64 {
     fstat(fd).unwrap().st_blocks as u64 * 512
 }
 
-/// A region leased to a client that has mapped it.
+/// Leases a region to a client that maps it.
 fn leased_and_mapped(arena: &Arena, region: RegionIndex) -> (OwnedFd, ClientMap) {
     arena.share(region).unwrap();
     assert!(arena.verify_zero(region).unwrap());
@@ -87,7 +88,8 @@ fn words_cannot_be_mapped_or_made_writable_by_a_client() {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     assert_eq!(fallocate(fd, punch, 0, bytes), Err(Errno::PERM));
     assert_eq!(fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
-    // Nor through a description of its own, which a process of the same user can get.
+    // The client cannot seal it through another description of the file either, which a process of the same user can
+    // open.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let reopened = std::fs::File::options().read(true).write(true).open(path).unwrap();
     assert_eq!(ClientMap::new(reopened.as_fd(), bytes, SharedAccess::ReadWrite).err(), Some(Errno::PERM));
@@ -120,8 +122,8 @@ fn shared_region_client_and_node_see_the_same_bytes() {
     assert_eq!(map.get(9), 5);
 }
 
-/// With either of these a client could kill the node by SIGBUS, take more memory than it leased, or keep the
-/// node from taking the region back.
+/// If a client could do these, it could kill the node by SIGBUS, take more memory than it leased, or keep the node
+/// from taking the region back.
 #[test]
 fn shared_region_client_cannot_resize_or_seal_its_file() {
     let arena = small_arena(1);
@@ -134,7 +136,7 @@ fn shared_region_client_cannot_resize_or_seal_its_file() {
     }
 }
 
-/// I2, I4: a zombie that kept its mapping has holes to look at, and spoils a file nobody else will see.
+/// I2, I4: an old client that kept its mapping sees zeros, and writes to a file that nobody else will see.
 #[test]
 fn shared_region_revoked_under_a_zombie_then_pages_return_and_the_next_holder_is_alone() {
     let arena = small_arena(1);
@@ -198,7 +200,7 @@ fn reseat_of_an_anonymous_region_makes_it_mappable() {
     assert_eq!((arena.is_shared(R0), arena.verify_zero(R0).unwrap()), (Some(false), true));
 }
 
-/// A program reads columns where they are: the region may be taken back meanwhile, its bytes may not change.
+/// A program reads columns in place: the region may be taken back meanwhile, but its bytes may not change.
 #[test]
 fn sealed_bytes_stay_as_they_are_while_somebody_looks_at_them_whatever_becomes_of_the_region() {
     let arena = small_arena(1);
@@ -229,7 +231,7 @@ fn sealed_bytes_stay_as_they_are_while_somebody_looks_at_them_whatever_becomes_o
     assert_eq!(pages_bytes(&reader), 0, "the pages are the host's again");
 }
 
-/// A node that ends tells nobody: whoever maps its regions reads what they hold, not zeros.
+/// A node that ends tells nobody: clients that map its regions must read the bytes that the regions hold, not zeros.
 #[test]
 fn shared_region_of_an_arena_that_ended_holds_its_bytes() {
     let arena = small_arena(1);

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: small arenas, handles that tell their epoch.
+//! Small arenas, and handles that show their epoch, for the tests of this crate.
 #![allow(dead_code)]
 
 use farpool_region::{Arena, ArenaOptions};
@@ -8,22 +8,22 @@ pub const MIB: u64 = 1 << 20;
 pub const R0: RegionIndex = RegionIndex(0);
 pub const R1: RegionIndex = RegionIndex(1);
 
-/// `region_count` regions of 1 MiB.
+/// Returns an arena of `region_count` regions of 1 MiB.
 pub fn small_arena(region_count: u32) -> Arena {
     Arena::new(&ArenaOptions { region_bytes: MIB, region_count, huge_pages: true, lock: false }).unwrap()
 }
 
-/// A handle whose two halves both are the epoch, so that a torn one shows.
+/// Returns a handle whose two halves are both the epoch, so that a torn one shows.
 pub fn handle_of(epoch: u64) -> Handle {
     Handle(u128::from(epoch) << 64 | u128::from(epoch))
 }
 
-/// Opens for one writer and reader.
+/// Opens a region for one writer and reader.
 pub fn open(arena: &Arena, region: RegionIndex, epoch: u64) {
     arena.open(region, Epoch(epoch), Some(handle_of(epoch)), None).unwrap();
 }
 
-/// Opens sealed.
+/// Opens a region as sealed.
 pub fn open_sealed(arena: &Arena, region: RegionIndex, epoch: u64) {
     arena.open(region, Epoch(epoch), None, Some(handle_of(epoch))).unwrap();
 }
