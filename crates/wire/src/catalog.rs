@@ -1,4 +1,4 @@
-//! Control messages about published files; the others are in [`crate::control`], which has these as well.
+//! Control messages about published files. [`crate::control`] re-exports them.
 
 use crate::codec::{List, Name, Text, wire_struct};
 use crate::ids::*;
@@ -7,20 +7,20 @@ use crate::nodes::NodeInfo;
 use sha2::{Digest, Sha256};
 
 wire_struct! {
-    /// A run of a published file's bytes, in file order.
+    /// Extent of a published file: a run of its bytes in one region.
     ///
-    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]): whoever has the extents of one name under
-    /// another has no right to the bytes, and the node, which knows the handle as it was made, refuses to read them.
+    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]). The node knows the handle as it was made.
+    /// So extents that are stored under a wrong name give no right to the bytes, and the node refuses to read them.
     NamedExtent {
-        /// Which node.
+        /// Node that holds the bytes.
         node: NodeId,
-        /// In which life.
+        /// Life of the node.
         incarnation: Incarnation,
-        /// Which region.
+        /// Region of the node.
         region: RegionIndex,
-        /// The sealed region's epoch.
+        /// Epoch of the sealed region.
         epoch: Epoch,
-        /// The right to read it, bound to the name.
+        /// Read handle of the region, bound to the name.
         handle: Handle,
         /// First byte in the region.
         region_offset: u64,
@@ -30,7 +30,7 @@ wire_struct! {
 }
 
 impl NamedExtent {
-    /// Binds the handle to the name of the file; if it is bound to that name, frees it again.
+    /// Binds the handle to the name of the file. If it is bound to that name already, undoes that.
     pub fn bind(&mut self, name: &Name) {
         let mut first = [0; 16];
         first.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);
@@ -39,100 +39,100 @@ impl NamedExtent {
 }
 
 wire_struct! {
-    /// Gives sealed extents to a name: one transaction of the catalog.
+    /// Request to give sealed extents to a name, in one transaction of the catalog.
     Publish {
-        /// Which session sealed them.
+        /// Session that sealed the extents.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         secret: Secret,
-        /// The name.
+        /// Name of the file.
         name: Name,
-        /// The file's class.
+        /// Class of the file.
         class: FileClass,
-        /// Whether a file of this name is replaced.
+        /// True to replace a file that has this name.
         replace: bool,
-        /// The file whose bytes these are, moved to other nodes: it keeps its id, and must still have the name.
-        /// 0: a new file.
+        /// File whose bytes these are, moved to other nodes. It keeps its id, and must still have the name. 0: a new
+        /// file.
         moved: FileId,
-        /// Where its bytes are.
+        /// Extents of the file, in file order.
         extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
     }
 }
 
 wire_struct! {
-    /// The name now owns the bytes.
+    /// Answer to `Publish`: the name owns the bytes.
     Published {
-        /// The file's id.
+        /// Id of the file.
         file: FileId,
     }
 }
 
 wire_struct! {
-    /// A published file by name.
+    /// Name of a published file that a request is about.
     ByName {
-        /// The name.
+        /// Name of the file.
         name: Name,
     }
 }
 
 wire_struct! {
-    /// Where a published file's bytes are.
+    /// Answer to `OpenName`: the extents of a published file.
     Opened {
-        /// The file's id.
+        /// Id of the file.
         file: FileId,
-        /// Its class.
+        /// Class of the file.
         class: FileClass,
-        /// Where its bytes are, in file order.
+        /// Extents of the file, in file order.
         extents: List<NamedExtent, NAMED_EXTENTS_MAX>,
-        /// The nodes named in the extents.
+        /// Nodes that the extents name.
         nodes: List<NodeInfo, NODES_MAX>,
     }
 }
 
 wire_struct! {
-    /// Gives a published file another name.
+    /// Request to give a published file another name.
     Rename {
-        /// Its name now.
+        /// Name that the file has.
         from: Name,
-        /// Its name then; must be free.
+        /// New name, which nobody may have.
         to: Name,
     }
 }
 
 wire_struct! {
-    /// Asks for a page of names in their order.
+    /// Request for a page of names, in order.
     ListNames {
-        /// Only names that begin so.
+        /// Beginning that the names must have; empty: any.
         prefix: Text,
-        /// Only names behind this one; empty: from the start.
+        /// Name after which the page begins; empty: at the first name.
         after: Text,
     }
 }
 
 wire_struct! {
-    /// A published file in a listing.
+    /// Published file in a listing.
     NameInfo {
-        /// Its name.
+        /// Name of the file.
         name: Name,
-        /// Its id.
+        /// Id of the file.
         file: FileId,
-        /// Its class.
+        /// Class of the file.
         class: FileClass,
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: u64,
-        /// Whether a node that held some of it is gone.
+        /// True if a node that held bytes of the file is gone.
         lost: bool,
-        /// Whose it is.
+        /// Tenant that owns the file.
         tenant: Name,
     }
 }
 
 wire_struct! {
-    /// A page of names.
+    /// Answer to `ListNames`: a page of names.
     Names {
-        /// In order.
+        /// Files of the page, in the order of their names.
         names: List<NameInfo, NAMES_PAGE_MAX>,
-        /// Whether more follow.
+        /// True if more names follow.
         more: bool,
     }
 }

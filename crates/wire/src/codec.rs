@@ -1,34 +1,34 @@
-//! Little-endian fields, bounded lists and checked text: the alphabet every message is written in.
+//! Primitives of all messages: little-endian integers, bounded lists and checked text.
 
 use crate::ids::*;
 use crate::limits::*;
 use std::fmt;
 
-/// Bytes that are not a well-formed frame or message, and the first thing wrong with them.
+/// Fault of bytes that are no well-formed frame or message: the first one found.
 #[allow(missing_docs)] // each variant says what its fields are
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// The first four bytes are not `FPW1`.
+    /// First four bytes that are not `FPW1`.
     Magic { found: [u8; 4] },
-    /// The peer speaks only versions outside `VERSION_MIN..=VERSION_MAX`.
+    /// Protocol version outside `VERSION_MIN..=VERSION_MAX`.
     Version { found: u8 },
-    /// The header's own checksum does not match.
+    /// Checksum of the header that does not match.
     HeaderChecksum,
-    /// The body's checksum does not match.
+    /// Checksum of the body that does not match.
     BodyChecksum,
-    /// A reserved field or flag that must be zero is not.
+    /// Reserved field or flag that is not 0.
     Reserved { field: &'static str },
-    /// No such opcode.
+    /// Number that is no opcode.
     Opcode { found: u16 },
-    /// More bytes, entries or characters than the named limit.
+    /// Number of bytes, entries or characters above its limit.
     TooMany { what: &'static str, found: u64, max: u64 },
-    /// The body ended inside a field.
+    /// Body that ends inside a field.
     Truncated { needed: usize, left: usize },
-    /// Bytes are left over behind the last field.
+    /// Bytes behind the last field.
     Trailing { left: usize },
-    /// A field holds a value that means nothing.
+    /// Value that its field cannot have.
     Value { what: &'static str, found: u64 },
-    /// Text that is not UTF-8, is empty where it must not be, or holds control characters.
+    /// Text that is not UTF-8, is empty where it must not be, or has control characters.
     Text { what: &'static str },
 }
 
@@ -58,18 +58,18 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// A body being read, front to back.
+/// Reader of a body, from front to back.
 pub struct Cursor<'a> {
     left: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the front of `body`.
+    /// Returns a reader at the front of `body`.
     pub fn new(body: &'a [u8]) -> Self {
         Cursor { left: body }
     }
 
-    /// The next `count` bytes.
+    /// Takes the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], WireError> {
         match self.left.split_at_checked(count) {
             Some((taken, left)) => {
@@ -80,17 +80,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Everything not read yet.
+    /// Returns the bytes not read yet, and ends the reading.
     pub fn rest(self) -> &'a [u8] {
         self.left
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of bytes not read yet.
     pub fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// Ends the reading: an error if anything is left over.
+    /// Ends the reading. It is an error if bytes are left over.
     pub fn finish(self) -> Result<(), WireError> {
         if self.left.is_empty() { Ok(()) } else { Err(WireError::Trailing { left: self.left.len() }) }
     }
@@ -102,9 +102,9 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A value with one byte-exact form.
+/// Value with one byte-exact form.
 pub trait Field: Sized {
-    /// The fewest bytes a value takes: what a list's count is checked against before allocating.
+    /// Fewest bytes that a value takes. A list's count is checked against it before memory is allocated.
     const BYTES_MIN: usize;
     /// Appends the value.
     fn put(&self, out: &mut Vec<u8>);
@@ -197,12 +197,12 @@ impl Field for FileClass {
     }
 }
 
-/// A list that cannot be longer than `MAX`, neither built nor received.
+/// List of at most `MAX` entries, whether built or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> List<T, MAX> {
-    /// Takes `items`, or says how many were too many.
+    /// Takes `items`; an error if there are more than `MAX`.
     pub fn new(items: Vec<T>) -> Result<Self, WireError> {
         if items.len() > MAX {
             return Err(WireError::TooMany {
@@ -214,7 +214,7 @@ impl<T, const MAX: usize> List<T, MAX> {
         Ok(List(items))
     }
 
-    /// The items.
+    /// Returns the items.
     pub fn into_vec(self) -> Vec<T> {
         self.0
     }
@@ -236,7 +236,7 @@ impl<T, const MAX: usize> std::ops::Deref for List<T, MAX> {
 impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     const BYTES_MIN: usize = 4;
     fn put(&self, out: &mut Vec<u8>) {
-        // `new` holds the length under MAX, and every MAX is far below u32::MAX.
+        // `new` keeps the length at most MAX, and every MAX is far below u32::MAX.
         (self.0.len() as u32).put(out);
         for item in &self.0 {
             item.put(out);
@@ -263,12 +263,12 @@ impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     }
 }
 
-/// Bytes, at most `MAX` of them, neither built nor received.
+/// Byte string of at most `MAX` bytes, whether built or received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bytes<const MAX: usize>(Vec<u8>);
 
 impl<const MAX: usize> Bytes<MAX> {
-    /// Takes `bytes`, or says how many were too many.
+    /// Takes `bytes`; an error if there are more than `MAX`.
     pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
         match bytes.len() <= MAX {
             true => Ok(Bytes(bytes)),
@@ -279,7 +279,7 @@ impl<const MAX: usize> Bytes<MAX> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
@@ -295,7 +295,7 @@ impl<const MAX: usize> std::ops::Deref for Bytes<MAX> {
 impl<const MAX: usize> Field for Bytes<MAX> {
     const BYTES_MIN: usize = 4;
     fn put(&self, out: &mut Vec<u8>) {
-        // `new` holds the length under MAX, and every MAX is far below u32::MAX.
+        // `new` keeps the length at most MAX, and every MAX is far below u32::MAX.
         (self.0.len() as u32).put(out);
         out.extend_from_slice(&self.0);
     }
@@ -309,12 +309,13 @@ impl<const MAX: usize> Field for Bytes<MAX> {
     }
 }
 
-/// Bytes, at most `MAX` of them, which travel as [`Bytes`] do, and whose sender need not bring them together.
+/// Byte string of at most `MAX` bytes that has the wire form of [`Bytes`]. Its sender need not copy its buffers
+/// together.
 #[derive(Clone, Debug)]
 pub enum Payload<const MAX: usize> {
-    /// In one piece.
+    /// Bytes in one buffer.
     Whole(Vec<u8>),
-    /// One behind the other, and how many bytes they are together.
+    /// Buffers whose bytes follow each other, and the number of bytes in all.
     Pieces(Vec<bytes::Bytes>, usize),
 }
 
@@ -325,7 +326,7 @@ impl<const MAX: usize> Default for Payload<MAX> {
 }
 
 impl<const MAX: usize> PartialEq for Payload<MAX> {
-    /// Whether they travel alike.
+    /// Reports whether both have the same wire form.
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.pieces().flatten().eq(other.pieces().flatten())
     }
@@ -339,18 +340,18 @@ impl<const MAX: usize> Payload<MAX> {
         if bytes <= MAX { Ok(()) } else { Err(WireError::TooMany { what: "bytes of a field", found, max }) }
     }
 
-    /// Takes bytes, or says how many were too many.
+    /// Takes one buffer; an error if it has more than `MAX` bytes.
     pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
         Self::within(bytes.len()).map(|()| Payload::Whole(bytes))
     }
 
-    /// The same of pieces.
+    /// Takes several buffers; an error if they have more than `MAX` bytes together.
     pub fn of(pieces: Vec<bytes::Bytes>) -> Result<Self, WireError> {
         let bytes = pieces.iter().map(bytes::Bytes::len).fold(0, usize::saturating_add);
         Self::within(bytes).map(|()| Payload::Pieces(pieces, bytes))
     }
 
-    /// How many they are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Payload::Whole(bytes) => bytes.len(),
@@ -358,12 +359,12 @@ impl<const MAX: usize> Payload<MAX> {
         }
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, piece by piece.
+    /// Returns the bytes, buffer by buffer.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (whole, pieces) = match self {
             Payload::Whole(bytes) => (Some(&bytes[..]), &[][..]),
@@ -372,7 +373,7 @@ impl<const MAX: usize> Payload<MAX> {
         whole.into_iter().chain(pieces.iter().map(|piece| &piece[..]))
     }
 
-    /// The bytes in one piece.
+    /// Returns the bytes in one buffer.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
             Payload::Whole(bytes) => bytes,
@@ -384,7 +385,7 @@ impl<const MAX: usize> Payload<MAX> {
 impl<const MAX: usize> Field for Payload<MAX> {
     const BYTES_MIN: usize = 4;
     fn put(&self, out: &mut Vec<u8>) {
-        // `new` and `of` hold the length under MAX, and every MAX is far below u32::MAX.
+        // `new` and `of` keep the length at most MAX, and every MAX is far below u32::MAX.
         (self.len() as u32).put(out);
         self.pieces().for_each(|piece| out.extend_from_slice(piece));
     }
@@ -393,11 +394,11 @@ impl<const MAX: usize> Field for Payload<MAX> {
     }
 }
 
-/// Text of at most `MAX` bytes without control characters; may be empty.
+/// Text of at most `TEXT_BYTES_MAX` bytes without control characters. It may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(String);
 
-/// Text of 1 to 255 bytes without control characters: what files, nodes, hosts and clients are called.
+/// Name of a file, node, host or client: 1 to 255 bytes of text without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
@@ -412,7 +413,7 @@ fn check_text(text: &str, min: usize, max: usize, what: &'static str) -> Result<
 }
 
 impl Text {
-    /// Checks length and characters.
+    /// Takes a text; an error if it is too long or has control characters.
     pub fn new(text: impl Into<String>) -> Result<Self, WireError> {
         let text = text.into();
         check_text(&text, 0, TEXT_BYTES_MAX, "bytes of text")?;
@@ -421,7 +422,7 @@ impl Text {
 }
 
 impl Name {
-    /// Checks length and characters.
+    /// Takes a name; an error if it is empty, too long or has control characters.
     pub fn new(name: impl Into<String>) -> Result<Self, WireError> {
         let name = name.into();
         check_text(&name, 1, NAME_BYTES_MAX, "bytes of a name")?;
@@ -459,7 +460,8 @@ macro_rules! texts {
 }
 texts!(Text, Name);
 
-/// Declares a message or a part of one: its fields in wire order, nothing between them.
+/// Declares a message or a group of its fields. The fields follow each other in wire order, with nothing between
+/// them.
 macro_rules! wire_struct {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! Control messages. Fields stand in wire order; `spec/wire.md` says the same without Rust.
+//! Control messages. Fields stand in wire order; `spec/wire.md` describes them without Rust.
 
 pub use crate::catalog::*;
 use crate::codec::{Cursor, Field, List, Name, WireError, wire_struct};
@@ -10,90 +10,90 @@ pub use crate::nodes::*;
 pub use crate::scan::*;
 
 wire_struct! {
-    /// First message on a connection, in a form that never changes.
+    /// First message on a connection. Its form never changes.
     Hello {
-        /// Oldest version the asker speaks.
+        /// Oldest version that the sender speaks.
         version_min: u8,
-        /// Newest version the asker speaks.
+        /// Newest version that the sender speaks.
         version_max: u8,
-        /// Whom this connection and others are for. A node shares its time between clients; 0: the connection is
-        /// a client by itself.
+        /// Client that this connection and others belong to. A node divides its time among clients. 0: the connection
+        /// is a client by itself.
         client: ClientId,
     }
 }
 
 wire_struct! {
-    /// The version both will use from now on.
+    /// Answer to `Hello`: the version that both use from now on.
     Welcome {
-        /// Chosen by the answering side.
+        /// Version that the answering side has chosen.
         version: u8,
     }
 }
 
 wire_struct! {
-    /// Begins a session, or resumes one after a broker restart.
+    /// Request to begin a session, or to resume one after the broker restarted.
     OpenSession {
-        /// The session to resume; 0 begins a new one.
+        /// Session to resume; 0 begins a new one.
         resume: SessionId,
-        /// The secret of the session to resume; 0 for a new one.
+        /// Secret of the session to resume; 0 for a new one.
         secret: Secret,
-        /// What the client calls itself in listings.
+        /// Name that the client gives itself in listings.
         label: Name,
     }
 }
 
 wire_struct! {
-    /// The session, and the times it lives by.
+    /// Answer to `OpenSession`: the session and its times.
     SessionOpened {
-        /// Its id.
+        /// Id of the session.
         session: SessionId,
-        /// Proves it, to broker and nodes.
+        /// Secret that proves the session, to broker and nodes.
         secret: Secret,
-        /// For whom it is: who connected, by its certificate, or [`crate::TENANT_LOCAL`].
+        /// Tenant of the session: that of the connection's certificate, or [`crate::TENANT_LOCAL`].
         tenant: Name,
-        /// The broker's term.
+        /// Term of the broker.
         term: Term,
-        /// A lease not renewed for this long expires.
+        /// Time without a renewal after which a lease expires, in ms.
         lease_ttl_ms: u32,
-        /// An expired lease keeps its bytes for this long, unusable until renewed.
+        /// Time for which an expired lease keeps its bytes, unusable until it is renewed, in ms.
         grace_ms: u32,
-        /// Failure domains (host labels) with a node that may grant leases now.
+        /// Number of failure domains (host labels) with a node that may grant leases now.
         hosts: u32,
     }
 }
 
 wire_struct! {
-    /// The session lives on.
+    /// Answer to `KeepSession`: the session lives on.
     SessionKept {
-        /// Failure domains (host labels) with a node that may grant leases now.
+        /// Number of failure domains (host labels) with a node that may grant leases now.
         hosts: u32,
     }
 }
 
 wire_struct! {
-    /// A session and its proof.
+    /// Session and its proof.
     SessionProof {
-        /// Which session.
+        /// Id of the session.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         secret: Secret,
     }
 }
 
 wire_struct! {
-    /// Asks for promises of memory, all of it or nothing.
+    /// Request for promises of memory. All of it is promised, or nothing.
     RequestTickets {
-        /// Which session.
+        /// Session that asks.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         secret: Secret,
-        /// Bytes wanted, at least; whole regions are promised.
+        /// Bytes wanted at least. Whole regions are promised.
         bytes: u64,
-        /// What they are for.
+        /// File class that the memory is for.
         class: FileClass,
-        /// The client's host (boot id): nodes there are reached by shared memory. 0: unknown.
+        /// Boot id of the client's host, whose nodes are reached by shared memory; 0: unknown.
         near: u128,
-        /// Lives of nodes not to use (a node that has restarted may be used again).
+        /// Incarnations not to use. A node that has restarted since may be used again.
         avoid: List<Incarnation, NODES_MAX>,
         /// Failure domains (host labels) not to use: the copy of a mirror must lie on another one.
         apart: List<Name, APART_MAX>,
@@ -101,27 +101,27 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A signed, timed promise of so many regions on this life of this node to this session.
+    /// Signed promise, for a limited time, of regions on one life of a node to one session.
     Ticket {
-        /// Never repeated within a term.
+        /// Id of the ticket. No other ticket of the term has it.
         id: TicketId,
-        /// The term of the broker that signed it.
+        /// Term of the broker that signed the ticket.
         term: Term,
-        /// Who may redeem it.
+        /// Session that may redeem the ticket.
         session: SessionId,
         /// First 16 bytes of the SHA-256 of the session's secret.
         secret_digest: u128,
-        /// Where.
+        /// Node that redeems the ticket.
         node: NodeId,
-        /// In which life of the node.
+        /// Life of the node.
         incarnation: Incarnation,
-        /// How many regions.
+        /// Number of regions promised.
         region_count: u32,
-        /// For what.
+        /// File class that the regions are for.
         class: FileClass,
-        /// The session's tenant.
+        /// Tenant of the session.
         tenant: Name,
-        /// Until when, in milliseconds of the broker's clock.
+        /// Last time at which the ticket is good, in ms of the broker's clock.
         not_after_ms: u64,
         /// HMAC-SHA-256 of all the fields before, under the node's ticket key.
         mac: [u8; 32],
@@ -129,107 +129,107 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A ticket and the node to take it to.
+    /// Ticket and the node to take it to.
     TicketOffer {
-        /// The promise.
+        /// Ticket to redeem.
         ticket: Ticket,
-        /// Where to redeem it.
+        /// Node that redeems it.
         node: NodeInfo,
     }
 }
 
 wire_struct! {
-    /// The promises.
+    /// Answer to `RequestTickets`: the promises.
     Tickets {
-        /// Together they cover the bytes asked for.
+        /// Tickets that together cover the bytes asked for.
         tickets: List<TicketOffer, TICKETS_MAX>,
     }
 }
 
 wire_struct! {
-    /// A tenant in the pool's status.
+    /// Tenant in the pool's status.
     TenantStatus {
-        /// Its name.
+        /// Name of the tenant.
         tenant: Name,
-        /// Bytes of regions it holds: leased, sealed or named.
+        /// Bytes of the regions that it holds: leased, sealed or named.
         held_bytes: u64,
         /// Bytes promised to it by tickets not redeemed yet.
         promised_bytes: u64,
-        /// The most it may hold; 0: no limit.
+        /// Most bytes that it may hold; 0: no limit.
         quota_bytes: u64,
     }
 }
 
 wire_struct! {
-    /// The pool at a glance.
+    /// Answer to `Status`: the state of the pool.
     StatusReport {
-        /// The broker's term.
+        /// Term of the broker.
         term: Term,
-        /// Sessions heard of within their time.
+        /// Number of sessions that have not been silent for too long.
         sessions: u32,
-        /// Published files.
+        /// Number of published files.
         files: u64,
-        /// Their bytes.
+        /// Bytes of these files.
         file_bytes: u64,
-        /// Tickets granted and not yet redeemed.
+        /// Number of tickets granted and not yet redeemed.
         tickets_open: u32,
-        /// The nodes.
+        /// Nodes of the pool.
         nodes: List<NodeStatus, NODES_MAX>,
-        /// The tenants that hold something or have a quota.
+        /// Tenants that hold something or have a quota.
         tenants: List<TenantStatus, TENANTS_MAX>,
     }
 }
 
 wire_struct! {
-    /// Redeems a ticket.
+    /// Request to redeem a ticket.
     Lease {
-        /// The promise.
+        /// Ticket to redeem.
         ticket: Ticket,
-        /// Whether the client is on this host and will map the regions.
+        /// True if the client is on the node's host and will map the regions.
         shared: bool,
     }
 }
 
 wire_struct! {
-    /// One leased region.
+    /// Leased or sealed region.
     Grant {
-        /// Which.
+        /// Index of the region.
         region: RegionIndex,
-        /// Its epoch under this lease.
+        /// Epoch of the region under this lease or seal.
         epoch: Epoch,
-        /// The right to read and write it.
+        /// Right to the region: to read and write if leased, to read if sealed.
         handle: Handle,
     }
 }
 
 wire_struct! {
-    /// The leases made of a ticket.
+    /// Answer to `Lease`: the leases made of a ticket.
     Leased {
-        /// Renew within this time.
+        /// Time within which to renew, in ms.
         lease_ttl_ms: u32,
-        /// One for each region promised.
+        /// Grants, one for each region promised.
         grants: List<Grant, LEASE_REGIONS_MAX>,
     }
 }
 
 wire_struct! {
-    /// Asks for the file descriptors of a region and of the page of fence words.
+    /// Request for the file descriptors of a region and of the fence words.
     Attach {
-        /// Which region.
+        /// Index of the region.
         region: RegionIndex,
-        /// Its epoch.
+        /// Epoch of the region.
         epoch: Epoch,
-        /// A right to it; with a write handle the mapping may be written.
+        /// Right to the region. Only a write handle permits a writable mapping.
         handle: Handle,
     }
 }
 
 wire_struct! {
-    /// Two descriptors come with this: the region, then the fence words (read-only).
+    /// Answer to `Attach`. Two descriptors come with it: the region, then the fence words (read-only).
     Attached {
         /// Bytes of the region.
         region_bytes: u64,
-        /// Where the region's fence word lies in the second descriptor.
+        /// Offset of the region's fence word in the second descriptor, in bytes.
         word_offset: u64,
         /// Bytes of the second descriptor.
         words_bytes: u64,
@@ -237,25 +237,25 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The session's leases here live on.
+    /// Answer to `Renew`: the session's leases on this node live on.
     Renewed {
-        /// Renew again within this time.
+        /// Time within which to renew next, in ms.
         lease_ttl_ms: u32,
-        /// Regions it holds here.
+        /// Number of regions that the session leases on this node.
         regions: u32,
-        /// Whether the node is being emptied: move what lies here.
+        /// True if the client should move its bytes to other nodes.
         draining: bool,
     }
 }
 
 wire_struct! {
-    /// Gives regions back.
+    /// Request to give regions back.
     Release {
-        /// Which session.
+        /// Session that holds the regions.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         secret: Secret,
-        /// Whether everything it holds here goes, whatever the list says.
+        /// True if everything that the session holds on this node goes, whatever the list says.
         whole: bool,
         /// Regions that go.
         regions: List<RegionAt, LEASE_REGIONS_MAX>,
@@ -263,19 +263,19 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What was given back.
+    /// Answer to `Release`.
     Released {
-        /// Regions that were this session's and are not any more.
+        /// Number of regions that were this session's and are not any more.
         regions: u32,
     }
 }
 
 wire_struct! {
-    /// Ends writing to regions, for ever.
+    /// Request to end writing to regions, for ever.
     Seal {
-        /// Which session.
+        /// Session that holds the regions.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         secret: Secret,
         /// Regions to seal.
         regions: List<RegionAt, LEASE_REGIONS_MAX>,
@@ -283,40 +283,40 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The sealed regions at their new epochs, in the order asked; the handles read.
+    /// Answer to `Seal`: the sealed regions at their new epochs, in the order asked.
     Sealed {
-        /// One for each region.
+        /// Grants with read handles, one for each region.
         regions: List<Grant, LEASE_REGIONS_MAX>,
     }
 }
 
 wire_struct! {
-    /// Done; nothing more to say.
+    /// Message without content: a request that needs no fields, or an answer that says only that it is done.
     Done {}
 }
 
 macro_rules! messages {
     ($($opcode:ident($request:ident) -> $reply:ident),* $(,)?) => {
-        /// A control request.
+        /// Control request.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Request { $($opcode($request)),* }
 
-        /// The answer to the control request of the same name.
+        /// Answer to the control request of the same name.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Reply { $($opcode($reply)),* }
 
         impl Request {
-            /// The opcode of its frame.
+            /// Returns the opcode of the request's frame.
             pub fn opcode(&self) -> Opcode {
                 match self { $(Request::$opcode(_) => Opcode::$opcode),* }
             }
-            /// Appends its body.
+            /// Appends the body of the request.
             pub fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(Request::$opcode(message) => message.put(out)),* }
             }
-            /// Reads a body; data opcodes are not control messages.
+            /// Reads the body of a request. A data opcode is an error.
             pub fn decode(opcode: Opcode, body: &[u8]) -> Result<Request, WireError> {
                 let mut from = Cursor::new(body);
                 let request = match opcode {
@@ -329,15 +329,15 @@ macro_rules! messages {
         }
 
         impl Reply {
-            /// The opcode of its frame.
+            /// Returns the opcode of the reply's frame.
             pub fn opcode(&self) -> Opcode {
                 match self { $(Reply::$opcode(_) => Opcode::$opcode),* }
             }
-            /// Appends its body.
+            /// Appends the body of the reply.
             pub fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(Reply::$opcode(message) => message.put(out)),* }
             }
-            /// Reads a body; data opcodes are not control messages.
+            /// Reads the body of a reply. A data opcode is an error.
             pub fn decode(opcode: Opcode, body: &[u8]) -> Result<Reply, WireError> {
                 let mut from = Cursor::new(body);
                 let reply = match opcode {

@@ -1,22 +1,22 @@
-//! Data messages: one range, or a table of ranges, and the bytes.
+//! Data messages: one range, or a table of ranges, and their bytes.
 
 use crate::codec::{Cursor, Field, WireError};
 use crate::frame::Opcode;
 use crate::ids::*;
 use crate::limits::*;
 
-/// A range of one region and the right to it: 40 bytes on the wire.
+/// Range of one region and the right to it: 40 bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which region of the node.
+    /// Region of the node.
     pub region: RegionIndex,
     /// Bytes of the range.
     pub bytes: u32,
     /// First byte of the range, counted from the region's start.
     pub offset: u64,
-    /// The epoch the right belongs to.
+    /// Epoch that the right belongs to.
     pub epoch: Epoch,
-    /// The right: a write handle reads and writes, a read handle reads.
+    /// Right to the region: a write handle reads and writes, a read handle reads.
     pub handle: Handle,
 }
 
@@ -55,17 +55,17 @@ fn check_io_bytes(spans: &[Span]) -> Result<u64, WireError> {
     Ok(total)
 }
 
-/// How many operations the body of a data request holds, as its opcode says.
+/// Number of operations in the body of a data request. The opcode decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// One: the body begins with its span.
+    /// One operation: the body begins with its span.
     One,
-    /// Any number: the body begins with how many, and all of their spans.
+    /// Any number of operations: the body begins with their number and all of their spans.
     Batch,
 }
 
 impl Operations {
-    /// Returns what a data request of this opcode holds.
+    /// Returns the number of operations in a data request of this opcode.
     pub fn of(opcode: Opcode) -> Operations {
         match opcode {
             Opcode::ReadBatch | Opcode::WriteBatch => Operations::Batch,
@@ -107,7 +107,8 @@ fn take_spans(
     check_io_bytes(spans)
 }
 
-/// Reads the body of a `Read` or `ReadBatch` into `spans` (its old content goes). Returns the bytes asked for.
+/// Reads the body of a `Read` or `ReadBatch` into `spans`, whose old content goes. Returns the number of bytes asked
+/// for.
 pub fn decode_read(body: &[u8], operations: Operations, spans: &mut Vec<Span>) -> Result<u64, WireError> {
     let mut from = Cursor::new(body);
     let total = take_spans(&mut from, operations, spans)?;
@@ -115,7 +116,7 @@ pub fn decode_read(body: &[u8], operations: Operations, spans: &mut Vec<Span>) -
     Ok(total)
 }
 
-/// Reads the body of a `Write` or `WriteBatch`: the spans, and their payloads one behind the other.
+/// Reads the body of a `Write` or `WriteBatch`: the spans, and their bytes one after another.
 pub fn decode_write<'a>(
     body: &'a [u8],
     operations: Operations,
@@ -130,8 +131,8 @@ pub fn decode_write<'a>(
     Ok(payload)
 }
 
-/// Reads the table of a `Write` or `WriteBatch` whose payload is still under way, into `spans` (its old content
-/// goes). Returns where the payload begins; nothing while the table is not all here.
+/// Reads the table of a `Write` or `WriteBatch` whose bytes are still arriving into `spans`, whose old content goes.
+/// Returns the offset of those bytes in the body; `None` while the table is not complete.
 pub fn decode_write_table(
     begun: &[u8],
     operations: Operations,
@@ -143,7 +144,8 @@ pub fn decode_write_table(
         Some(count) => u64::from_le_bytes(*count).min(BATCH_OPS_MAX as u64 + 1) as usize,
         None => return Ok(None),
     };
-    // Bounded: the count was. One that is too high is refused by `take_spans`, which looks at it first.
+    // It cannot overflow: the count is limited above. One above the limit is refused by `take_spans`, which reads it
+    // first.
     let count_bytes = if operations == Operations::Batch { 8 } else { 0 };
     let table = count_bytes + if count > BATCH_OPS_MAX { 0 } else { count * SPAN_BYTES };
     let Some(table_bytes) = begun.get(..table) else { return Ok(None) };
@@ -154,22 +156,22 @@ pub fn decode_write_table(
     }
 }
 
-/// The parts of a list of ranges behind its first `skip` bytes: of which range each is, and the part of it. None is
-/// empty.
+/// Returns the ranges without their first `skip` bytes in all: for each range its index and what remains of it.
+/// Leaves out ranges of which nothing remains.
 pub fn parts_behind(spans: &[Span], skip: u64) -> impl Iterator<Item = (usize, Span)> + '_ {
     let mut left = skip;
     spans.iter().enumerate().filter_map(move |(index, span)| {
         let gone = left.min(span.bytes.into()) as u32;
         left -= u64::from(gone);
         let is_over = gone == span.bytes;
-        // What lies past the last offset is refused when its bounds are looked at.
+        // A range beyond the last possible offset is refused when its bounds are checked.
         let offset = span.offset.saturating_add(gone.into());
         (!is_over).then_some((index, Span { bytes: span.bytes - gone, offset, ..*span }))
     })
 }
 
-/// In a refused batch, the body of the reply: the index of the first operation that was refused. A read
-/// batch is answered whole or not at all; of a write batch, the operations before this index were done.
+/// Reads the body of the reply to a refused batch: the index of the first operation that was refused. A read batch is
+/// answered whole or not at all. Of a write batch, the operations before this index were done.
 pub fn decode_refused_index(body: &[u8]) -> Result<u32, WireError> {
     let mut from = Cursor::new(body);
     let index = u32::take(&mut from)?;

@@ -1,4 +1,4 @@
-//! The frame: a 40-byte header that can be trusted before the body arrives, and a bounded body.
+//! Frames: a 40-byte header that can be trusted before the body arrives, and a bounded body.
 
 use crate::codec::WireError;
 use crate::limits::*;
@@ -12,16 +12,16 @@ const FLAG_BODY_CRC: u8 = 2;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
-        /// What a frame asks for or answers.
+        /// Kind of a request and its reply.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u16)]
         pub enum Opcode { $($(#[$doc])* $name = $value),* }
 
         impl Opcode {
-            /// Every opcode, in wire order.
+            /// All opcodes, in wire order.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            /// The opcode with this number on the wire.
+            /// Returns the opcode with this number on the wire.
             pub fn from_wire(value: u16) -> Result<Opcode, WireError> {
                 match value { $($value => Ok(Opcode::$name),)* found => Err(WireError::Opcode { found }) }
             }
@@ -30,103 +30,103 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Opens a connection and settles the version.
+    /// First request of every connection: agrees on the version.
     Hello = 1,
-    /// Client to broker: begin or resume a session.
+    /// Client to broker: begins or resumes a session.
     OpenSession = 16,
     /// Client to broker: the session still lives.
     KeepSession = 17,
     /// Client to broker: the session is over.
     CloseSession = 18,
-    /// Client to broker: promise me bytes.
+    /// Client to broker: asks for tickets.
     RequestTickets = 19,
-    /// Client to broker: give sealed extents to a name.
+    /// Client to broker: gives sealed extents to a name.
     Publish = 20,
-    /// Anybody to broker: where are the bytes of this name.
+    /// Anybody to broker: asks where the bytes of a name are.
     OpenName = 21,
-    /// Anybody to broker: forget this name and free its bytes.
+    /// Anybody to broker: forgets a name and frees its bytes.
     DropName = 22,
-    /// Anybody to broker: call this file something else.
+    /// Anybody to broker: gives a file another name.
     RenameName = 23,
-    /// Anybody to broker: a page of names.
+    /// Anybody to broker: asks for a page of names.
     ListNames = 24,
-    /// Anybody to broker: the pool at a glance.
+    /// Anybody to broker: asks for the state of the pool.
     Status = 25,
-    /// Administrator to broker: empty this node, or use it again.
+    /// Administrator to broker: drains a node, or uses it again.
     Drain = 26,
-    /// Node to broker: here I am, with this memory.
+    /// Node to broker: offers its memory.
     Offer = 32,
-    /// Node to broker: this is held, this is free, these tickets are spent.
+    /// Node to broker: reports owned regions, counts of the others, and spent tickets.
     Inventory = 33,
-    /// Client to node: make leases of this ticket.
+    /// Client to node: turns a ticket into leases.
     Lease = 48,
-    /// Client to node: let me map this region (same host only).
+    /// Client to node: asks to map a region (same host only).
     Attach = 49,
-    /// Client to node: my session lives, extend its leases.
+    /// Client to node: extends the session's leases.
     Renew = 50,
-    /// Client to node: take these regions, or all, back.
+    /// Client to node: gives regions back, or all of them.
     Release = 51,
-    /// Client to node: no more writes to these regions.
+    /// Client to node: ends writing to regions.
     Seal = 52,
-    /// Read one range.
+    /// Client to node: reads one range.
     Read = 64,
-    /// Write one range.
+    /// Client to node: writes one range.
     Write = 65,
-    /// Read up to `BATCH_OPS_MAX` ranges.
+    /// Client to node: reads up to `BATCH_OPS_MAX` ranges.
     ReadBatch = 66,
-    /// Write up to `BATCH_OPS_MAX` ranges.
+    /// Client to node: writes up to `BATCH_OPS_MAX` ranges.
     WriteBatch = 67,
-    /// Client to node: run this program over these row groups.
+    /// Client to node: opens a scan, which runs a program over row groups.
     OpenScan = 80,
-    /// Client to node: what has left the scan, or will next.
+    /// Client to node: asks for the next chunk of a scan.
     NextChunk = 81,
-    /// Client to node: these row groups of the scan are mine.
+    /// Client to node: takes row groups out of the scan.
     ClaimGroups = 82,
-    /// Client to node: the scan is not wanted any more.
+    /// Client to node: ends a scan.
     CloseScan = 83,
-    /// Client to node: a part of what semi-joins of scans look up in.
+    /// Client to node: sends the next bytes of a lookup, which semi-joins of scans use.
     PutLookup = 84,
-    /// Client to node: the lookup is not wanted any more.
+    /// Client to node: ends a lookup.
     DropLookup = 85,
-    /// Client to node: from now on this connection is for calls of functions over this window.
+    /// Client to node: makes this connection a lane, for calls of functions over a window.
     OpenLane = 96,
-    /// On a lane: a number for this function.
+    /// Client to node, on a lane: asks for the number of a function that the node has.
     UseFunction = 97,
-    /// On a lane: this function, and a number for it.
+    /// Client to node, on a lane: sends a function, and asks for its number.
     PutFunction = 98,
-    /// On a lane: where the columns of the window's table are.
+    /// Client to node, on a lane: tells where the columns of the window's table are.
     PutColumns = 99,
-    /// On a lane: run this function.
+    /// Client to node, on a lane: calls a function.
     CallFunction = 100,
-    /// On a lane: more of the output.
+    /// Client to node, on a lane: asks for more of the output.
     NextOutput = 101,
-    /// On a lane: bytes that the running function wants.
+    /// Client to node, on a lane: sends bytes that the running function needs.
     Supply = 102,
-    /// Anybody to node: which calls of functions run there.
+    /// Anybody to node: asks which calls of functions run there.
     RunningCalls = 103,
 }
 
-/// A decoded frame header.
+/// Frame header, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Protocol version of the frame.
     pub version: u8,
-    /// Whether this answers a request.
+    /// True if the frame answers a request.
     pub is_reply: bool,
-    /// What is asked or answered.
+    /// Kind of the request or of the request answered.
     pub opcode: Opcode,
-    /// Chosen by the asker, echoed in the reply. Replies come in the order of requests.
+    /// Number that the asker chooses and the reply repeats. Replies come in the order of requests.
     pub request_id: u64,
-    /// Bytes of body behind the header.
+    /// Bytes of the body behind the header.
     pub body_bytes: u32,
-    /// CRC32C of the body, where the connection itself does not protect it.
+    /// CRC32C of the body; `None` where the connection itself protects the body.
     pub body_crc: Option<u32>,
-    /// In a reply: why the request was refused. The body is then empty, or the table of a refused batch.
+    /// Reason of a refused reply. The body is then empty, or the index of the first operation refused in a batch.
     pub refusal: Option<Refusal>,
 }
 
 impl Header {
-    /// A request header for `body`, checksummed.
+    /// Returns the header of a request with `body`, checksummed.
     pub fn request(opcode: Opcode, request_id: u64, body: &[u8]) -> Header {
         Header {
             version: VERSION_MAX,
@@ -139,8 +139,8 @@ impl Header {
         }
     }
 
-    /// The header of the reply to this request, checksummed if the request was: the asker knows whether the
-    /// connection protects its bytes by itself.
+    /// Returns the header of the reply to this request. It is checksummed if the request was: the asker knows whether
+    /// the connection protects its bytes by itself.
     pub fn reply(&self, body: &[u8], refusal: Option<Refusal>) -> Header {
         Header {
             version: VERSION_MAX,
@@ -153,7 +153,7 @@ impl Header {
         }
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut flags = 0;
         if self.is_reply {
@@ -178,8 +178,8 @@ impl Header {
         out
     }
 
-    /// Reads and checks a header. Magic and checksum come before everything else, so that a stream of
-    /// something else is named as such; the length is bounded before anybody allocates for it.
+    /// Reads and checks a header. Magic and checksum come before everything else, so that bytes of another protocol
+    /// are named as such. The length is checked before anybody allocates for it.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, WireError> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -193,7 +193,7 @@ impl Header {
         }
         let version = bytes[4];
         let opcode = Opcode::from_wire(u16_at(6));
-        // The greeting keeps this layout for ever, so that any two versions can find out what they share.
+        // The greeting keeps this layout for ever, so that any two versions can find out which one they share.
         if !(VERSION_MIN..=VERSION_MAX).contains(&version) && opcode != Ok(Opcode::Hello) {
             return Err(WireError::Version { found: version });
         }
@@ -237,12 +237,12 @@ impl Header {
         })
     }
 
-    /// Checks a body that arrived under this header.
+    /// Checks a body that arrived with this header.
     pub fn check_body(&self, body: &[u8]) -> Result<(), WireError> {
         self.check_body_crc(|| crc32c::crc32c(body))
     }
 
-    /// Checks a body whose checksum is made elsewhere (its bytes may be scattered).
+    /// Checks a body whose checksum the caller computes, for example over scattered bytes.
     pub fn check_body_crc(&self, crc: impl FnOnce() -> u32) -> Result<(), WireError> {
         match self.body_crc {
             Some(expected) if crc() != expected => Err(WireError::BodyChecksum),

@@ -1,58 +1,57 @@
-//! Control messages of shipped functions; the others are in [`crate::control`], which has these as well. What they mean
-//! is in `spec/function.md`.
+//! Control messages of shipped functions. [`crate::control`] re-exports them; `spec/function.md` says what they mean.
 
 use crate::codec::{Bytes, Cursor, Field, List, Name, Payload, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 
 wire_struct! {
-    /// A range of a sealed region, and where in a window it lies.
+    /// Range of a sealed region, and its position in a window.
     LanePart {
-        /// Which region.
+        /// Region of the node.
         region: RegionIndex,
-        /// The epoch the right belongs to.
+        /// Epoch that the right belongs to.
         epoch: Epoch,
-        /// The right to read it.
+        /// Right to read the region.
         handle: Handle,
-        /// First byte in the region: a multiple of 4,096.
+        /// First byte in the region: a multiple of 4,096, unless resident functions are called.
         offset: u64,
-        /// Bytes.
+        /// Bytes of the range.
         bytes: u64,
-        /// First byte in the window: a multiple of 4,096.
+        /// First byte in the window: a multiple of 4,096, unless resident functions are called.
         at: u64,
     }
 }
 
 wire_struct! {
-    /// Turns the connection into a lane: from the reply on, functions are called on it, over this window.
+    /// Request to make the connection a lane: after the reply, functions are called on it over this window.
     OpenLane {
-        /// Whether resident functions are to be called; otherwise Wasm and native ones.
+        /// True to call resident functions; false to call Wasm and native ones.
         resident: bool,
         /// Bytes of the window.
         window_bytes: u64,
-        /// The most bytes that the output of a call may have.
+        /// Most bytes that the output of a call may have.
         output_bytes: u32,
-        /// What of the window lies here, in order, without overlap.
+        /// Ranges of the window that lie on this node, in order, without overlap.
         parts: List<LanePart, LANE_PARTS_MAX>,
     }
 }
 
 wire_struct! {
-    /// It is one.
+    /// Answer to `OpenLane`: the connection is a lane.
     LaneOpened {
-        /// The most bytes that a function's heap may have.
+        /// Most bytes that a function's heap may have; 0 for resident functions.
         heap_bytes: u64,
     }
 }
 
-/// What a function is.
+/// Form of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FunctionForm {
-    /// One that the node was built with.
+    /// Function that the node was built with.
     Resident,
-    /// A WebAssembly module.
+    /// WebAssembly module.
     Wasm,
-    /// A signed shared object.
+    /// Signed shared object.
     Native,
 }
 
@@ -60,7 +59,7 @@ impl FunctionForm {
     /// All forms, in wire order.
     pub const ALL: [FunctionForm; 3] = [FunctionForm::Resident, FunctionForm::Wasm, FunctionForm::Native];
 
-    /// The word used in interfaces.
+    /// Returns the word used in interfaces.
     pub fn word(self) -> &'static str {
         match self {
             FunctionForm::Resident => "resident",
@@ -83,84 +82,84 @@ impl Field for FunctionForm {
 }
 
 wire_struct! {
-    /// Asks for a number that stands for a function on this lane.
+    /// Request for a number that stands for a function on this lane.
     UseFunction {
-        /// What it is.
+        /// Form of the function.
         form: FunctionForm,
-        /// SHA-256 of its bytes; zeros for a resident one.
+        /// SHA-256 of the function's bytes; zeros for a resident one.
         digest: [u8; 32],
-        /// What it exports as its entry; the name of a resident one.
+        /// Exported name of the function's entry; the name of a resident one.
         entry: Name,
     }
 }
 
 wire_struct! {
-    /// Who vouches for a native function.
+    /// Signature of a native function.
     FunctionSignature {
-        /// An Ed25519 public key.
+        /// Ed25519 public key that signed.
         key: [u8; 32],
-        /// Its signature.
+        /// Ed25519 signature.
         signature: [u8; 64],
     }
 }
 
 wire_struct! {
-    /// Brings a function, and asks for its number.
+    /// Request that brings a function and asks for its number.
     PutFunction {
-        /// What it is.
+        /// Form of the function.
         form: FunctionForm,
-        /// What it exports as its entry.
+        /// Exported name of the function's entry.
         entry: Name,
-        /// Of a native one.
+        /// Signature of a native function; empty for others.
         signature: List<FunctionSignature, 1>,
-        /// The module, or the object.
+        /// Module, or shared object.
         bytes: Bytes<FUNCTION_BYTES_MAX>,
     }
 }
 
 wire_struct! {
-    /// The function's number on this lane.
+    /// Answer to `UseFunction` and `PutFunction`: the function may be called by a number on this lane.
     FunctionUsed {
-        /// Which.
+        /// Number of the function.
         number: u32,
     }
 }
 
 wire_struct! {
-    /// Where the columns of the window's table are, for the calls that follow on this lane.
+    /// Request that tells where the columns of the window's table are, for the calls that follow on this lane.
     PutColumns {
-        /// As in a call record.
+        /// Positions of the columns, in the form of a call record.
         columns: Bytes<FUNCTION_COLUMNS_BYTES_MAX>,
     }
 }
 
 wire_struct! {
-    /// Calls a function.
+    /// Request to call a function.
     CallFunction {
-        /// Its number on this lane.
+        /// Number of the function on this lane.
         number: u32,
-        /// Whether what an earlier call left in its heap is not to be there.
+        /// True if the heap must be new; else it may have what an earlier call left in it.
         fresh: bool,
-        /// It is stopped after so many milliseconds.
+        /// Time after which the call is stopped, in ms.
         deadline_ms: u32,
-        /// Whether it goes on where another call has hopped from.
+        /// True if the call continues one that hopped, that is, ended at another node and left a state.
         goes_on: bool,
-        /// What that one left.
+        /// State that the earlier call left.
         state: Bytes<FUNCTION_STATE_BYTES_MAX>,
-        /// The arguments.
+        /// Arguments of the call.
         args: Bytes<FUNCTION_ARGS_BYTES_MAX>,
     }
 }
 
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
-        /// How a call ended. What `detail` of [`Called`] means stands with each.
+        /// Way in which a call ended. The comment of each variant says what [`Called::detail`] means.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Outcome { $($(#[$doc])* $name = $value),* }
 
         impl Outcome {
-            /// All of them, in wire order.
+            /// All outcomes, in wire order.
             pub const ALL: &'static [Outcome] = &[$(Outcome::$name),*];
         }
 
@@ -180,46 +179,47 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    /// The output is there.
+    /// Success: the output is complete.
     Done = 0,
-    /// The function returned a code of its own; detail: the code, from 1 on.
+    /// Failure by the function's own choice; detail: the code that it returned, from 1 on.
     GaveUp = 1,
-    /// The output is a state; detail: the byte of the window where the function wants to go on.
+    /// Wish to continue at another node; the output is the state. Detail: the byte of the window where it wants to
+    /// continue.
     Hop = 2,
-    /// The function wants bytes from elsewhere; detail: the first byte of a piece. To be answered by a `Supply`.
+    /// Wish for bytes that lie elsewhere, to be answered by a `Supply`; detail: the first byte of their block.
     Away = 3,
-    /// A load or store outside what is there; detail: the address.
+    /// Load or store outside of all memory; detail: the address.
     OutOfBounds = 4,
-    /// A store into the window; detail: the byte.
+    /// Store into the window; detail: the byte.
     ReadOnly = 5,
-    /// A store behind the output's end; detail: its capacity.
+    /// Store behind the output's end; detail: the output's capacity.
     OutputFull = 6,
-    /// An instruction that says so; detail: 0.
+    /// Instruction `unreachable`; detail: 0.
     Unreachable = 7,
-    /// A division by zero, or a number that does not fit; detail: 0.
+    /// Division by zero, or a number that does not fit; detail: 0.
     Arithmetic = 8,
-    /// An indirect call of nothing, or of another type; detail: 0.
+    /// Indirect call of nothing, or of another type; detail: 0.
     BadCall = 9,
-    /// Too many calls inside one another; detail: 0.
+    /// Too many nested calls; detail: 0.
     StackOverflow = 10,
-    /// It ran for too long; detail: milliseconds permitted.
+    /// Running time over the deadline; detail: the milliseconds permitted.
     Deadline = 11,
-    /// More heap than is permitted; detail: the limit in bytes.
+    /// Heap larger than permitted; detail: the limit in bytes.
     MemoryFull = 12,
-    /// Memory of the window was taken back; detail: 0.
+    /// Memory of the window taken back; detail: 0.
     Revoked = 13,
-    /// The caller has left; detail: 0.
+    /// Caller gone; detail: 0.
     Cancelled = 14,
-    /// The sandbox process ended; detail: the signal, or 0.
+    /// End of the sandbox process; detail: the signal, or 0.
     Died = 15,
-    /// It returned what it must not; detail: that.
+    /// Return value that is not permitted; detail: that value.
     Contract = 16,
-    /// What it wanted from elsewhere was not to be had; detail: the first byte of the piece.
+    /// Bytes from elsewhere that nobody could supply; detail: the first byte of their block.
     NotSupplied = 17,
 }
 
 wire_struct! {
-    /// Where in a module a fault was, or a call towards it.
+    /// Position in a module of a fault, or of a call that led to it.
     FunctionFrame {
         /// Number of the function in the module.
         function: u32,
@@ -229,102 +229,102 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// How a call ended, or paused.
+    /// Answer to `CallFunction` and `Supply`: the end of a call, or its pause.
     Called {
-        /// How.
+        /// Way in which the call ended or paused.
         outcome: Outcome,
-        /// Its meaning depends on the outcome.
+        /// Number whose meaning depends on the outcome.
         detail: u64,
-        /// Nanoseconds that the function took.
+        /// Time that the function ran, in ns.
         ran_ns: u64,
         /// Bytes of the whole output.
         output_bytes: u64,
-        /// Of a fault in a module: where, the innermost first.
+        /// Stack frames of a fault in a module, the innermost first.
         frames: List<FunctionFrame, FUNCTION_FRAMES_MAX>,
-        /// The first of the output.
+        /// First bytes of the output.
         output: Payload<FUNCTION_OUTPUT_PIECE_BYTES>,
     }
 }
 
 wire_struct! {
-    /// Asks for more of the last call's output.
+    /// Request for more of the last call's output.
     NextOutput {
-        /// From which byte on.
+        /// First byte wanted.
         from: u64,
     }
 }
 
 wire_struct! {
-    /// More of it; nothing: that was all.
+    /// Answer to `NextOutput`: more of the output; empty if that was all.
     OutputPiece {
-        /// The bytes.
+        /// Next bytes of the output.
         output: Payload<FUNCTION_OUTPUT_PIECE_BYTES>,
     }
 }
 
 wire_struct! {
-    /// What a call wanted from elsewhere.
+    /// Request that brings bytes which a call needs from elsewhere.
     Supply {
-        /// First byte of the piece.
+        /// First byte of the block.
         at: u64,
-        /// Its bytes, up to the end of the window; none if they are not to be had.
+        /// Bytes of the block, up to the end of the window; none if nobody could supply them.
         bytes: Bytes<FUNCTION_PIECE_BYTES>,
     }
 }
 
 wire_struct! {
-    /// A call of a function that has not ended.
+    /// Call of a function that has not ended.
     RunningCall {
-        /// The name of the function's entry, which may be cut, or that of a resident function.
+        /// Name of the function's entry, perhaps truncated, or that of a resident function.
         function: Name,
-        /// The identity that called it, or, without certificates, the client's number.
+        /// Identity that called it, or the client's number if there are no certificates.
         caller: Name,
-        /// Milliseconds since it began.
+        /// Milliseconds since the call began.
         running_ms: u64,
     }
 }
 
 wire_struct! {
-    /// Calls of functions that have not ended at a node.
+    /// Answer to `RunningCalls`: the calls of functions that have not ended at a node.
     RunningCalls {
-        /// Number of them.
+        /// Number of all such calls.
         count: u32,
-        /// Those that have run longest, the longest first.
+        /// Calls that have run longest, the longest first.
         calls: List<RunningCall, RUNNING_CALLS_MAX>,
     }
 }
 
-/// Why bytes are no function that can be used: the detail of [`crate::Code::BadFunction`].
+/// Reason why bytes are no function that can be used: the detail of [`crate::Code::BadFunction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum FunctionFault {
-    /// Not valid, or it uses what is not permitted.
+    /// Module that is not valid, or uses a feature that is not permitted.
     Invalid = 1,
-    /// It imports something.
+    /// Module that imports something.
     Imports = 2,
-    /// It runs something when it is made.
+    /// Module with a start function.
     Starts = 3,
-    /// It has not one memory for 32 bits, exported as `memory`.
+    /// Module that does not have exactly one 32-bit memory, exported as `memory`.
     Memory = 4,
-    /// Its memory has a maximum, or is shared.
+    /// Memory with a maximum, or shared.
     MemoryMaximum = 5,
-    /// Its memory begins with more than is permitted.
+    /// Memory that begins larger than permitted.
     MemoryMinimum = 6,
-    /// It does not export the entry.
+    /// Entry that is not exported.
     NoEntry = 7,
-    /// The entry is of another type.
+    /// Entry of another type.
     EntryType = 8,
-    /// It cannot be loaded here.
+    /// Object that cannot be loaded here.
     NotLoaded = 9,
-    /// It has more than `FUNCTION_ITEMS_MAX` of something.
+    /// Module with more than `FUNCTION_ITEMS_MAX` items of one kind.
     TooMany = 10,
-    /// Compiling or loading it took longer than `FUNCTION_READY_MS_MAX`, or more memory than is permitted, or ended the
-    /// process.
+    /// Compilation or loading that took longer than `FUNCTION_READY_MS_MAX`, needed more memory than permitted, or
+    /// ended the process.
     NotReady = 11,
 }
 
 impl FunctionFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [FunctionFault; 11] = [
         FunctionFault::Invalid,
         FunctionFault::Imports,
@@ -339,7 +339,7 @@ impl FunctionFault {
         FunctionFault::NotReady,
     ];
 
-    /// What is wrong, as a sentence goes on behind "the function".
+    /// Returns the reason, as the end of a sentence that begins with "the function".
     pub fn reason(self) -> &'static str {
         match self {
             FunctionFault::Invalid => "is not valid, or uses what is not permitted",

@@ -1,4 +1,4 @@
-//! One type per noun, so that an epoch is never passed where an incarnation is meant.
+//! Types for ids, one for each noun, so that an epoch is never passed where an incarnation is meant.
 
 use std::fmt;
 
@@ -16,32 +16,32 @@ macro_rules! id {
     };
 }
 
-id!(/// A memory node, by the first eight bytes of the SHA-256 of its name. Survives restarts.
+id!(/// Id of a memory node: the first eight bytes of the SHA-256 of its name. It survives restarts.
     NodeId(u64));
-id!(/// One life of a node; random, never zero. The bytes of another incarnation are gone.
+id!(/// Id of one life of a node: random, never 0. The bytes of another incarnation are gone.
     Incarnation(u64));
-id!(/// One life of a broker; only ever grows. A node refuses tickets of a lower term than it has seen.
+id!(/// Number of one life of a broker. It only grows. A node refuses tickets of a lower term than it has seen.
     Term(u64));
-id!(/// One client's life with the pool.
+id!(/// Id of a session: one client's use of the pool.
     SessionId(u64));
-id!(/// Whoever several connections belong to, as it says: random, and no proof of anything. 0: nobody says.
+id!(/// Number by which connections say that they belong to one client: random, and not a proof. 0: none is given.
     ClientId(u64));
-id!(/// A promise of the broker, redeemed at one node once.
+id!(/// Id of a ticket: a promise of the broker, which one node redeems once.
     TicketId(u64));
-id!(/// A published far file, whatever its name is at the moment. Never reused.
+id!(/// Id of a published far file. It stays when the file is renamed, and is never used for another file.
     FileId(u64));
-id!(/// The place of a region in its node's arena, counted from 0.
+id!(/// Index of a region in its node's arena, counted from 0.
     RegionIndex(u32));
-id!(/// Minted by the node per region; only ever grows. With the incarnation it is the fencing token.
+id!(/// Counter that the node keeps for each region. It only grows. With the incarnation it is the fencing token.
     Epoch(u64));
 
-/// A 128-bit random capability: whoever holds it may do what it was minted for, at its epoch.
+/// Random capability of 128 bits. Its holder may do with one region, at one epoch, what it was made for.
 ///
 /// Its `Debug` form shows no bits, so that a log never grants anything.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Handle(pub u128);
 
-/// A 128-bit random secret that proves which session is speaking.
+/// Random secret of 128 bits that proves which session is speaking.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Secret(pub u128);
 
@@ -57,37 +57,37 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The tenant of whoever connects without a certificate: processes of this machine.
+/// Tenant of whoever connects without a certificate: processes of this machine.
 pub const TENANT_LOCAL: &str = "local";
-/// The tenant of the administrator's certificate.
+/// Tenant of the administrator's certificate.
 pub const TENANT_ADMIN: &str = "admin";
 
-/// Nanoseconds on a monotonic clock that counts suspend (`CLOCK_BOOTTIME`) of one machine.
+/// Instant in ns of the clock of one machine that is monotonic and counts suspend (`CLOCK_BOOTTIME`).
 ///
-/// Never sent to a peer: durations travel, instants do not.
+/// It is never sent to a peer: messages carry durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonoNs(pub u64);
 
 impl MonoNs {
-    /// This instant plus `ms` milliseconds, or the end of time.
+    /// Returns this instant plus `ms` milliseconds, or the latest instant there is.
     pub fn plus_ms(self, ms: u64) -> MonoNs {
         MonoNs(self.0.saturating_add(ms.saturating_mul(1_000_000)))
     }
 
-    /// Whole milliseconds from `earlier` to this instant; 0 if `earlier` is later.
+    /// Returns the whole milliseconds from `earlier` to this instant; 0 if `earlier` is later.
     pub fn ms_since(self, earlier: MonoNs) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000_000
     }
 }
 
-/// What a far file is for, which decides what losing it means.
+/// Purpose of a far file. It decides what a loss means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileClass {
-    /// Discardable: may vanish at any time; a loss is a miss.
+    /// Copies of other data. They may vanish at any time, and a loss is a cache miss.
     Cache,
     /// Temporary data of a running query.
     Scratch,
-    /// Tables and views, published under a name; rebuilt when lost.
+    /// Tables and views, published under a name, and rebuilt when lost.
     Pinned,
 }
 
@@ -95,7 +95,7 @@ impl FileClass {
     /// All classes, in wire order.
     pub const ALL: [FileClass; 3] = [FileClass::Cache, FileClass::Scratch, FileClass::Pinned];
 
-    /// The word used in interfaces: `cache`, `scratch` or `pinned`.
+    /// Returns the word used in interfaces: `cache`, `scratch` or `pinned`.
     pub fn word(self) -> &'static str {
         match self {
             FileClass::Cache => "cache",
@@ -104,7 +104,7 @@ impl FileClass {
         }
     }
 
-    /// The class a word names, or nothing.
+    /// Returns the class that a word names; `None` if it names none.
     pub fn from_word(word: &str) -> Option<FileClass> {
         FileClass::ALL.into_iter().find(|class| class.word() == word)
     }

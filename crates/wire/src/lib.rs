@@ -1,10 +1,10 @@
-//! Words on the wire: the ids, limits, frames and messages that Farpool's processes exchange.
+//! The wire protocol: the ids, limits, frames and messages that Farpool's processes exchange.
 //!
-//! A frame is a fixed 40-byte header with its own checksum and a bounded body; `spec/wire.md` gives every
-//! byte. Everything here turns bytes into values and back.
+//! A frame is a fixed 40-byte header with its own checksum, and a bounded body; `spec/wire.md` gives every byte. This
+//! crate turns bytes into values and back.
 //!
-//! Never in this crate: I/O, clocks, threads, unsafe code, allocation before a bound check, or a panic that
-//! a peer's bytes can reach (invariant I10).
+//! Never in this crate: I/O, clocks, threads, unsafe code, allocation before a bound check, or a panic that a peer's
+//! bytes can cause (invariant I10).
 #![forbid(unsafe_code)]
 
 mod catalog;

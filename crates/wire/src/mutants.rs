@@ -1,20 +1,20 @@
-//! Deliberate mistakes, to show that the simulator finds them. They exist only with the feature `mutants`, which
-//! nothing but the simulator asks for; without it [`is_on`] is a constant and the compiler leaves nothing of
-//! them.
+//! Deliberate mistakes (mutants), which show that the simulator finds them. They exist only with the feature
+//! `mutants`, which only the simulator enables. Without it [`is_on`] is a constant, and the compiler removes the
+//! mistakes.
 //!
-//! A mistake is one short condition where it would be made: `if mutant!(SkipEpochCheck) || ...`.
+//! A mistake is one short condition at the place of the mistake: `if mutant!(SkipEpochCheck) || ...`.
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// A deliberate mistake.
+        /// Deliberate mistake.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Mutant { $($(#[$doc])* $name),* }
 
         impl Mutant {
-            /// All of them.
+            /// All mistakes.
             pub const ALL: &'static [Mutant] = &[$(Mutant::$name),*];
 
-            /// Its name.
+            /// Returns the name of the mistake.
             pub fn word(self) -> &'static str {
                 match self { $(Mutant::$name => stringify!($name)),* }
             }
@@ -25,17 +25,17 @@ macro_rules! mutants {
 mutants! {
     /// Node: a region keeps its epoch when it is taken back.
     EpochKeptAtClose,
-    /// Node: a region is neither wiped when it is given back nor looked at when it is granted.
+    /// Node: a region is not wiped when it is given back, and not checked to be zero when it is granted.
     NoWiping,
-    /// Node: a ticket may be redeemed again.
+    /// Node: a ticket may be redeemed twice.
     SpentTicketTaken,
     /// Node: a ticket of a lower term is redeemed.
     OldTermTaken,
-    /// Node: a session that is silent keeps what it holds.
+    /// Node: a silent session keeps its regions.
     NeverExpires,
-    /// Node: what is given back is not closed to those who had it.
+    /// Node: a region that is released stays open to its former holder.
     ReleasedStaysOpen,
-    /// Node: a renewal out of the grace does not let the session in again.
+    /// Node: a renewal during the grace does not admit the session again.
     ResumeForgotten,
     /// Node: a granted region stays among the free ones.
     GrantsTwice,
@@ -43,51 +43,51 @@ mutants! {
     OrphanFreed,
     /// Node: a ruling of a lower term is followed.
     OldTermRules,
-    /// Node: an operation need name neither the region's epoch nor its handle.
+    /// Node: an operation is admitted without the region's epoch and handle.
     RightsNotChecked,
-    /// Node: an operation need not show the region's handle.
+    /// Node: an operation is admitted without the region's handle.
     HandleNotChecked,
-    /// Node: sealed bytes stay where their writer may have them mapped.
+    /// Node: sealed bytes stay in a file that their writer may have mapped.
     SealedNotMoved,
-    /// Node: a free region that the host got back may be granted.
+    /// Node: a region whose memory went back to the host may be granted.
     WithdrawnStaysFree,
-    /// Node: a region that is taken back for the host is not closed to those who had it.
+    /// Node: a region that is withdrawn for the host stays open to its former holder.
     WithdrawnStaysOpen,
-    /// Client on the node's host: the fence word is looked at before a copy only.
+    /// Client on the node's host: the fence word is checked before a copy, but not after it.
     FenceNotLookedAtAgain,
-    /// Client on the node's host: the fence word is not looked at.
+    /// Client on the node's host: the fence word is not checked.
     FenceNotLookedAt,
-    /// Broker: an answer is given before its records are in the store.
+    /// Broker: an answer leaves before its records are in the store.
     AnsweredBeforeStored,
-    /// Broker: one that lost its lead goes on to write.
+    /// Broker: a broker that has lost its lead goes on writing.
     LeadNotCompared,
     /// Broker: a restart keeps the term.
     TermKept,
-    /// Broker: a publication may name what the broker has told a node to free.
+    /// Broker: a publication may name regions that the broker has ordered a node to free.
     GivenUpPublished,
-    /// Broker: a publication may name what no inventory has shown as sealed.
+    /// Broker: a publication may name regions that no inventory has shown as sealed.
     UnreportedPublished,
-    /// Broker: after a restart it does not know which regions the names have.
+    /// Broker: after a restart it does not know which regions the names own.
     OwnersForgotten,
-    /// Broker: it tells nodes to drop what a name has.
+    /// Broker: it tells nodes to drop regions that a name owns.
     NamedDropped,
-    /// Broker: quotas are not looked at.
+    /// Broker: quotas are not checked.
     QuotaNotChecked,
-    /// Client: what a failed write left may be read.
+    /// Client: a range may be read after a write to it failed.
     NotPoisoned,
-    /// Client: what was never written is read from its extent.
+    /// Client: a range that was never written is read from its extent.
     UnwrittenRead,
-    /// Client: what a file was cut off by comes back when it grows again.
+    /// Client: bytes that a file was truncated by come back when it grows again.
     CutOffBytesBack,
-    /// Client: an extent that a write may still reach is used again.
+    /// Client: an extent is used again while a late write may still reach it.
     LateWriteForgotten,
     /// Client: a copy that missed a write stays in its file.
     MissedCopyKept,
-    /// Client: a copy made anew is taken in although its extent was written meanwhile.
+    /// Client: a repaired copy is accepted although its extent was written meanwhile.
     StaleCopyTaken,
-    /// Client: writes that overlap run side by side.
+    /// Client: writes that overlap run at the same time.
     WritesOverlap,
-    /// Client: the place of a dropped copy is used again while it may be read.
+    /// Client: the extent of a dropped copy is used again while it may still be read.
     PlaceReusedAtOnce,
     /// Client: both copies of a mirror may lie on one host.
     MirrorOnOneHost,
@@ -95,7 +95,7 @@ mutants! {
     DiskOutOfOrder,
 }
 
-/// Whether a mistake is to be made.
+/// Reports whether to make a mistake.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn is_on(_: Mutant) -> bool {
@@ -107,19 +107,19 @@ thread_local! {
     static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether a mistake is to be made, on this thread.
+/// Reports whether to make a mistake, on this thread.
 #[cfg(feature = "mutants")]
 pub fn is_on(mutant: Mutant) -> bool {
     CHOSEN.get() == Some(mutant)
 }
 
-/// Chooses the mistake to make from now on, on this thread.
+/// Chooses the mistake to make from now on, on this thread; `None` for no mistake.
 #[cfg(feature = "mutants")]
 pub fn choose(mutant: Option<Mutant>) {
     CHOSEN.set(mutant);
 }
 
-/// Whether a mistake of [`Mutant`] is to be made here.
+/// Evaluates to true if the named mistake of [`Mutant`] must be made here.
 #[macro_export]
 macro_rules! mutant {
     ($name:ident) => {

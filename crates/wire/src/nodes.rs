@@ -1,116 +1,116 @@
-//! Control messages between nodes and the broker, and what both say of a node; the others are in [`crate::control`],
-//! which has these as well.
+//! Control messages between nodes and the broker, and the descriptions of nodes in them. [`crate::control`]
+//! re-exports them.
 
 use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 
 wire_struct! {
-    /// Where a node is and how to reach it.
+    /// Description of a node, and how to reach it.
     NodeInfo {
-        /// Its id.
+        /// Id of the node.
         node: NodeId,
-        /// Its name.
+        /// Name of the node.
         name: Name,
-        /// Its life.
+        /// Life of the node.
         incarnation: Incarnation,
-        /// `host:port` of its TCP listener.
+        /// `host:port` of the node's TCP listener.
         address: Text,
-        /// Abstract Unix socket of its shared-memory listener; empty: none.
+        /// Abstract Unix socket of the node's shared-memory listener; empty: none.
         shm_socket: Text,
-        /// Boot id of its host: equal means same host.
+        /// Boot id of the node's host. Equal boot ids mean the same host.
         host_boot: u128,
-        /// Its failure domain.
+        /// Failure domain of the node.
         host_label: Name,
-        /// Bytes of each of its regions.
+        /// Bytes of each of the node's regions.
         region_bytes: u64,
     }
 }
 
 wire_struct! {
-    /// What a node counted since it started.
+    /// Counters of a node since its start.
     #[derive(Default)]
     Traffic {
         /// Reads served over the network.
         read_ops: u64,
-        /// Their bytes.
+        /// Bytes of these reads.
         read_bytes: u64,
         /// Writes served over the network.
         write_ops: u64,
-        /// Their bytes.
+        /// Bytes of these writes.
         write_bytes: u64,
         /// Data operations refused.
         refused_ops: u64,
-        /// Regions mapped by clients on this host (their traffic does not pass the node).
+        /// Regions mapped by clients on the node's host, whose traffic does not pass the node.
         mapped_regions: u64,
-        /// Nanoseconds of CPU time that its process has spun while it waited.
+        /// CPU time that the node's process has spun while it waited, in ns.
         spun_ns: u64,
     }
 }
 
 wire_struct! {
-    /// A node in the pool's status.
+    /// Node in the pool's status.
     NodeStatus {
-        /// Where it is.
+        /// Description of the node.
         info: NodeInfo,
-        /// Whether it was heard of lately.
+        /// True if the node has reported and has not been silent for too long.
         alive: bool,
-        /// Whether it is being emptied.
+        /// True if the node is being emptied.
         draining: bool,
-        /// Milliseconds since it was heard of.
+        /// Milliseconds since the broker last heard of the node.
         heard_ms_ago: u64,
-        /// Milliseconds since the broker, in this life of it, first heard of this life of the node.
+        /// Milliseconds since this life of the broker first heard of this life of the node.
         present_ms: u64,
-        /// What is free and what is held.
+        /// Counts of the node's regions.
         counts: RegionCounts,
-        /// What it served.
+        /// Counters of what the node served.
         traffic: Traffic,
     }
 }
 
 wire_struct! {
-    /// Where a node's regions stand.
+    /// Numbers of a node's regions by state.
     #[derive(Default)]
     RegionCounts {
-        /// Ready to be granted.
+        /// Regions that can be granted.
         free: u32,
-        /// Owned by sessions.
+        /// Regions owned by sessions.
         leased: u32,
-        /// Owned by names, or sealed on their way there.
+        /// Regions owned by names, or sealed without a name.
         named: u32,
-        /// Being wiped.
+        /// Regions that are being wiped.
         cleaning: u32,
-        /// Given back to the host, for lack of memory there.
+        /// Regions given back to the host, because it needed memory.
         away: u32,
-        /// Locked into RAM.
+        /// Regions locked into RAM.
         locked: u32,
-        /// Sessions that hold something here.
+        /// Number of sessions that lease regions of the node.
         sessions: u32,
     }
 }
 
 wire_struct! {
-    /// A region that is not free, in a node's inventory.
+    /// Region with an owner, in a node's inventory.
     OwnedRegion {
-        /// Which.
+        /// Index of the region.
         region: RegionIndex,
-        /// Its epoch.
+        /// Epoch of the region.
         epoch: Epoch,
-        /// Whose.
+        /// Owner of the region.
         owner: RegionOwner,
     }
 }
 
-/// Who owns a region.
+/// Owner of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionOwner {
-    /// A session; it may write.
+    /// Session that leases the region and may write.
     Session(SessionId),
-    /// Sealed by a session that lives; no name has it yet, as far as the node knows.
+    /// Live session that sealed the region; no name has it yet, as far as the node knows.
     Sealing(SessionId),
-    /// Sealed by a session that is gone; no name has it, as far as the node knows.
+    /// Nobody: its session, which sealed it, is gone, and no name has it as far as the node knows.
     Orphan,
-    /// A published file.
+    /// Published file.
     Name(FileId),
 }
 
@@ -141,109 +141,109 @@ impl Field for RegionOwner {
 }
 
 wire_struct! {
-    /// A node presents itself; its inventory follows at once.
+    /// Request by which a node presents itself. Its inventory follows at once.
     Offer {
-        /// Where it is.
+        /// Description of the node.
         info: NodeInfo,
-        /// Signs and checks tickets for this life of the node.
+        /// Key that signs and checks tickets for this life of the node.
         ticket_key: [u8; 32],
     }
 }
 
 wire_struct! {
-    /// The times a node must keep.
+    /// Answer to `Offer`: the times that a node must keep.
     Offered {
-        /// The broker's term.
+        /// Term of the broker.
         term: Term,
-        /// A lease not renewed for this long expires.
+        /// Time without a renewal after which a lease expires, in ms.
         lease_ttl_ms: u32,
-        /// An expired lease keeps its bytes for this long.
+        /// Time for which an expired lease keeps its bytes, in ms.
         grace_ms: u32,
-        /// How often to send an inventory.
+        /// Interval between two inventories, in ms.
         heartbeat_ms: u32,
     }
 }
 
 wire_struct! {
-    /// Empties a node, or takes it back into use.
+    /// Request to drain a node, or to use it again.
     DrainNode {
-        /// Which node, by its name.
+        /// Name of the node.
         node: Name,
-        /// Whether it gets no new leases and its holders are asked to leave.
+        /// True if the node grants nothing more and asks its holders to leave.
         drain: bool,
-        /// Whether its process ends once it holds nothing.
+        /// True if the node's process ends once it holds nothing.
         stop: bool,
     }
 }
 
 wire_struct! {
-    /// What a tenant holds at one node.
+    /// Regions of one node that a tenant holds.
     TenantUse {
-        /// Its name.
+        /// Name of the tenant.
         tenant: Name,
-        /// Regions: leased, sealed or named.
+        /// Number of its regions: leased, sealed or named.
         regions: u32,
     }
 }
 
 wire_struct! {
-    /// What a node holds.
+    /// Request by which a node reports what it holds.
     Inventory {
-        /// Which node.
+        /// Node that reports.
         node: NodeId,
-        /// Which life of it.
+        /// Life of the node.
         incarnation: Incarnation,
-        /// Whether it is being emptied.
+        /// True if the node is being emptied.
         draining: bool,
-        /// Counts of regions.
+        /// Counts of the node's regions.
         counts: RegionCounts,
-        /// What it served.
+        /// Counters of what the node served.
         traffic: Traffic,
         /// Redeemed tickets whose time is not over.
         spent: List<TicketId, SPENT_TICKETS_MAX>,
-        /// Every region that is not free.
+        /// Regions that have an owner.
         owned: List<OwnedRegion, NODE_REGIONS_MAX>,
-        /// The same by tenant.
+        /// Numbers of these regions by tenant.
         tenants: List<TenantUse, TENANTS_MAX>,
     }
 }
 
 wire_struct! {
-    /// A sealed region goes to a published file.
+    /// Order that a sealed region belongs to a published file.
     Adoption {
-        /// Which region.
+        /// Index of the region.
         region: RegionIndex,
-        /// At which epoch.
+        /// Epoch of the region.
         epoch: Epoch,
-        /// Its owner from now on.
+        /// File that owns it from now on.
         file: FileId,
     }
 }
 
 wire_struct! {
-    /// A region at one epoch.
+    /// Region at one epoch.
     RegionAt {
-        /// Which region.
+        /// Index of the region.
         region: RegionIndex,
-        /// At which epoch.
+        /// Epoch of the region.
         epoch: Epoch,
     }
 }
 
 wire_struct! {
-    /// The broker's word on an inventory.
+    /// Answer to `Inventory`: the broker's decisions.
     Ruling {
-        /// Its term.
+        /// Term of the broker.
         term: Term,
-        /// Its clock, against which tickets are timed.
+        /// Broker's clock, by which tickets are timed, in ms.
         broker_now_ms: u64,
         /// Sealed regions that a name owns.
         adopt: List<Adoption, NODE_REGIONS_MAX>,
-        /// Sealed regions that nobody owns: free them.
+        /// Sealed regions that nobody owns, which the node frees.
         drop: List<RegionAt, NODE_REGIONS_MAX>,
-        /// Whether the node is to be emptied: it grants nothing, and asks its holders to leave.
+        /// True if the node should drain: grant nothing, and ask its holders to leave.
         drain: bool,
-        /// Whether its process is to end once it holds nothing.
+        /// True if the node's process should end once it holds nothing.
         stop: bool,
     }
 }

@@ -1,5 +1,5 @@
-//! Why a peer said no. A refusal is a code and one number; the reader makes the sentence, so no text of a
-//! peer ever reaches a log or a user.
+//! Refusals: a code and one number each. The reader makes the sentence, so no text of a peer ever reaches a log or a
+//! user.
 
 use crate::function::{FunctionFault, FunctionForm};
 use crate::limits::{VERSION_MAX, VERSION_MIN};
@@ -7,16 +7,16 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
-        /// What was refused. The meaning of [`Refusal::detail`] stands with each code.
+        /// Reason of a refusal. The comment of each variant says what [`Refusal::detail`] means.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u16)]
         pub enum Code { $($(#[$doc])* $name = $value),* }
 
         impl Code {
-            /// Every code, in wire order.
+            /// All codes, in wire order.
             pub const ALL: &'static [Code] = &[$(Code::$name),*];
 
-            /// The code with this number on the wire.
+            /// Returns the code with this number on the wire; `None` if there is none.
             pub fn from_wire(value: u16) -> Option<Code> {
                 match value { $($value => Some(Code::$name),)* _ => None }
             }
@@ -25,110 +25,111 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The region has moved on; detail: its epoch now.
+    /// Region at another epoch than the one named; detail: its epoch.
     StaleEpoch = 1,
-    /// The handle is not the one minted for this region and right; detail: 0.
+    /// Handle that was not made for this region and right; detail: 0.
     WrongHandle = 2,
-    /// The range leaves the region; detail: bytes of the region.
+    /// Range that leaves the region; detail: bytes of the region.
     OutOfBounds = 3,
-    /// The region is sealed: it can be read, not written; detail: 0.
+    /// Region that is sealed and can only be read; detail: 0.
     Sealed = 4,
-    /// The lease ran out and is in its grace time: renew first; detail: 0.
+    /// Lease that ran out and is in its grace, so it must be renewed first; detail: 0.
     LeaseExpired = 5,
-    /// No region with this index; detail: regions of the node.
+    /// Index of no region; detail: number of regions of the node.
     NoSuchRegion = 6,
-    /// Not that much is free; detail: what is, in bytes from a broker, in regions from a node.
+    /// Not enough free memory; detail: what is free, in bytes from a broker, in regions from a node.
     Exhausted = 7,
-    /// The ticket's time is over; detail: milliseconds since.
+    /// Ticket whose time is over; detail: milliseconds since then.
     TicketExpired = 8,
-    /// The ticket was redeemed before; detail: its id.
+    /// Ticket that was redeemed before; detail: its id.
     TicketSpent = 9,
-    /// The ticket's signature does not fit; detail: 0.
+    /// Ticket with a wrong signature; detail: 0.
     TicketForged = 10,
-    /// Meant for another life of this node; detail: the incarnation now.
+    /// Message for another life of this node; detail: the present incarnation.
     WrongIncarnation = 11,
-    /// Of an older term than this node has seen; detail: the term seen.
+    /// Ticket of an older term than this node has seen; detail: the term seen.
     OldTerm = 12,
-    /// No such session here (never was, or it expired); detail: its id.
+    /// Session that is not known here: it never was, or it expired; detail: its id.
     UnknownSession = 13,
-    /// The secret is not this session's; detail: the session's id.
+    /// Secret of another session; detail: the id of the session named.
     WrongSecret = 14,
-    /// The name is taken; detail: the file's id.
+    /// Name that is taken; detail: the file's id, or 0 if the asker may not see the file.
     NameTaken = 15,
-    /// No file of this name; detail: 0.
+    /// Name of no file; detail: 0.
     NoSuchName = 16,
-    /// The file lost bytes with a node; detail: the node's id.
+    /// File that lost bytes with a node; detail: the node's id.
     FileLost = 17,
-    /// This peer does not do that; detail: the opcode.
+    /// Operation that this peer does not serve; detail: the opcode.
     Unsupported = 18,
-    /// The message was not well-formed; detail: the opcode.
+    /// Message that is not well-formed; detail: the opcode.
     Malformed = 19,
-    /// No common protocol version; detail: the newest one spoken here.
+    /// No common protocol version; detail: the newest one that the peer speaks.
     VersionMismatch = 20,
-    /// The peer's store failed, so nothing was promised; detail: 0.
+    /// Failure of the broker's store, so that nothing was promised; detail: 0.
     StoreFailed = 21,
-    /// The region is not shared memory, or the caller is not on this host; detail: 0.
+    /// Region that is not shared memory, or caller that is not on this host; detail: 0.
     NotShared = 22,
-    /// A limit on how many things one peer may hold; detail: the limit.
+    /// Limit on the number of things that one peer may hold; detail: the limit.
     LimitReached = 23,
-    /// No node is there to serve, or the one needed has not come back yet; detail: its id, or 0.
+    /// No node to serve, or a node that has not come back yet; detail: its id, or 0.
     NoNodes = 24,
-    /// The operating system refused the node memory; detail: bytes asked for.
+    /// Memory that the operating system refused to the node; detail: bytes asked for.
     OutOfMemory = 25,
-    /// The node has not reported this region as sealed (yet): ask again soon; detail: the node's id.
+    /// Region that the node has not yet reported as sealed, so ask again soon; detail: the node's id.
     NotReported = 26,
-    /// Who connected may not ask this; detail: the opcode.
+    /// Operation that this identity may not ask for; detail: the opcode.
     NotPermitted = 27,
-    /// The tenant may not hold that much; detail: bytes it may still get.
+    /// More than the tenant's quota permits; detail: bytes that it may still get.
     OverQuota = 28,
-    /// It belongs to another tenant; detail: 0.
+    /// Property of another tenant; detail: 0.
     WrongTenant = 29,
-    /// The node is being emptied and grants nothing; detail: 0.
+    /// Node that is being emptied and grants nothing; detail: 0.
     Draining = 30,
-    /// No such scan here (never was, or it ended); detail: 0.
+    /// Scan that is not known here: it never was, or it ended; detail: 0.
     NoSuchScan = 31,
-    /// The program cannot be run; detail: the operator, counted from 0, or 2^64 - 1 if it is no program at all.
+    /// Program that cannot be run; detail: the operator, counted from 0, or 2^64 - 1 if it is no program at all.
     BadProgram = 32,
-    /// The program was stopped: a value did not fit, or it came to a bound; detail: row groups it had been run over.
+    /// Program that was stopped, because a value did not fit or it reached a bound; detail: row groups that it had
+    /// been run over.
     ProgramStopped = 33,
-    /// The program has crashed or come to a bound before, and is not run again for a while; detail: 0.
+    /// Program that has crashed or reached a bound before, and is not run again for a while; detail: 0.
     Quarantined = 34,
-    /// A row group's bytes are not columns as described; detail: its number in the scan.
+    /// Row group whose bytes are not columns as described; detail: its number in the scan.
     BadColumns = 35,
-    /// A row group's bytes are not those that were sealed for it under the scan's key; detail: its number in the scan.
+    /// Row group that does not decrypt under the scan's key; detail: its number in the scan.
     NotOpened = 36,
-    /// There is no such lookup, it is not whole, or its bytes are none; detail: its number in the scan, or how many of
-    /// its bytes had come.
+    /// Lookup that is not there, is not complete, or has invalid bytes; detail: its number in the scan, or how many
+    /// of its bytes had come.
     BadLookup = 37,
-    /// No function of this hash or name is known here; detail: 0.
+    /// Function whose hash or name is not known here; detail: 0.
     NoSuchFunction = 38,
-    /// It is no function that can be used; detail: a `FunctionFault`.
+    /// Function that cannot be used; detail: a `FunctionFault`.
     BadFunction = 39,
-    /// Functions of this form are not run here; detail: the form.
+    /// Form of functions that are not run here; detail: the form.
     NoFunctions = 40,
-    /// The signature of a native function is not one that is trusted here; detail: keys that are.
+    /// Native function without a trusted signature; detail: number of keys that are trusted.
     NotTrusted = 41,
-    /// The window is not one; detail: the part, counted from 0, or 2^64 - 1 for the whole.
+    /// Window that is not valid; detail: the range, counted from 0, or 2^64 - 1 for the whole.
     BadWindow = 42,
-    /// The process that was to run functions could not be started; detail: 0.
+    /// Sandbox process that could not be started; detail: 0.
     NoSandbox = 43,
-    /// Another broker leads this pool, or nobody does yet: ask the others, again soon; detail: 0.
+    /// Broker that does not lead this pool: ask the others, and retry soon, for perhaps nobody leads yet; detail: 0.
     NotLeader = 44,
-    /// No process that runs functions became free in time; detail: how many there are at a time.
+    /// Sandbox processes that did not become free in time; detail: how many there are at a time.
     SandboxesBusy = 45,
 }
 
-/// A refusal: what, and the one number that helps.
+/// Refusal: a reason and one number that helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was refused.
+    /// Reason of the refusal.
     pub code: Code,
-    /// Its meaning depends on the code.
+    /// Number whose meaning depends on the code.
     pub detail: u64,
 }
 
 impl Refusal {
-    /// A refusal with its number.
+    /// Returns a refusal.
     pub fn new(code: Code, detail: u64) -> Self {
         Refusal { code, detail }
     }

@@ -1,5 +1,5 @@
-//! Control messages of scans: a program that a node runs over row groups of far tables; the others are in
-//! [`crate::control`], which has these as well.
+//! Control messages of scans, which run a program over row groups of far tables on a node. [`crate::control`]
+//! re-exports them.
 
 use crate::codec::{Bytes, Cursor, Field, List, Payload, WireError, wire_struct};
 use crate::ids::*;
@@ -8,25 +8,25 @@ use std::fmt;
 use zeroize::Zeroize;
 
 wire_struct! {
-    /// A region that row groups lie in, and the right to read it.
+    /// Region that row groups lie in, and the right to read it.
     ScanRegion {
-        /// Which region.
+        /// Region of the node.
         region: RegionIndex,
-        /// The epoch the right belongs to.
+        /// Epoch that the right belongs to.
         epoch: Epoch,
-        /// The right.
+        /// Right to read the region.
         handle: Handle,
     }
 }
 
-/// How a column lies in a row group.
+/// Layout of a column in a row group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnLayout {
-    /// Arrow's layout of its type.
+    /// Arrow's layout of the column's type.
     Plain,
-    /// Text or bytes: `u16` keys, and the distinct values in Arrow's layout.
+    /// Dictionary of text or bytes: `u16` keys, and the distinct values in Arrow's layout.
     Dictionary,
-    /// Among the other columns, in rows of fixed width that lie one behind the other.
+    /// Rows of fixed width, one after another, which hold all columns of the row group.
     Rows,
 }
 
@@ -50,46 +50,47 @@ impl Field for ColumnLayout {
 }
 
 wire_struct! {
-    /// A buffer of a column.
+    /// Buffer of a column.
     ScanBuffer {
         /// First byte, counted from the start of its row group.
         offset: u32,
-        /// Bytes.
+        /// Bytes of the buffer.
         bytes: u32,
     }
 }
 
 wire_struct! {
-    /// A column of a row group.
+    /// Column of a row group.
     ScanColumn {
-        /// How it lies there.
+        /// Layout of the column.
         layout: ColumnLayout,
-        /// Rows without a value.
+        /// Number of rows without a value.
         null_count: u32,
-        /// Validity bitmap if there are such rows; then keys of a dictionary; then offsets of text and bytes; then
-        /// values. Of rows: all of them, and behind that which byte of a row is the column's first one, and how many
-        /// bytes a row has.
+        /// Buffers in this order: validity bitmap if there are rows without a value; keys of a dictionary; offsets of
+        /// text and bytes; values. In layout `Rows` there are two entries: the buffer of all rows, and a pair that is
+        /// no buffer, namely the position of the column's first byte in a row (`offset`) and the bytes of a row
+        /// (`bytes`).
         buffers: List<ScanBuffer, SCAN_BUFFERS_MAX>,
     }
 }
 
 wire_struct! {
-    /// A row group.
+    /// Row group of a table.
     ScanGroup {
-        /// Which of the scan's regions it lies in, from 0.
+        /// Region that it lies in: an index into the scan's regions.
         region: u32,
-        /// Its first byte in the region.
+        /// First byte in the region.
         offset: u64,
-        /// Its rows.
+        /// Number of rows.
         rows: u32,
-        /// Which row of the table its first one is.
+        /// Number of its first row in the table, counted from 0.
         position: u64,
-        /// The columns that the program reads, in their order.
+        /// Columns that the program reads, in its order.
         columns: List<ScanColumn, SCAN_COLUMNS_MAX>,
     }
 }
 
-/// A key that a scan needs. It is wiped when it is dropped, and never printed.
+/// Key that a scan needs. It is wiped when it is dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScanKey(pub [u8; SCAN_KEY_BYTES]);
 
@@ -116,40 +117,40 @@ impl Field for ScanKey {
 }
 
 wire_struct! {
-    /// What opens the buffers of an encrypted table, and which they are.
+    /// Key material that decrypts the buffers of an encrypted table.
     ScanOpening {
-        /// The table's key: not its owner's.
+        /// Key of this table, which is not its owner's key.
         key: ScanKey,
-        /// The table's salt.
+        /// Salt of the table.
         salt: [u8; SCAN_KEY_BYTES],
-        /// Of each column that the program reads, in their order, which one of the table it is.
+        /// Numbers in the table of the columns that the program reads, in the program's order.
         columns: List<u16, SCAN_COLUMNS_MAX>,
     }
 }
 
 wire_struct! {
-    /// The keys of a scan.
+    /// Keys of a scan.
     ScanSeals {
-        /// Of an encrypted table.
+        /// Keys of an encrypted table; empty if the table is not encrypted.
         opening: List<ScanOpening, 1>,
-        /// What the scan's chunks are sealed with, if they are: random, and for this scan alone.
+        /// Key that encrypts the scan's chunks: random, and for this scan alone; empty if they are not encrypted.
         answers: List<ScanKey, 1>,
     }
 }
 
 impl Default for ScanSeals {
-    /// No table that is encrypted, no chunks that are sealed.
+    /// Returns no keys: for a table and chunks that are not encrypted.
     fn default() -> ScanSeals {
         ScanSeals { opening: List::default(), answers: List::default() }
     }
 }
 
-/// What semi-joins look up in.
+/// Kind of a lookup, which semi-joins use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupKind {
-    /// A Bloom filter.
+    /// Bloom filter of the keys.
     Bloom,
-    /// The keys themselves, as packed batches.
+    /// Keys themselves, as packed batches.
     Keys,
 }
 
@@ -171,112 +172,111 @@ impl Field for LookupKind {
 }
 
 wire_struct! {
-    /// Brings the next part of what semi-joins look up in. Scans may name it once all of it is there.
+    /// Request that brings the next bytes of a lookup. Scans may name the lookup once all bytes are there.
     PutLookup {
-        /// Its name; 0 begins one.
+        /// Name of the lookup; 0 begins a new one.
         lookup: Handle,
-        /// What it is, the same in each part.
+        /// Kind of the lookup, the same in each of its requests.
         kind: LookupKind,
-        /// Bytes of all parts, the same in each.
+        /// Bytes of the whole lookup, the same in each of its requests.
         bytes: u32,
-        /// The next of them.
+        /// Next bytes of the lookup.
         part: Bytes<LOOKUP_PART_BYTES_MAX>,
     }
 }
 
 wire_struct! {
-    /// A part has come.
+    /// Answer to `PutLookup`.
     LookupPut {
-        /// The lookup's name, which nobody can guess. It ends with the connection of its first part.
+        /// Name of the lookup, which nobody can guess. The lookup ends with the connection of its first bytes.
         lookup: Handle,
-        /// Bytes that have come.
+        /// Bytes that have arrived so far.
         bytes: u32,
     }
 }
 
 wire_struct! {
-    /// A lookup.
+    /// Lookup that a request is about.
     LookupId {
-        /// Its name.
+        /// Name of the lookup.
         lookup: Handle,
     }
 }
 
 wire_struct! {
-    /// Asks a node to run a program over row groups. Nothing runs yet.
+    /// Request to open a scan: a program to run over row groups. Nothing runs yet.
     OpenScan {
-        /// As of `spec/pipeline.md`.
+        /// Program, in the form of `spec/pipeline.md`.
         program: Bytes<SCAN_PROGRAM_BYTES_MAX>,
-        /// What its semi-joins look up in, by number.
+        /// Lookups that its semi-joins use; the program names them by number.
         lookups: List<Handle, SCAN_LOOKUPS_MAX>,
-        /// The regions that its row groups lie in.
+        /// Regions that the row groups lie in.
         regions: List<ScanRegion, SCAN_REGIONS_MAX>,
-        /// The row groups.
+        /// Row groups of the scan.
         groups: List<ScanGroup, SCAN_GROUPS_MAX>,
-        /// The keys it needs.
+        /// Keys that the scan needs.
         seals: ScanSeals,
     }
 }
 
 wire_struct! {
-    /// A scan has been opened. It ends with its connection.
+    /// Answer to `OpenScan`. The scan ends with its connection.
     ScanOpened {
-        /// Its name, which nobody can guess.
+        /// Name of the scan, which nobody can guess.
         scan: Handle,
-        /// Whether its program had been made ready before.
+        /// True if the node had made the program ready before.
         is_known: bool,
     }
 }
 
 wire_struct! {
-    /// A scan.
+    /// Scan that a request is about.
     ScanId {
-        /// Its name.
+        /// Name of the scan.
         scan: Handle,
     }
 }
 
 wire_struct! {
-    /// A step of a scan: what has left it, and what it took.
+    /// Answer to `NextChunk`: rows that have left the scan, and what they took.
     Chunk {
-        /// Whether the scan is over: nothing else will leave it.
+        /// True if this is the scan's last chunk.
         is_last: bool,
-        /// Row groups that the program has been run over, from the front, in all.
+        /// Number of row groups from the front that the program has been run over, in all.
         done: u32,
-        /// Bytes of regions that were read for this step.
+        /// Bytes of regions that were read for this chunk.
         read_bytes: u64,
-        /// Time that this step took, in nanoseconds.
+        /// Time that the work for this chunk took, in ns.
         busy_ns: u64,
-        /// Time that the node waited for its asker since the last chunk, for room to send or for a request, in
-        /// nanoseconds.
+        /// Time that the node waited for its client since the last chunk, for room to send or for a request, in ns.
         waited_ns: u64,
-        /// Batches of rows, packed as of `spec/pipeline.md`.
+        /// Batches of rows, packed in the form of `spec/pipeline.md`.
         batches: Payload<CHUNK_BYTES_MAX>,
     }
 }
 
 wire_struct! {
-    /// Takes row groups out of a scan, from its back: the asker sees to them itself.
+    /// Request to take row groups out of a scan, from its back. The client runs the program over them itself.
     ClaimGroups {
-        /// The scan's name.
+        /// Name of the scan.
         scan: Handle,
-        /// How many, at most.
+        /// Most row groups to take.
         groups: u32,
     }
 }
 
 wire_struct! {
-    /// What was taken: the last row groups that were left, so many of them.
+    /// Answer to `ClaimGroups`: the row groups taken, which are the last ones that nobody had taken.
     Claimed {
-        /// The first of them, by its number in the scan. Those behind it are nobody else's any more.
+        /// Number in the scan of the first one taken.
         first: u32,
-        /// How many.
+        /// Number of row groups taken.
         count: u32,
     }
 }
 
 impl Chunk {
-    /// Returns what is authenticated with the batches of a sealed chunk: whether it is the last, and row groups done.
+    /// Returns the bytes that are authenticated with the batches of an encrypted chunk: `is_last` and `done`.
     pub fn sealed_head(&self) -> [u8; 5] {
         let [a, b, c, d] = self.done.to_le_bytes();
         [u8::from(self.is_last), a, b, c, d]
@@ -285,7 +285,7 @@ impl Chunk {
     /// Bytes in front of the batches.
     pub const HEAD_BYTES: usize = Chunk::BYTES_MIN;
 
-    /// What stands in front of the batches, for whoever sends both without bringing them together.
+    /// Returns the bytes in front of the batches, for a sender that does not copy both together.
     pub fn head(&self) -> [u8; Chunk::HEAD_BYTES] {
         let Chunk { is_last, done, read_bytes, busy_ns, waited_ns, ref batches } = *self;
         let mut out = Vec::with_capacity(Chunk::HEAD_BYTES);
@@ -296,7 +296,7 @@ impl Chunk {
         head
     }
 
-    /// A chunk whose batches were received apart.
+    /// Returns a chunk whose batches were received apart from its head.
     pub fn of_parts(head: [u8; Chunk::HEAD_BYTES], batches: Vec<u8>) -> Result<Chunk, WireError> {
         let (fields, bytes) = head.split_at(Chunk::HEAD_BYTES - 4);
         let found = u64::from(u32::take(&mut Cursor::new(bytes))?);

@@ -1,10 +1,11 @@
-//! Text of others as people are shown it: on a terminal, in a log, in an error.
+//! Text from peers in a form that is safe to show on a terminal, in a log or in an error.
 //!
-//! Idea: whoever may name a table or fill a column must not be able to move the cursor of who looks at it, to turn the
-//! direction of the text around, or to begin a line of their own. A character that prints is shown as it is; any other
-//! (control and format characters, separators of lines, code points without a meaning) is shown as `\u{..}`.
+//! The idea: whoever may name a table or fill a column must not be able to move the cursor of a reader's terminal, to
+//! turn the direction of the text around, or to begin a line of their own. A printable character is shown as it is.
+//! Any other (control and format characters, separators of lines, code points without a meaning) is shown as
+//! `\u{..}`.
 //!
-//! Invariant: what is shown can be shown again, and comes to the same.
+//! Invariant: text that was made safe comes out the same when it is made safe a second time.
 
 use std::fmt::{self, Write};
 
@@ -15,23 +16,23 @@ pub struct Shown<'a> {
     keeps_line_feeds: bool,
 }
 
-/// Returns `text` to be shown within one line.
+/// Returns `text` in a form for one line.
 pub fn shown(text: &str) -> Shown<'_> {
     Shown { text, keeps_line_feeds: false }
 }
 
-/// Returns `text` to be shown in lines of its own: its line feeds stay.
+/// Returns `text` in a form for several lines: its line feeds stay.
 pub fn shown_lines(text: &str) -> Shown<'_> {
     Shown { text, keeps_line_feeds: true }
 }
 
-/// Returns whether a character prints as itself.
+/// Reports whether a character prints as itself.
 pub fn prints(letter: char) -> bool {
     if letter.is_ascii() {
         return letter == ' ' || letter.is_ascii_graphic();
     }
-    // The standard library escapes what does not print, and by itself a mark that joins the letter before it: so there
-    // is one.
+    // The standard library escapes what does not print. It also escapes a combining mark that stands alone, so a
+    // letter comes before it here.
     String::from_iter(['a', letter]).escape_debug().count() == 2
 }
 

@@ -1,5 +1,5 @@
-//! The exact bytes of six frames and two messages. They are a promise to every other implementation and
-//! version: change them only together with the protocol version and `spec/wire.md`.
+//! Exact bytes of six frames and two messages. They are a promise to every other implementation and version: change
+//! them only together with the protocol version and `spec/wire.md`.
 
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;

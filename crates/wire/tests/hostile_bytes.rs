@@ -1,5 +1,5 @@
-//! Nothing from the wire can panic, over-allocate or loop (invariant I10), and every malformed frame is told
-//! apart by its first fault.
+//! Bytes from the wire can never panic, over-allocate or loop (invariant I10), and every malformed frame is named by
+//! its first fault.
 
 mod messages;
 
@@ -19,7 +19,7 @@ thread_local! {
     static ALLOCATED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, and how much this thread has asked it for.
+/// System allocator that counts the bytes each thread asks for.
 struct Counting;
 
 // SAFETY: every call goes to `System` unchanged; the counter is a thread-local cell without a destructor.
@@ -45,12 +45,14 @@ fn allocated_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, ALLOCATED_BYTES.get() - before)
 }
 
-/// A decoded value may be larger than its bytes (a name of two bytes is a `String`), but only so much.
+/// Returns the most bytes that decoding may allocate. A value may be larger than its bytes, as a name of two bytes is
+/// a `String`, but only so much.
 fn bound_on_allocation(body: &[u8]) -> usize {
     12 * body.len() + 64
 }
 
-/// Decodes as both sides would. Whatever is accepted has this one form; what is refused cost little.
+/// Decodes a body as a request and as a reply. Bytes that are accepted have this one form; refusing costs little
+/// memory.
 fn check_control(opcode: Opcode, body: &[u8]) -> Result<(), TestCaseError> {
     let (request, request_bytes) = allocated_bytes(|| Request::decode(opcode, body));
     let (reply, reply_bytes) = allocated_bytes(|| Reply::decode(opcode, body));
@@ -96,7 +98,7 @@ fn check_data(body: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// One change to good bytes.
+/// Single change to good bytes.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip { at: Index, bit: u8 },
@@ -158,7 +160,7 @@ proptest! {
         check_data(&table)?;
     }
 
-    /// With the magic and the checksum made right, so that the fields behind them are reached.
+    /// Magic and checksum are made right, so that the fields behind them are reached.
     #[test]
     fn any_bytes_as_header_are_refused_or_canonical(
         mut bytes in any::<[u8; HEADER_BYTES]>(), good in any::<[bool; 6]>(), opcode in select(Opcode::ALL.to_vec()),
@@ -225,7 +227,7 @@ proptest! {
 
 fn check_list<T: Field + std::fmt::Debug + PartialEq, const MAX: usize>() {
     for count in [MAX as u32 + 1, u32::MAX] {
-        // As many bytes behind the count as a frame can carry: the count alone must be refused.
+        // The body has as many bytes behind the count as a frame can carry: the count alone must be refused.
         let mut body = count.to_le_bytes().to_vec();
         body.resize(FRAME_BODY_BYTES_MAX, 0);
         let (taken, bytes) = allocated_bytes(|| List::<T, MAX>::take(&mut Cursor::new(&body)));
@@ -233,7 +235,7 @@ fn check_list<T: Field + std::fmt::Debug + PartialEq, const MAX: usize>() {
         assert_eq!(taken, Err(expected));
         assert_eq!(bytes, 0, "refused before allocating");
     }
-    // A permitted count with nothing behind it.
+    // A permitted count without entries behind it.
     let (taken, bytes) =
         allocated_bytes(|| List::<T, MAX>::take(&mut Cursor::new(&(MAX as u32).to_le_bytes())));
     assert_eq!(taken, Err(WireError::Truncated { needed: MAX * T::BYTES_MIN, left: 0 }));
@@ -285,7 +287,7 @@ fn seal(bytes: &mut [u8; HEADER_BYTES]) {
     bytes[36..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The error of a good request header (or reply header) in which these bytes were put, checksum made right.
+/// Returns the error of a good header in which these bytes were replaced and the checksum was made right.
 fn header_error(is_reply: bool, at: usize, put: &[u8]) -> WireError {
     let request = Header::request(Opcode::Status, 7, &[]);
     let header = if is_reply { request.reply(&[], None) } else { request };
@@ -328,7 +330,7 @@ fn header_with_any_bit_flipped_is_refused() {
     }
 }
 
-/// Two versions that share nothing must still be able to tell each other so.
+/// Two versions that share nothing must still be able to say so to each other.
 #[test]
 fn greeting_of_any_version_is_read() {
     let mut bytes = Header::request(Opcode::Hello, 1, &[]).encode();

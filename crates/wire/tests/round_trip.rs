@@ -1,4 +1,4 @@
-//! What is encoded decodes to itself: every control message, every header, every data body.
+//! Every control message, header and data body decodes to what was encoded.
 
 mod messages;
 
@@ -45,7 +45,7 @@ fn spans() -> impl Strategy<Value = Vec<Span>> {
     vec(span, 1..=BATCH_OPS_MAX)
 }
 
-/// A new control message must get a strategy, or the properties below would pass it by.
+/// A new control message must get a strategy; otherwise the properties below would not cover it.
 #[test]
 fn strategies_cover_every_control_opcode() {
     let is_data = |opcode: &Opcode| (Opcode::Read..=Opcode::WriteBatch).contains(opcode);

@@ -1,4 +1,4 @@
-//! Strategies for every control message: any value its type allows, lists kept short so that many fit a run.
+//! Strategies for every control message: any value that its type allows, with short lists so that many fit a run.
 
 use farpool_wire::codec::{Bytes, Field, List, Name, Text};
 use farpool_wire::control::*;
@@ -46,7 +46,7 @@ fn bytes<const MAX: usize>() -> impl Strategy<Value = Bytes<MAX>> {
     vec(any::<u8>(), 0..40).prop_map(|bytes| Bytes::new(bytes).expect("forty are few"))
 }
 
-/// In one piece or several, which travel alike.
+/// Makes byte strings of one or several buffers, which have the same wire form.
 fn payload<const MAX: usize>() -> impl Strategy<Value = Payload<MAX>> {
     let pieces =
         vec(vec(any::<u8>(), 0..20), 0..3).prop_map(|pieces| pieces.into_iter().map(Into::into).collect());
@@ -243,11 +243,11 @@ macro_rules! conversations {
     ($($opcode:ident: $request:ident, $reply:ident;)*) => {
         /// Opcodes that have strategies here.
         pub const CONTROL: &[Opcode] = &[$(Opcode::$opcode),*];
-        /// Any request, each opcode as likely as the next.
+        /// Makes any request, each opcode with equal probability.
         pub fn any_request() -> BoxedStrategy<Request> {
             proptest::strategy::Union::new([$($request().prop_map(Request::$opcode).boxed()),*]).boxed()
         }
-        /// Any reply, each opcode as likely as the next.
+        /// Makes any reply, each opcode with equal probability.
         pub fn any_reply() -> BoxedStrategy<Reply> {
             proptest::strategy::Union::new([$($reply().prop_map(Reply::$opcode).boxed()),*]).boxed()
         }
