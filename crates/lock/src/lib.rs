@@ -1,11 +1,11 @@
-//! The standard library's locks, which cannot fail here.
+//! Locks of the standard library that ignore poisoning.
 //!
-//! The idea: a lock of `std` is an error for ever once a thread has panicked that held it. Nobody here has a use for
-//! that: what must be whole is made so in one step, and a panic is told where it happens. So whoever locks next simply
-//! goes on.
+//! The idea: a lock of `std` is an error for ever once a thread has panicked while holding it. Farpool has no use for
+//! that: data that must stay whole is changed in one step, and a panic is reported where it happens. So the next
+//! thread that locks simply goes on.
 //!
-//! Waiting is left to `std`, which spins shortly and then lets the kernel park the thread; `parking_lot` yields to the
-//! scheduler first, which costs milliseconds where every CPU is busy (decision 0006).
+//! Waiting is left to `std`, which spins shortly and then lets the kernel park the thread. `parking_lot` yields to
+//! the scheduler first, which costs milliseconds where every CPU is busy (decision 0006).
 //!
 //! Never in this crate: anything of the pool.
 #![forbid(unsafe_code)]
@@ -16,58 +16,58 @@ use std::time::Duration;
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// [`std::sync::Mutex`].
+/// [`std::sync::Mutex`] without poisoning.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A lock around a value.
+    /// Returns a lock around a value.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(std::sync::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until nobody else holds the lock, and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it, if nobody holds it.
+    /// Takes the lock; `None` if somebody holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         taken(self.0.try_lock())
     }
 
-    /// The value, which nobody else can reach.
+    /// Returns the value without locking: `&mut self` shows that nobody else can reach it.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value alone.
+    /// Returns the value and ends the lock.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// [`std::sync::RwLock`].
+/// [`std::sync::RwLock`] without poisoning.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Waits until nobody writes.
+    /// Waits until nobody writes, and takes the lock for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody reads or writes.
+    /// Waits until nobody reads or writes, and takes the lock for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it for reading, if nobody writes.
+    /// Takes the lock for reading; `None` if somebody writes.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         taken(self.0.try_read())
     }
 
-    /// Takes it for writing, if nobody reads or writes.
+    /// Takes the lock for writing; `None` if somebody reads or writes.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         taken(self.0.try_write())
     }
@@ -81,27 +81,27 @@ fn taken<G>(tried: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// [`std::sync::Condvar`]. Where a time is given, the guard comes back after it as well.
+/// [`std::sync::Condvar`] without poisoning. Waits with a timeout return the guard in any case.
 #[derive(Debug, Default)]
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// Nobody waits yet.
+    /// Returns a variable that nobody waits for.
     pub const fn new() -> Condvar {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes every waiting thread.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    /// Waits to be woken. It may return early.
+    /// Waits until woken. May return early.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for a time at most.
+    /// Waits until woken, for `time` at most. May return early.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -115,7 +115,7 @@ impl Condvar {
         self.0.wait_while(guard, condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for a time at most.
+    /// Waits until the condition is false, for `time` at most.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
