@@ -1,10 +1,10 @@
-//! The one clock of nodes, brokers and clients: monotonic, and counting the time a machine sleeps, so that a
-//! suspended laptop does not wake up with leases it believes in.
+//! Clock of nodes, brokers and clients. It is monotonic and includes the time a machine was suspended, so that a laptop
+//! does not wake up and trust leases that have run out.
 
 use farpool_wire::MonoNs;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, on `CLOCK_BOOTTIME`.
+/// Returns the time of `CLOCK_BOOTTIME`.
 pub fn now() -> MonoNs {
     let time = clock_gettime(ClockId::Boottime);
     // Both parts are non-negative on this clock.

@@ -1,8 +1,8 @@
-//! What a process of the pool stands on: its clock, its chance, and its threads.
+//! `Host`: clock, randomness, threads, files and waiting of a process of the pool.
 //!
-//! The idea: client, node and broker never look at a clock, draw a random number or start a thread by
-//! themselves. They ask their [`Host`]. [`Machine`] is the real one; the simulator has another, on which a
-//! whole pool runs in one thread from one seed.
+//! The idea: clients, nodes and brokers never read a clock, draw a random number or start a thread themselves. They ask
+//! their [`Host`]. [`Machine`] is the real one. The simulator has another, on which a whole pool runs in one thread
+//! from one seed.
 
 use crate::clock;
 use farpool_lock::{Condvar, Mutex, MutexGuard};
@@ -13,18 +13,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Makes two traits of one list of methods. [`Host`] requires all of them, so that a host which forgets one does not
-/// compile; [`HostLayer`] has them all already.
+/// Makes two traits of one list of methods. [`Host`] requires all of them, so a host that lacks one does not compile.
+/// [`HostLayer`] has a default for each.
 macro_rules! hosts {
     ($($(#[$doc:meta])* fn $method:ident(&self $(, $name:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        /// What a process of the pool stands on; see the module.
+        /// Interface of a process of the pool to its machine.
+        ///
+        /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
+        /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `say`. One blocks: `wait`, on an event
+        /// ([`Bell`]) and with a deadline. To wait for a change, read the event's count ([`Bell::heard`]) first, then
+        /// look at the state, and pass the count to `wait`; a change between the two is then not missed.
+        ///
+        /// Any thread may call any method. A caller must hold no ordinary lock in `wait`: on a host of one thread,
+        /// another caller that blocks on that lock would stop all of them. A lock that is held while others are waited
+        /// for is a [`Turn`].
         pub trait Host: Send + Sync + 'static {
             $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)?;)*
         }
 
-        /// A host that stands on another: it writes [`Self::beneath`], and what it does otherwise.
+        /// Host on top of another one. It implements [`Self::beneath`] and the methods that differ.
         pub trait HostLayer: Send + Sync + 'static {
-            /// Returns the host that does whatever this one leaves to it.
+            /// Returns the host that all other methods are passed on to.
             fn beneath(&self) -> &dyn Host;
 
             $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)? {
@@ -41,34 +50,35 @@ macro_rules! hosts {
 }
 
 hosts! {
-    /// Now, on this host's monotonic clock that counts suspend.
+    /// Returns the time of this host's monotonic clock, which includes suspend.
     fn now(&self) -> MonoNs;
 
-    /// Milliseconds since 1970, as far as this host knows; may jump. Only for numbers that should be new.
+    /// Returns the milliseconds since 1970. They may jump. Only for numbers that should be new.
     fn wall_ms(&self) -> u64;
 
-    /// The boot id of this host, the same for all its processes and for nobody else; 0 if it has none.
+    /// Returns the boot id of this host: the same for all of its processes, different for other hosts. 0 if it has
+    /// none.
     fn boot_id(&self) -> u128;
 
     /// Fills the buffer with bytes that nobody can guess.
     fn random(&self, into: &mut [u8]) -> io::Result<()>;
 
-    /// Nanoseconds of CPU time that this process has spun while it waited.
+    /// Returns the nanoseconds of CPU time that this process has spun while waiting.
     fn spun_ns(&self) -> u64;
 
-    /// Waits until the bell has rung more often than `heard`, or until a time. It may return early.
+    /// Waits until the event was signalled more often than `heard`, or until a time. May return early.
     fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
 
-    /// Makes an empty file on a disk of this host, in a folder, that is gone when it is dropped.
+    /// Makes an empty file in a folder on this host. It is deleted when the returned value is dropped.
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Runs something beside the caller.
+    /// Runs `run` on a thread named `name`, beside the caller.
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
 
-    /// Tells whoever runs this process something they should know. One line.
+    /// Writes one line for the operator of this process.
     fn say(&self, line: &str);
 
-    /// Whether everything on this host takes turns on one thread, which therefore nobody may block.
+    /// Reports whether everything on this host runs on one thread. That thread must never block.
     fn is_one_thread(&self) -> bool;
 }
 
@@ -78,13 +88,13 @@ impl std::fmt::Debug for dyn Host {
     }
 }
 
-/// A file on a disk of this host.
+/// File on a disk of this host.
 pub trait DiskFile: Send + Sync {
-    /// Fills the buffer from an offset; `UnexpectedEof` if the file ends before that.
+    /// Fills the buffer from an offset. `UnexpectedEof` if the file ends before that.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Writes all of it at an offset.
+    /// Writes all bytes at an offset.
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// Cuts the file off, or extends it with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_length(&self, bytes: u64) -> io::Result<()>;
 }
 
@@ -102,34 +112,32 @@ impl DiskFile for std::fs::File {
     }
 }
 
-/// Something that runs beside its starter.
+/// Thread, or its counterpart on a simulated host, that was started by [`Host::spawn`].
 pub struct Task(Box<dyn FnOnce() + Send>);
 
 impl Task {
-    /// A task that `join` waits for.
+    /// Makes a task. `join` waits for its end.
     pub fn new(join: impl FnOnce() + Send + 'static) -> Task {
         Task(Box::new(join))
     }
 
-    /// Waits until it has ended.
+    /// Waits until the task has ended.
     pub fn join(self) {
         (self.0)();
     }
 }
 
-/// Counts how often it was rung, for whoever waits for a change.
-///
-/// Clones are the same bell.
+/// Event that counts how often it was signalled, for threads that wait for a change. Clones are the same event.
 #[derive(Clone, Debug, Default)]
 pub struct Bell(Arc<(Mutex<u64>, Condvar)>);
 
 impl Bell {
-    /// How often it has rung. Read it before looking at what the bell announces.
+    /// Returns how often the event was signalled. Read it before looking at the state that the event announces.
     pub fn heard(&self) -> u64 {
         *self.rung()
     }
 
-    /// Wakes everybody who waits.
+    /// Signals the event: wakes all threads that wait for it.
     pub fn ring(&self) {
         *self.rung() += 1;
         self.0.1.notify_all();
@@ -140,18 +148,18 @@ impl Bell {
     }
 }
 
-/// A lock that may be held while waiting for a peer. On a host of one thread, whoever wants it meanwhile lets
-/// the others go on.
+/// Mutex that may be held while waiting for a peer. On a host of one thread, a thread that waits for the mutex lets the
+/// others run.
 #[derive(Debug, Default)]
 pub struct Turn<T>(Mutex<T>);
 
 impl<T> Turn<T> {
-    /// A lock around a value.
+    /// Makes a mutex around a value.
     pub fn new(value: T) -> Turn<T> {
         Turn(Mutex::new(value))
     }
 
-    /// Waits for the turn.
+    /// Waits for the mutex and locks it.
     pub fn take(&self, host: &dyn Host) -> MutexGuard<'_, T> {
         const PAUSE_NS_MAX: u64 = 10_000_000;
         let mut pause_ns = 100_000;
@@ -165,13 +173,13 @@ impl<T> Turn<T> {
         self.0.lock()
     }
 
-    /// The turn, if nobody has it.
+    /// Locks the mutex. `None` if it is locked already.
     pub fn try_take(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock()
     }
 }
 
-/// This machine.
+/// Host of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine;
 
@@ -209,7 +217,7 @@ impl Host for Machine {
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
         Ok(Task::new(move || {
-            // A thread that panicked has said so already.
+            // A thread that panicked has printed its message already.
             let _ = thread.join();
         }))
     }

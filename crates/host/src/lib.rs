@@ -1,11 +1,11 @@
-//! What the core asks of the machine under it: clock, randomness, threads, waking and waiting, a line to say.
+//! Interface between Farpool and the machine it runs on: clock, randomness, threads, events, waiting, and a log line.
 //!
-//! The idea: whoever takes part in a pool is given its [`Host`] and asks nothing of the system by itself, so the
-//! simulator can run a whole pool in one thread from one seed. How long a thread spins for an answer before it parks is
-//! [`waiting`]'s.
+//! The idea: clients, nodes and brokers get a [`Host`] and never call the system for these things themselves. The
+//! simulator can therefore run a whole pool in one thread from one seed. The module [`waiting`] decides how long a
+//! thread spins for an answer before it parks.
 //!
-//! Never in this crate: a link or a peer (that is `transport`), or a rule about either. Unsafe code stands in `fork.rs`
-//! and `slice.rs` alone.
+//! Never in this crate: a link or a peer (crate `transport` has those), or a rule about either. Unsafe code is in
+//! `fork.rs` and `slice.rs` only.
 #![deny(unsafe_code)]
 
 pub mod clock;

@@ -1,32 +1,34 @@
-//! How long the scheduler lets a thread run before it looks at others: the shorter it asks for, the sooner it is let
-//! in when it wakes.
+//! Time slice of a thread: how long the scheduler lets it run before others. A thread that asks for a shorter slice is
+//! let in sooner when it wakes.
 //!
-//! The idea: whoever serves reads sleeps most of the time and runs for microseconds. Where every CPU is busy, a thread
-//! with the usual slice that wakes may wait until the one that runs has had its own, some milliseconds; one that asks
-//! for a tenth of that has the earlier deadline and is let in at once (EEVDF; Linux 6.12 takes the request of any
-//! thread for itself). It gets no larger share of the CPU for it: its neighbours lose what it uses, no more.
+//! The idea: a thread that serves reads sleeps most of the time and runs for microseconds. If all CPUs are busy, such a
+//! thread with the usual slice may wait some milliseconds after it wakes, until the running thread has used up its own.
+//! A thread that asks for a tenth of that has the earlier deadline and is let in at once (EEVDF; since Linux 6.12 any
+//! thread may ask for itself). Its share of the CPU does not grow: others lose only what it uses.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// The shortest that the kernel grants.
+/// Shortest slice that the kernel grants, in ns.
 const SLICE_NS: u64 = 100_000;
 
-/// Asks for the shortest slice for the calling thread, and for those it starts from now on. An error where the kernel
-/// does not take requests; there they do no harm. Threads under real-time policies are left as they are.
+/// Asks for the shortest slice for the calling thread and for threads it starts from now on. Threads under real-time
+/// policies are left as they are.
+///
+/// Errors: the kernel refuses the call. Kernels before 6.12 accept it and keep their slice, which does no harm.
 pub fn shorten() -> io::Result<()> {
     let mut attributes = attributes()?;
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return Ok(());
     }
-    // What else was found is handed back as it was, niceness included.
+    // All other attributes, such as niceness, are handed back unchanged.
     attributes.sched_runtime = SLICE_NS;
     // SAFETY: the kernel reads `attributes.size` bytes of `attributes`, no more than it is long.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What the scheduler knows of the calling thread.
+/// Returns the scheduling attributes of the calling thread.
 fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all-zero is a valid `sched_attr`: integers without a niche.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -42,7 +44,7 @@ mod tests {
     #[test]
     fn shortening_keeps_all_else() {
         let niceness = rustix::process::getpriority_process(None).unwrap();
-        // Kernels before 6.12 take the call and keep their slice; all take it twice.
+        // Kernels before 6.12 accept the call and keep their slice. The second call must succeed as well.
         super::shorten().unwrap();
         super::shorten().unwrap();
         assert_eq!(rustix::process::getpriority_process(None).unwrap(), niceness);

@@ -1,27 +1,35 @@
-//! Waiting: spin or park, whichever has been the cheaper for the waits of late.
+//! Waiting: spinning or parking, whichever was cheaper for recent waits.
 //!
-//! A parked thread comes back late: its wake-up costs 30 to 80 us between the CPUs of a virtual machine. A spinning
-//! one burns a CPU that somebody else may need. Call the wake-up (and the time of an answer) `B`. To spin for up to
-//! `B` and then park costs the wait itself if it is shorter than `B`, and `2 B` on top of nothing gained if it is
-//! longer: never more than twice the best that hindsight could do (Karlin et al. 1990), but every time, if all waits
-//! are long. To park at once costs `B` always. So [`Rule`] keeps, over the waits of late that were spun, the share of
-//! those shorter than `B` (`hits`) and the mean of `min(wait, B)` (`spun`), and goes on spinning if that was the
-//! cheaper: `spun + (1 - hits) B < B`. Else it parks, and tries to spin now and then.
+//! The idea: you wait for a kettle. If it is nearly boiling you stay and watch. If it takes long you leave, and coming
+//! back costs time. How long it takes is not known, but it is often as long as last time. Watching is spinning: it uses
+//! a CPU. Leaving is parking: the wake-up of a parked thread costs 30 to 80 us between the CPUs of a virtual machine.
 //!
-//! * One wait costs at most `2 B` more than the best choice; waits of one kind cost no more than the better of the
-//!   two ways, but for the few that it takes to learn which that is.
-//! * Two sides that both park wait long *because* the other parks: neither would ever learn better. So trials are of
-//!   waits of up to `2 B`, and of enough of them for the other to learn that it pays to spin, and then for itself. They
-//!   are put off ever longer as long as they lead nowhere, down to a hundredth of the time, and are brought forward
-//!   when waits have become short.
-//! * Only a wait that was spun tells whether spinning pays. Where both sides share a CPU (or have one left between
-//!   them, beside busy neighbours), an answer comes as soon as one parks, and never while one spins.
-//! * No process has more spinners than CPUs to spare: on one CPU spinning only keeps the other side from answering.
-//!   And none has any while its conversations need more CPUs than there are, each one, or two if its peer is on this
-//!   host: a spinner would keep somebody from running whom others wait for.
-//! * Never `sched_yield`, which costs a whole tick under load.
+//! Let `B` be the time of a wake-up and an answer. Spinning for up to `B` and then parking never costs more than twice
+//! the best possible choice (Karlin et al. 1990): a wait shorter than `B` costs only itself, a longer one costs `2 B`.
+//! But if all waits are long, each of them costs that. Parking at once always costs `B`. [`Rule`] therefore keeps two
+//! means over recent waits that were spun: the share shorter than `B` (`hits`), and `min(wait, B)` (`spun`). It goes on
+//! spinning while that is the cheaper: `spun + (1 - hits) B < B`. Otherwise it parks, and tries to spin now and then.
 //!
-//! What is spun is counted ([`spun_ns`]).
+//! - Short waits (a busy conversation): the thread spins and no wait has a wake-up.
+//! - Long waits (an idle one): the thread parks at once and uses no CPU, but for rare trials.
+//! - In the worst case one wait costs `2 B` more than the best choice. Over many waits of one kind the cost is that of
+//!   the better choice, but for the few waits that it takes to learn which one that is.
+//!
+//! Why not a simpler rule:
+//!
+//! - *A fixed time to spin* does not fit: wake-ups differ tenfold between machines.
+//! - *Learning from parked waits too* would mislead. If both sides share a CPU (or one is left between them, beside
+//!   busy neighbours), the answer comes as soon as one parks, and never while one spins. Only a wait that was spun
+//!   shows if spinning pays.
+//! - *Never trying again* would keep two parked sides parked: each waits long because the other parks. Trials spin up
+//!   to `2 B`, for enough waits that the other side learns to spin, and then this one. Trials that fail are made ever
+//!   more rarely, down to a hundredth of the time. They come sooner when waits have become short.
+//! - *As many spinners as there are waits* would keep the other side from answering. A process has fewer spinners than
+//!   CPUs. It has none while its conversations need more CPUs than there are: one for each conversation, and two if its
+//!   peer is on this host.
+//! - *`sched_yield`* costs a whole tick under load.
+//!
+//! The time spent spinning is counted ([`spun_ns`]).
 
 use farpool_wire::MonoNs;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -32,38 +40,38 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a wake-up may have cost, where it was measured. A machine that is busy at that moment may seem to need less
-/// than it does later: its CPUs do not fall idle.
+/// Bounds of the measured wake-up time in ns. A machine that is busy during the measurement may seem to need less than
+/// later, because its CPUs do not fall idle.
 const WAKE_NS_MIN: u64 = 20_000;
 const WAKE_NS_MAX: u64 = 100_000;
-/// What an answer over a socket takes. Added to the wake-up: whoever waits for somebody that has just been parked must
-/// outlast the other's wake-up *and* its answer, or one park brings on the next for ever.
+/// Time of an answer over a socket, in ns. It is added to the wake-up time: a thread whose peer has just parked must
+/// wait for the peer's wake-up *and* its answer. Otherwise one park would cause the next, for ever.
 const ANSWER_NS: u64 = 20_000;
 
-/// How this process waits.
+/// Choice of how this process waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Waiting {
-    /// As the module says.
+    /// Spinning or parking, as [`Rule`] decides.
     #[default]
     Adaptive,
-    /// Spins until what is waited for has come. For measurements: it leaves nothing to others.
+    /// Spinning until the answer has come. For measurements only: it leaves no CPU to others.
     Spin,
-    /// Parks at once.
+    /// Parking at once.
     Park,
 }
 
 impl Waiting {
-    /// Every way, with the word it is called by.
+    /// Every choice with its word.
     pub const ALL: [(&'static str, Waiting); 3] =
         [("adaptive", Waiting::Adaptive), ("spin", Waiting::Spin), ("park", Waiting::Park)];
 
-    /// The way of this word.
+    /// Returns the choice of a word. `None` if the word is not known.
     pub fn of_word(word: &str) -> Option<Waiting> {
         Self::ALL.iter().find(|(known, _)| *known == word).map(|(_, waiting)| *waiting)
     }
 
-    /// Its word.
+    /// Returns the word of the choice.
     pub fn word(self) -> &'static str {
         Self::ALL.iter().find(|(_, waiting)| *waiting == self).map_or("", |(word, _)| word)
     }
@@ -71,12 +79,12 @@ impl Waiting {
 
 static WAITING: AtomicU8 = AtomicU8::new(Waiting::Adaptive as u8);
 
-/// Chooses for the whole process, from the next wait on.
+/// Sets the choice for the whole process, from the next wait on.
 pub fn choose(waiting: Waiting) {
     WAITING.store(waiting as u8, Ordering::Relaxed);
 }
 
-/// What was chosen.
+/// Returns the choice of the process.
 pub fn chosen() -> Waiting {
     match WAITING.load(Ordering::Relaxed) {
         1 => Waiting::Spin,
@@ -87,13 +95,13 @@ pub fn chosen() -> Waiting {
 
 static SPUN_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds that this process has spun.
+/// Returns the nanoseconds that this process has spun.
 pub fn spun_ns() -> u64 {
     SPUN_NS.load(Ordering::Relaxed)
 }
 
-/// For how long a wait is worth spinning on this machine: what a wake-up costs, measured once (some milliseconds), and
-/// an answer. 0 on one CPU, where spinning only keeps the other side from answering.
+/// Returns how long spinning is worthwhile on this machine, in ns: the time of a wake-up, measured once (which takes
+/// some milliseconds), and of an answer. 0 on one CPU, where spinning only keeps the other side from answering.
 pub fn spin_budget_ns() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
     *BUDGET.get_or_init(|| {
@@ -104,10 +112,10 @@ pub fn spin_budget_ns() -> u64 {
     })
 }
 
-/// Median one-way wake-up between two threads on different CPUs that had time to fall idle.
+/// Measures the median one-way wake-up between two threads on different CPUs that had time to fall idle.
 ///
-/// The threads are pinned: left alone, the kernel puts a pair that blocks on each other on one CPU, where a
-/// wake-up costs a tenth of what it costs between two, and a budget learnt there never outlasts an answer.
+/// The threads are pinned. Otherwise the kernel puts a pair that wait for each other on one CPU, where a wake-up costs
+/// a tenth. A time learnt there would always be too short for an answer.
 fn measured_wake_ns() -> Option<u64> {
     const ROUNDS: usize = 15;
     const IDLE: Duration = Duration::from_micros(200);
@@ -117,7 +125,7 @@ fn measured_wake_ns() -> Option<u64> {
     let pin = |cpu| {
         let mut only = CpuSet::new();
         only.set(cpu);
-        // Where it is not permitted, the measurement is only less exact.
+        // If pinning is not permitted, the measurement is only less exact.
         let _ = sched_setaffinity(None, &only);
     };
     let (mut near, mut far) = UnixStream::pair().ok()?;
@@ -144,16 +152,16 @@ fn measured_wake_ns() -> Option<u64> {
     measured
 }
 
-/// Returns how many CPUs this process may keep busy, by what its control groups permitted when this was first asked.
+/// Returns how many CPUs this process may keep busy, by the limits of its control groups at the first call.
 pub fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// CPUs that the process's conversations of late need between them, those of peers on this host included.
+/// CPUs that recent conversations of the process need together, including those of peers on this host.
 static NEEDED_CPUS: AtomicUsize = AtomicUsize::new(0);
 
-/// A conversation that goes on, and the CPUs it needs; given back on drop.
+/// CPUs that a conversation needs. Given back on drop.
 #[derive(Debug)]
 struct Need(usize);
 
@@ -170,14 +178,15 @@ impl Drop for Need {
     }
 }
 
-/// Whether there are CPUs for all of them. If not, whoever spins keeps somebody from running whom others wait for.
+/// Reports whether there are CPUs for all conversations. If not, a spinning thread would keep another from running for
+/// which others wait.
 fn is_room() -> bool {
     NEEDED_CPUS.load(Ordering::Relaxed) <= cpus()
 }
 
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A seat among the process's spinners; given back on drop.
+/// Permission to spin, of which a process has a limited number. Given back on drop.
 #[derive(Debug)]
 struct Seat;
 
@@ -195,46 +204,46 @@ impl Drop for Seat {
     }
 }
 
-/// What is known of the waits of one side of a conversation, and what follows for the next: see the module. No
-/// clock: times are told.
+/// Statistics of the waits of one side of a conversation, and the choice that follows for the next wait. Has no clock:
+/// times are passed in.
 #[derive(Clone, Debug)]
 pub struct Rule {
     park_ns: u64,
-    /// Of the waits that were spun: the share of those that were over within a wake-up, in 65536ths.
+    /// Share of the spun waits that were over within `park_ns`, in 65536ths.
     hits: u64,
-    /// Their mean, each at most a wake-up, in nanoseconds.
+    /// Mean of the spun waits in ns, each counted as `park_ns` at most.
     spun: u64,
     is_spinning: bool,
-    /// Waits left of a trial.
+    /// Number of waits left in the present trial. 0 if there is none.
     trial: u32,
-    /// Waits until the next trial.
+    /// Number of waits until the next trial.
     until_trial: u32,
-    /// How long trials are put off, in waits.
+    /// Number of waits between two trials.
     put_off: u32,
-    /// Of the waits that were parked at once: the share that seems to have been short but for the wake-up.
+    /// Share of the waits parked at once that would probably have been short without the wake-up, in 65536ths.
     short: u64,
-    /// Whether few of them were, since the last trial.
+    /// True if that share was low at some time since the last trial.
     were_long: bool,
 }
 
 const ONE: u64 = 65_536;
-/// A wait counts for a sixteenth.
+/// Weight of a new wait in the means: a sixteenth.
 const GAIN: u64 = 16;
-/// A side needs some twelve waits to turn round, and both have to, one after the other.
+/// Waits of a trial. One side needs about twelve to change its choice, and both sides must, one after the other.
 const TRIAL_WAITS: u32 = 40;
 const PUT_OFF_MIN: u32 = 32;
 const PUT_OFF_MAX: u32 = 8_192;
-/// Waits that become short bring a trial forward, to this share of the time that it was put off.
+/// Divisor of the time until the next trial, once waits have become short.
 const FORWARD: u32 = 16;
 
-/// How a wait went.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
-    /// From its beginning until what was waited for was here, in nanoseconds; with the wake-up, if it was parked.
+    /// Duration in ns from its beginning until the answer was here. Includes the wake-up if the wait was parked.
     pub ns: u64,
-    /// How much of it was spun.
+    /// Part of the duration that was spun, in ns.
     pub spun_ns: u64,
-    /// Whether it ended parked.
+    /// True if the wait ended parked.
     pub is_parked: bool,
 }
 
@@ -243,7 +252,8 @@ fn mean(of_late: u64, new: u64) -> u64 {
 }
 
 impl Rule {
-    /// A side that knows nothing yet, where a wake-up costs so much; 0: spinning is never worth it.
+    /// Makes the rule of a side that has not waited yet. `park_ns` is the cost of parking in ns, a wake-up and an
+    /// answer; 0 means that spinning is never worthwhile.
     pub fn new(park_ns: u64) -> Rule {
         Rule {
             park_ns,
@@ -258,7 +268,7 @@ impl Rule {
         }
     }
 
-    /// For how long to spin before parking.
+    /// Returns how long to spin before parking, in ns.
     pub fn spin_ns(&self) -> u64 {
         match self.trial {
             0 if self.is_spinning => self.park_ns,
@@ -267,7 +277,7 @@ impl Rule {
         }
     }
 
-    /// A wait is over.
+    /// Learns from a wait that is over.
     pub fn learn(&mut self, waited: Waited) {
         if self.park_ns == 0 {
             return;
@@ -279,7 +289,7 @@ impl Rule {
         }
     }
 
-    /// It was spun: for so long, or in vain for at least a wake-up.
+    /// Learns from a wait that was spun: for `ns`, or for at least `park_ns` without success.
     fn learn_spun(&mut self, ns: u64) {
         self.hits = mean(self.hits, if ns <= self.park_ns { ONE } else { 0 });
         self.spun = mean(self.spun, ns.min(self.park_ns));
@@ -289,7 +299,7 @@ impl Rule {
             return;
         }
         if pays {
-            // So long as it goes well, the next trial comes soon.
+            // As long as spinning pays, the first trial after a later switch to parking comes soon.
             self.put_off = if self.is_spinning { PUT_OFF_MIN } else { self.put_off };
         } else {
             self.put_off = (2 * self.put_off).min(PUT_OFF_MAX);
@@ -298,8 +308,8 @@ impl Rule {
         self.is_spinning = pays;
     }
 
-    /// It was parked at once. Without the wake-up it would have been shorter; whether spinning would have ended it as
-    /// soon is not known: on a CPU that both share it would not.
+    /// Learns from a wait that was parked at once. It would have been shorter without the wake-up. It is not known if
+    /// spinning would have ended it as soon: on a CPU that both sides share it would not.
     fn learn_parked(&mut self, ns: u64) {
         if self.is_spinning {
             return;
@@ -318,19 +328,19 @@ impl Rule {
     }
 }
 
-/// What to do while nothing has come.
+/// Next step of a wait while nothing has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Look again at once.
     Look,
-    /// Let the kernel say when.
+    /// Park until the kernel wakes the thread.
     Park,
-    /// Likewise, but for so many nanoseconds at most; then ask again.
+    /// Park for so many ns at most, then ask for the next step.
     ParkFor(u64),
 }
 
 impl Step {
-    /// How long to park at most, with so much time left.
+    /// Returns how long to park at most, if `left` is the time to the deadline.
     pub fn within(self, left: Timespec) -> Timespec {
         match self {
             Step::ParkFor(ns) => left.min(timespec(ns)),
@@ -339,11 +349,11 @@ impl Step {
     }
 }
 
-/// Who has waited for this long takes no part in what goes on. Longer than the scheduler's tick: a timer that must go
-/// off before that costs microseconds to set in a virtual machine.
+/// Wait in ns after which the conversation counts as paused. Longer than the tick of the scheduler: an earlier timer
+/// costs microseconds to set in a virtual machine.
 const PAUSE_NS: u64 = 20_000_000;
 
-/// One side of a conversation that waits for the other.
+/// Side of a conversation that waits for the other side.
 #[derive(Debug)]
 pub struct Waiter {
     rule: Option<Rule>,
@@ -353,34 +363,34 @@ pub struct Waiter {
     need: Option<Need>,
 }
 
-/// A wait that goes on.
+/// Wait that goes on.
 #[derive(Debug)]
 struct Open {
     since: Instant,
     spin_ns: u64,
     seat: Option<Seat>,
-    /// Once spinning is over.
+    /// Time that was spun in ns. Set when spinning has ended.
     spun_ns: u64,
     is_parked: bool,
 }
 
 impl Waiter {
-    /// Waits for somebody on another host.
+    /// Makes a waiter for a peer on another host.
     pub const fn across_hosts() -> Waiter {
         Waiter { rule: None, open: None, needs: 1, need: None }
     }
 
-    /// Waits for somebody on this host, who needs a CPU of it as well.
+    /// Makes a waiter for a peer on this host, which needs one of its CPUs too.
     pub const fn within_host() -> Waiter {
         Waiter { rule: None, open: None, needs: 2, need: None }
     }
 
-    /// From now on does not spin.
+    /// Turns spinning off for this waiter.
     pub fn never_spin(&mut self) {
         self.rule = Some(Rule::new(0));
     }
 
-    /// Nothing has come: what to do about it.
+    /// Returns the next step while nothing has come.
     pub fn step(&mut self) -> Step {
         let waiting = chosen();
         let rule = self.rule.get_or_insert_with(|| Rule::new(spin_budget_ns()));
@@ -389,7 +399,7 @@ impl Waiter {
             need.get_or_insert_with(|| Need::of(needs));
             let spin_ns = match waiting {
                 Waiting::Adaptive => rule.spin_ns(),
-                // Some never spin, whatever is chosen for the rest.
+                // Waiters that never spin do not spin in this mode either.
                 Waiting::Spin if rule.park_ns > 0 => u64::MAX,
                 Waiting::Spin => 0,
                 Waiting::Park => 0,
@@ -416,17 +426,17 @@ impl Waiter {
         Step::Park
     }
 
-    /// The conversation pauses: what it needs is free for others. Without being told, it is noticed after a while.
+    /// Frees the CPUs that the conversation needs, because it pauses. Without this call that happens after 20 ms.
     pub fn rest(&mut self) {
         self.need = None;
     }
 
-    /// What was waited for has come.
+    /// Ends the wait, because the answer has come.
     pub fn heard(&mut self) {
         if let (Some(mut open), Some(rule)) = (self.open.take(), &mut self.rule) {
             let ns = open.since.elapsed().as_nanos() as u64;
             open.stop_spinning();
-            // What was not parked was spun, seat or not.
+            // A wait that was not parked was spun, even without permission to spin.
             let spun_ns = if open.is_parked { open.spun_ns } else { ns };
             rule.learn(Waited { ns, spun_ns, is_parked: open.is_parked });
         }
@@ -442,7 +452,7 @@ impl Open {
     }
 }
 
-/// Time left until `deadline` as a poll timeout; nothing if it has passed.
+/// Returns the time until `deadline` as a poll timeout. `None` if it has passed.
 pub fn time_left(deadline: MonoNs, now: MonoNs) -> Option<Timespec> {
     deadline.0.checked_sub(now.0).filter(|left| *left > 0).map(timespec)
 }

@@ -1,16 +1,17 @@
-//! The waiting rule on simulated time: two sides that wait for each other, and waits of every kind.
+//! The waiting rule on simulated time: waits of every kind, and two sides that wait for each other.
 
 use farpool_host::waiting::{Rule, Waited};
 use proptest::prelude::*;
 
 const PARK_NS: u64 = 40_000;
 
-/// What a wait of so long cost: what was spun, and a wake-up if it ended parked. The rule learns from it.
+/// Lets the rule decide about a wait and learn from it. Returns the cost in ns (time spun, and a wake-up if it ended
+/// parked), and whether it ended parked.
 fn wait(rule: &mut Rule, waited_ns: u64) -> (u64, bool) {
     wait_waking(rule, waited_ns, PARK_NS)
 }
 
-/// The same where a wake-up costs other than the rule was told.
+/// Does the same where a wake-up costs `wake_ns`, which may differ from the value that the rule was made with.
 fn wait_waking(rule: &mut Rule, waited_ns: u64, wake_ns: u64) -> (u64, bool) {
     let spin_ns = rule.spin_ns();
     let is_parked = waited_ns > spin_ns;
@@ -19,11 +20,11 @@ fn wait_waking(rule: &mut Rule, waited_ns: u64, wake_ns: u64) -> (u64, bool) {
     (if is_parked { spin_ns + wake_ns } else { waited_ns }, is_parked)
 }
 
-/// A client that asks, and a server that answers. Times in nanoseconds.
+/// Client that asks and server that answers. Times in ns.
 struct Pair {
     client: Rule,
     server: Rule,
-    /// What a wake-up costs.
+    /// Cost of a wake-up.
     wake_ns: u64,
     now: u64,
     served_at: u64,
@@ -71,7 +72,7 @@ fn two_sides_that_answer_fast_do_not_park() {
 fn two_sides_that_learnt_to_park_find_out_of_it_when_both_are_fast_again() {
     let mut pair = Pair::new();
     pair.parks_of(20_000, 5_000_000, 3_000_000);
-    // Trials have been put off to the utmost.
+    // Trials are as rare as they can be by now.
     pair.parks_of(5_000, 2_000, 10_000);
     assert!(pair.parks_of(1_000, 2_000, 10_000) <= 10);
 }
@@ -86,7 +87,7 @@ fn two_parked_sides_find_out_of_it_where_a_wake_up_costs_more_than_was_measured(
     }
 }
 
-/// On one CPU nothing comes while one spins, and what comes after parking comes soon.
+/// Two sides on one CPU: no answer comes while one spins, and after parking it comes soon.
 #[test]
 fn two_sides_on_one_cpu_hardly_spin() {
     let mut rule = Rule::new(PARK_NS);
@@ -112,7 +113,7 @@ fn whoever_waits_long_hardly_spins() {
         let (spun, start) = (pair.spun_ns, pair.now);
         pair.parks_of(20_000, think_ns, service_ns);
         let share = (pair.spun_ns - spun) as f64 / (pair.now - start) as f64;
-        // The side whose waits are short may spin them: a thousandth of the time here.
+        // The side whose waits are short may spin: a thousandth of the time here.
         assert!(share < 0.02, "think {think_ns} ns, service {service_ns} ns: spun {share}");
     }
 }
@@ -138,8 +139,7 @@ proptest! {
         }
     }
 
-    /// Waits of two lengths in any mixture: what they cost is near the better of always spinning and always
-    /// parking.
+    /// Waits of two lengths in any mixture cost little more than the better of always spinning and always parking.
     #[test]
     fn waits_of_one_kind_cost_little_more_than_the_better_way(
         (short, long, share, seed) in (0u64..60_000, 0u64..400_000, 0u64..=100, any::<u64>()),
@@ -157,7 +157,7 @@ proptest! {
             spinning += if waited_ns <= PARK_NS { waited_ns } else { 2 * PARK_NS };
         }
         let best = spinning.min(WAITS * PARK_NS);
-        // It learns from eight waits or so, and mixtures near the balance may fool it at little cost.
+        // The rule learns from about eight waits. Mixtures near the balance may mislead it, at little cost.
         prop_assert!(cost as f64 <= 1.35 * best as f64 + 100.0 * PARK_NS as f64, "{cost} over {best}");
     }
 }
