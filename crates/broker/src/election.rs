@@ -1,9 +1,11 @@
 //! Several brokers, of which one leads.
 //!
-//! The idea: what may be said is decided by the store, not by who believes to lead. Whoever wins an election gets a
-//! store that writes only for as long as nobody else has won since, and begins a new term in it; nodes refuse tickets
-//! of older terms. So two that both believe to lead can do no harm, and times are for liveness alone: a leader stops
-//! answering when it has not heard for so long that another may have won, and whoever asked goes on to the next.
+//! The idea: the store decides who may make promises, and not who believes to lead. The winner of an election gets a
+//! store that accepts writes only until somebody else wins, and begins a new term in it. Nodes refuse tickets of older
+//! terms. Two brokers that both believe to lead can therefore do no harm.
+//!
+//! Times matter for liveness only. A leader that could not send a heartbeat for so long that another may have won stops
+//! answering. Its peers then go on to the next broker.
 
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
@@ -14,38 +16,38 @@ use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
 use std::sync::Arc;
 
-/// How often one that stands by looks whether nobody leads.
+/// Pause in ms between two looks for a vacant leadership, on a broker that does not lead.
 const LOOK_MS: u64 = 200;
-/// A leader shows that it lives so many times in the time after which it is given up.
+/// Heartbeats that a leader sends within the timeout of its leadership.
 const SIGNS_OF_LIFE: u64 = 6;
-/// Of the time after which it is given up, a leader leaves a part of so many unused: clocks do not run alike.
+/// Divisor of the timeout: a leader stops answering that part of the timeout early, because clocks do not run alike.
 const MARGIN: u64 = 8;
 
-/// Where brokers agree on who leads.
+/// Service in which brokers agree on a leader.
 pub trait Electorate: Send + Sync {
-    /// Takes the lead, if nobody has it. May block for as long as the lead lasts without a sign of life.
+    /// Takes the leadership if nobody has it. May block for up to the timeout of a leadership.
     fn campaign(&self) -> Result<Option<Won>, StoreError>;
 }
 
-/// What whoever wins gets.
+/// Result of an election that was won.
 pub struct Won {
-    /// The lead.
+    /// The leadership.
     pub lead: Box<dyn Lead>,
-    /// Keeps records for as long as nobody else has won since.
+    /// Store that accepts writes until somebody else wins.
     pub store: Box<dyn Store>,
 }
 
-/// The lead of one broker.
+/// Leadership of one broker.
 pub trait Lead: Send {
-    /// Milliseconds after which a leader without a sign of life is given up, by the electorate's clock.
+    /// Returns the timeout in ms after which a leader without a heartbeat is replaced, by the electorate's clock.
     fn lasts_ms(&self) -> u64;
-    /// Gives a sign of life. Whether it leads on; an error if that could not be found out.
+    /// Sends a heartbeat. Returns true if this broker still leads. Fails if that could not be found out.
     fn keep(&mut self) -> Result<bool, StoreError>;
-    /// Gives it up at once, if that can be said to anybody.
+    /// Gives up leadership at once, if the electorate can be reached.
     fn resign(&mut self);
 }
 
-/// Answers for a broker that leads at times, and sends others away while it does not.
+/// Service of a broker that leads at times. It refuses all requests while it does not lead.
 pub struct Standby {
     host: Arc<dyn Host>,
     leads: Mutex<Option<Leading>>,
@@ -59,19 +61,19 @@ struct Leading {
 const NOT_LEADER: Refusal = Refusal { code: Code::NotLeader, detail: 0 };
 
 impl Standby {
-    /// One that does not lead yet.
+    /// Makes a service that does not lead yet.
     pub fn new(host: Arc<dyn Host>) -> Standby {
         Standby { host, leads: Mutex::new(None) }
     }
 
-    /// What answers at this moment, if this one leads.
+    /// Returns the service, if this broker leads at this moment.
     pub fn leading(&self) -> Option<Arc<BrokerService>> {
         let leads = self.leads.lock();
         let timely = |leading: &&Leading| self.host.now() < leading.until;
         leads.as_ref().filter(timely).map(|leading| Arc::clone(&leading.service))
     }
 
-    /// The term that it leads in, if it does.
+    /// Returns the term in which this broker leads. `None` if it does not lead.
     pub fn term(&self) -> Option<Term> {
         self.leading().map(|service| service.term())
     }
@@ -84,7 +86,8 @@ impl Standby {
         *self.leads.lock() = None;
     }
 
-    /// Stands for election until `stopped` rings, and leads whenever it has won. `told` hears of each term it begins.
+    /// Stands for election until `stopped` is signalled, and leads whenever it has won. `told` is called for each term
+    /// that it begins.
     pub fn stand(
         &self,
         settings: impl Into<BrokerSettings>,
@@ -122,7 +125,7 @@ impl Standby {
         }
     }
 
-    /// Leads until that is over, or until the end.
+    /// Leads until the leadership is lost or `stopped` is signalled.
     fn lead_on(
         &self,
         service: Arc<BrokerService>,
@@ -148,8 +151,8 @@ impl Standby {
             match lead.keep() {
                 Ok(true) => self.lead(&service, until(asked)),
                 Ok(false) => break Some("its lead was given up".to_owned()),
-                // Nobody may have won meanwhile: if so, it leads on when that is found out. Until then it sends others
-                // away.
+                // The electorate cannot be reached. If nobody has won meanwhile, the leadership continues once it
+                // answers. When the time since the last heartbeat is over, requests are refused until then.
                 Err(_) => {}
             }
         };
@@ -165,7 +168,7 @@ impl Service for Standby {
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let service = self.leading().ok_or(NOT_LEADER)?;
         match service.call(peer, request) {
-            // What it would have promised another will.
+            // Another broker has taken over and will answer this request.
             Err(refusal) if refusal.code == Code::StoreFailed => Err(NOT_LEADER),
             answer => answer,
         }

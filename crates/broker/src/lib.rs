@@ -1,9 +1,9 @@
-//! The broker: the loop round [`farpool_lease::BrokerLeases`], and the stores its promises survive in.
+//! Broker: serves the rules of [`farpool_lease::BrokerLeases`], and keeps their records in a store.
 //!
-//! The idea: one lock, one decision at a time, and what was promised is in the store before the answer
-//! leaves. A pool needs a broker only to allocate and to find names, so this is never on a data path.
+//! The idea: one lock, one decision at a time, and a promise is in the store before its answer leaves. A pool needs the
+//! broker only to allocate memory and to find names, so the broker is never on a data path.
 //!
-//! Never in this crate: a rule about leases (that is `lease`), or file bytes.
+//! Never in this crate: a rule about leases (crate `lease` has those), or file bytes.
 #![forbid(unsafe_code)]
 
 pub mod election;

@@ -1,4 +1,4 @@
-//! The broker at work: requests in, decisions under one lock, records committed, replies out.
+//! Service of a broker: takes a request, decides under one lock, commits the records, and replies.
 
 use crate::stores::Store;
 use farpool_host::{Host, Turn};
@@ -16,22 +16,22 @@ struct Core {
     store: Box<dyn Store>,
 }
 
-/// What answers a broker's peers, without a listener.
+/// Service that answers the peers of a broker. It has no listener.
 pub struct BrokerService {
     host: Arc<dyn Host>,
-    /// Held until what was decided is in the store.
+    /// Mutex held from a decision until its records are in the store.
     core: Turn<Core>,
-    /// Once a commit has failed, memory and store may differ: nothing is answered any more.
+    /// True once a commit has failed. Memory and store may then differ, so nothing is answered any more.
     has_failed: AtomicBool,
 }
 
-/// The tenant that a connection proves.
+/// Returns the tenant that a connection proves.
 fn tenant_of(peer: &Peer) -> Name {
     peer.identity.as_ref().and_then(Identity::tenant_name).unwrap_or_else(tenant::local)
 }
 
 impl BrokerService {
-    /// Begins a new term over what the store holds.
+    /// Begins a new term with the records of the store.
     pub fn open(
         host: Arc<dyn Host>,
         settings: impl Into<BrokerSettings>,
@@ -42,8 +42,8 @@ impl BrokerService {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
         let mut durable = store.load().map_err(io::Error::other)?;
-        // A store that was lost, never kept, or put back as it was some time ago does not know the term that nodes may
-        // have seen. Milliseconds since 1970 are above any number of restarts counted from an earlier such moment.
+        // The store may be new, or restored from an older backup, and then does not know the last term that nodes have
+        // seen. Milliseconds since 1970 are greater than any earlier such value plus the restarts since.
         if durable.term == Term(0) || !mutant!(TermKept) {
             durable.term = durable.term.max(Term(host.wall_ms()));
         }
@@ -59,12 +59,12 @@ impl BrokerService {
         })
     }
 
-    /// This life of the broker.
+    /// Returns the term of the broker.
     pub fn term(&self) -> Term {
         self.core().leases.term()
     }
 
-    /// Whether its store failed: it answers nothing more then.
+    /// Reports whether the store has failed. The broker answers nothing from then on.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
@@ -74,8 +74,8 @@ impl BrokerService {
     }
 }
 
-/// Who may ask what, once the peers have identities: nodes speak for themselves and for nothing else, and
-/// what belongs to sessions is asked by those who have some.
+/// Checks that a peer with this identity may send this request. A node speaks for itself only. Requests about sessions,
+/// names and files come from tenants and the administrator.
 fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal> {
     let is_permitted = match request {
         Request::Offer(offer) => {

@@ -1,4 +1,4 @@
-//! A broker that listens: alone, or as one of several.
+//! A broker with a listener: alone, or as one of several.
 
 use crate::election::{Electorate, Standby};
 use crate::service::BrokerService;
@@ -13,22 +13,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A running broker. Dropping it stops it; what it promised stays in its store.
+/// Running broker. Dropping it stops it. Its promises stay in its store.
 pub struct Broker {
     address: SocketAddr,
     role: Role,
     _listening: Listening,
 }
 
-/// Whether it is the only one.
+/// Role of the broker: the only one, or one of several that elect a leader.
 enum Role {
     Alone(Arc<BrokerService>),
     Stands { standby: Arc<Standby>, stopped: Bell, standing: Option<JoinHandle<()>> },
 }
 
 impl Broker {
-    /// Begins a new term over what the store holds and serves on `address` (port 0: a free one), to whom
-    /// `reach` says.
+    /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `reach` says who
+    /// can connect.
     pub fn start(
         address: SocketAddr,
         reach: &Reach,
@@ -36,14 +36,14 @@ impl Broker {
         store: Box<dyn Store>,
     ) -> io::Result<Broker> {
         check_identity(reach)?;
-        // It dials nobody.
+        // A broker opens no connections, so any host will do.
         let service = Arc::new(BrokerService::open(Arc::new(Machine), settings, store)?);
         let listening = tcp::listen(address, reach, Arc::<BrokerService>::clone(&service))?;
         Ok(Broker::over(address, listening, Role::Alone(service)))
     }
 
-    /// Serves on `address` as one of several brokers: stands for election, leads whenever it has won, and sends whoever
-    /// asks to the others meanwhile.
+    /// Listens on `address` as one of several brokers. It stands for election and leads whenever it has won. While it
+    /// does not lead, it refuses requests, and the peers ask the others.
     pub fn stand(
         address: SocketAddr,
         reach: &Reach,
@@ -74,12 +74,12 @@ impl Broker {
         Broker { address, role, _listening: listening }
     }
 
-    /// Where it serves.
+    /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// This life of it; nothing while another leads.
+    /// Returns the term of the broker. `None` while another one leads.
     pub fn term(&self) -> Option<Term> {
         match &self.role {
             Role::Alone(service) => Some(service.term()),
@@ -90,7 +90,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It gives up its lead, so that nobody waits for it.
+        // Gives up leadership at once, so that nobody waits for it to time out.
         if let Role::Stands { stopped, standing, .. } = &mut self.role {
             stopped.ring();
             standing.take().map(JoinHandle::join);

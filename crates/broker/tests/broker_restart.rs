@@ -1,4 +1,4 @@
-//! A broker on a file, asked over loopback, dies and starts again (invariant I5).
+//! A broker with a store in a file stops and starts again, while it is asked over loopback (invariant I5).
 
 use farpool_broker::stores::RedbStore;
 use farpool_broker::{Broker, LeaseSettings};
@@ -47,7 +47,7 @@ impl Asker {
         }
     }
 
-    /// As a node with a sealed region, and another on its way to a name of this session's.
+    /// Speaks as a node that has a sealed region of a name, and one on its way to a name of this session.
     fn present_node(&mut self, owner: RegionOwner, by: SessionId) -> Ruling {
         let name = Name::new("donor").expect("a name");
         let info = NodeInfo {
@@ -115,7 +115,7 @@ fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_te
     let broker = start(&path);
     assert!(broker.term().expect("it leads") > first_term);
     let mut asker = Asker::of(&broker);
-    // The node has not come back yet: that is no loss.
+    // The node has not come back yet. That is not reported as a loss.
     assert_eq!(asker.open_name(&name).expect_err("too early"), Code::NoNodes);
     let ruling = asker.present_node(RegionOwner::Orphan, session);
     assert_eq!((ruling.adopt.len(), ruling.drop.len()), (1, 0), "the bytes are still the name's");

@@ -1,8 +1,8 @@
-//! A store's file that was damaged is refused, or serves what was committed last: nothing else, and without a panic.
+//! A damaged file of a store is refused, or serves exactly the last commit. It never causes a panic.
 //!
-//! Of single flipped bits in such files 17 of 45 once made other names, or another file under a name, 6 lost names and
-//! 3 panicked. `FARPOOL_DAMAGES` says how many damages are tried; each is drawn from its own number, which a failure
-//! names.
+//! An earlier version was tried with 45 single flipped bits: 17 gave other names or other files under a name, 6 lost
+//! names, and 3 panicked. `FARPOOL_DAMAGES` sets how many damages are tried. Each is drawn from its number as the seed;
+//! a failure names the number.
 
 #[expect(dead_code, reason = "the contract itself is looked at in `stores`")]
 mod contract;
@@ -14,12 +14,12 @@ use farpool_wire::{FileId, Term};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Damages that are tried where nothing else is said.
+/// Damages that are tried by default.
 const DAMAGES: u64 = 400;
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 
-/// Splitmix64.
+/// Pseudo-random numbers (Splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// A store as it is in use: some files of every size, names that came and went, in many commits.
+/// Fills a store as in use: files of every size, and names that come and go, in many commits.
 fn commit_names(store: &mut RedbStore, rounds: std::ops::Range<u64>) -> Durable {
     for round in rounds {
         let mut records = vec![Record::Term(Term(round + 1)), Record::NextFile(FileId(round * 10 + 10))];
@@ -53,7 +53,7 @@ fn commit_names(store: &mut RedbStore, rounds: std::ops::Range<u64>) -> Durable 
     load(store)
 }
 
-/// A kind of file, what it holds, and the same file some commits before.
+/// File to be damaged, its contents, and the same file some commits earlier.
 struct Subject {
     what: &'static str,
     bytes: Vec<u8>,
@@ -61,7 +61,7 @@ struct Subject {
     holds: Durable,
 }
 
-/// One that was closed, and one whose broker was killed.
+/// Returns a file that was closed, and one whose broker was killed.
 fn subjects(folder: &Path) -> Vec<Subject> {
     let path = folder.join("store");
     let mut store = RedbStore::open(&path).expect("made");
@@ -80,7 +80,7 @@ fn subjects(folder: &Path) -> Vec<Subject> {
     vec![killed, Subject { what: "that was closed", bytes: closed, before: killed_before, holds }]
 }
 
-/// Places that are not zeros: most of a file is room.
+/// Returns offsets of bytes in sectors that are not all zeros. Most of a file is empty.
 fn used(bytes: &[u8]) -> Vec<usize> {
     let pages = bytes.chunks(SECTOR).enumerate();
     pages
@@ -89,7 +89,7 @@ fn used(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// Damages a file, as the number says. Returns what was done.
+/// Damages a file, with `number` as the seed. Returns the damaged bytes and a description.
 fn damage(subject: &Subject, used: &[usize], number: u64) -> (Vec<u8>, String) {
     let mut random = Random(number);
     let mut bytes = subject.bytes.clone();
@@ -104,7 +104,7 @@ fn damage(subject: &Subject, used: &[usize], number: u64) -> (Vec<u8>, String) {
             format!("bit {bit} of byte {at} flipped")
         }
         5 => {
-            // The two front pages decide about everything else.
+            // The first two pages, ours and redb's header, decide about everything else.
             let at = random.below(2 * PAGE);
             bytes[at] = random.next() as u8;
             format!("byte {at} is another")
@@ -123,7 +123,7 @@ fn damage(subject: &Subject, used: &[usize], number: u64) -> (Vec<u8>, String) {
             format!("page at {page} random")
         }
         _ => {
-            // Torn: its first sectors are new, the others are from before, or the other way around.
+            // A torn page: its first sectors are new and the others old, or the other way around.
             let from = page + SECTOR * random.below(PAGE / SECTOR);
             let torn = if random.below(2) == 0 { from..end } else { page..from };
             let range = torn.start.min(subject.before.len())..torn.end.min(subject.before.len());
@@ -134,15 +134,15 @@ fn damage(subject: &Subject, used: &[usize], number: u64) -> (Vec<u8>, String) {
     (bytes, done)
 }
 
-/// What becomes of a file.
+/// Result of opening a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Refused,
-    /// It was opened, and holds what was committed last.
+    /// It was opened and has the last commit.
     Right,
 }
 
-/// Opens a file as a broker does, and goes on with it. Panics if something else than what it held is believed.
+/// Opens a file as a broker does and goes on with it. Panics if the store returns anything that was not committed.
 fn fate(path: &Path, bytes: &[u8], holds: &Durable, what: &str) -> Fate {
     std::fs::write(path, bytes).expect("written");
     match RedbStore::open(path) {
@@ -157,7 +157,7 @@ fn fate(path: &Path, bytes: &[u8], holds: &Durable, what: &str) -> Fate {
         }
         Ok(mut store) => {
             assert_eq!(load(&store), *holds, "{what}: believed");
-            // It can be used: the next commit is there, and so is everything before it.
+            // The store can be used: the next commit is stored, and everything before it is still there.
             let next = Record::Name(name("next"), file(1_000, 3));
             let mut expected = holds.clone();
             expected.apply(next.clone());
@@ -202,7 +202,7 @@ fn every_bit_of_the_pages_that_say_which_commit_is_the_last_may_flip() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("damaged");
     for subject in subjects(folder.path()) {
-        // Our own front page, then redb's header: in both, what is used is in the first sectors.
+        // Our own front page, then redb's header. In both, the used bytes are in the first sectors.
         for at in
             (0..24).chain(SECTOR..SECTOR + 12).chain(2 * SECTOR..2 * SECTOR + 12).chain(PAGE..PAGE + 320)
         {
@@ -216,7 +216,7 @@ fn every_bit_of_the_pages_that_say_which_commit_is_the_last_may_flip() {
                 &format!("bit {bit} of byte {at} of a file {}", subject.what),
             );
         }
-        // All bits of the one byte that says which of redb's two last commits is the last.
+        // All bits of the one byte that says which of redb's two commits is the last.
         for bit in 0..8 {
             let mut bytes = subject.bytes.clone();
             bytes[PAGE + 9] ^= 1 << bit;
@@ -243,7 +243,7 @@ fn file_whose_redb_is_that_of_some_commits_ago_is_refused() {
     assert!(error.contains("damaged") && error.contains("was the last"), "{error}");
 }
 
-/// What happens to a file while a broker has it open is found when it is opened the next time, at the latest.
+/// Damage to a file that a broker has open is found at the latest when the file is next opened.
 #[test]
 fn file_damaged_while_it_is_in_use_is_never_believed_afterwards() {
     use std::os::unix::fs::FileExt;
@@ -288,7 +288,7 @@ fn damaged_file_is_rebuilt_with_the_names_that_are_whole_and_kept_under_another_
     let error = RedbStore::rebuild(&path).err().expect("it is whole").to_string();
     assert!(error.contains("it is whole"), "{error}");
 
-    // One page of records is lost, wherever x/00150 is.
+    // One page of records is lost: the one with x/00150.
     let mut bytes = subject.bytes.clone();
     let places = |bytes: &[u8]| {
         let wanted = b"names/x/00150";
@@ -309,7 +309,7 @@ fn damaged_file_is_rebuilt_with_the_names_that_are_whole_and_kept_under_another_
     let whole =
         found.names.iter().filter(|(name, file)| subject.holds.names.get(*name) == Some(*file)).count();
     assert!(whole > 100, "{whole} of {} names were whole", subject.holds.names.len());
-    // A name that was dropped may come back, though its bytes do not: no name has another file than it had.
+    // A dropped name may come back, without its bytes. But no name may have a file that it never had.
     let had =
         |name: &str, id: FileId| name.strip_prefix("x/").and_then(|number| number.parse().ok()) == Some(id.0);
     assert!(found.names.iter().all(|(name, file)| had(name, file.file)), "no name has another file");

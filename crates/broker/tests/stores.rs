@@ -1,4 +1,4 @@
-//! One contract for every store of a broker, and what is particular to the one on disk.
+//! One contract for every store of a broker, and tests of the store on disk.
 
 mod contract;
 
@@ -26,7 +26,7 @@ fn redb_store_keeps_the_contract_and_loads_the_same_when_reopened() {
     }
 }
 
-/// The whole point of a store: what `commit` returned for is in the file even if nothing is closed in order.
+/// A commit that has returned is in the file even if nothing is closed in order.
 #[test]
 fn redb_store_copied_while_open_holds_what_was_committed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -38,7 +38,7 @@ fn redb_store_copied_while_open_holds_what_was_committed() {
     assert_eq!(load(&RedbStore::open(&copy).expect("repaired")), expected);
 }
 
-/// Opens what cannot be opened; the message, and the file's bytes before and after.
+/// Opens a file that must be refused, and checks that it was not changed. Returns the message.
 fn refusal_of(path: &Path) -> String {
     let before = std::fs::read(path).ok();
     let Err(error) = RedbStore::open(path) else { panic!("{} was opened", path.display()) };
@@ -56,7 +56,7 @@ fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged(
         let names_both = message.contains(&format!("format {other};")) && message.contains("format 3 only");
         assert!(names_both, "{message}");
     };
-    // Those before were redb's alone, and had a table that said it.
+    // Formats 1 and 2 had only redb's data, with a table that names the format.
     for other in [1u64, 2] {
         let path = folder.path().join(format!("{other}.redb"));
         let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -102,7 +102,7 @@ fn redb_file_of_another_program_is_refused_and_left_unchanged() {
     assert!(message.contains("not a broker store"), "{message}");
 }
 
-/// A broker that was killed between making its file and the first commit must be able to start again.
+/// A broker that was killed between creating its file and the first commit must be able to start again.
 #[test]
 fn store_made_but_never_committed_to_is_opened_as_new() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -122,7 +122,7 @@ fn path_that_cannot_be_a_store_is_refused() {
     refusal_of(&folder.path().join("no such folder").join("broker.redb"));
 }
 
-/// Two brokers over one store would give two files one id.
+/// Two brokers with one store would give the same id to two files.
 #[test]
 fn store_in_use_is_refused_to_a_second_broker() {
     let folder = tempfile::tempdir().expect("a folder");

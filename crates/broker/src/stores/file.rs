@@ -1,15 +1,15 @@
-//! The file of a store on disk: a front page of our own, and behind it what redb keeps.
+//! File of a store on disk: a front page of our own, followed by the data of redb.
 //!
-//! Idea: redb keeps the last two commits in its file and may take the older one for the last when the few bytes that
-//! tell them apart were damaged. So the front page has the number of the last commit as well, written and synced after
-//! redb's own. The file is looked at through a view that keeps in memory what redb would write, so that one that is
-//! refused stays as it was.
+//! The idea: redb keeps the last two commits in its file. If the few bytes that tell them apart are damaged, it may
+//! take the older one for the last. The front page therefore has the number of the last commit as well, written and
+//! synced after redb's own commit. A file is checked through a view that keeps redb's writes in memory, so a file that
+//! is refused is not changed.
 //!
-//! The front page (4096 bytes): at 0 `FPBROKER`, the format (8 bytes), CRC32C of both (4 bytes); at 512 and 1024 in
-//! turn the number of a commit (8 bytes) and its CRC32C (4 bytes), each in a sector of its own, which a crash leaves
-//! whole. Integers are little-endian.
+//! The front page (4096 bytes): at 0 `FPBROKER`, the format (8 bytes), CRC32C of both (4 bytes); at 512 and 1024,
+//! alternately, the number of a commit (8 bytes) and its CRC32C (4 bytes), each in a sector of its own, which a crash
+//! leaves whole. Integers are little-endian.
 //!
-//! Invariant: what redb has committed last is the commit that the front page names, or, after a crash, the next one.
+//! Invariant: the last commit of redb is the one that the front page names or, after a crash, the next one.
 
 use farpool_lock::Mutex;
 use redb::StorageBackend;
@@ -20,25 +20,26 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The version of what is in the file.
+/// Version of the format.
 pub const STORE_FORMAT: u64 = 3;
 const MAGIC: &[u8; 8] = b"FPBROKER";
-/// What files of formats before the third begin with, and those of other programs: they are redb's alone.
+/// First bytes of a file that has only redb's data: a store of a format before the third, or a file of another program.
 const REDB_MAGIC: &[u8; 5] = b"redb\x1a";
-/// Bytes before what redb keeps.
+/// Bytes of the front page, before redb's data.
 const FRONT_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
-/// Pages that a view keeps.
+/// Bytes of a page that a view keeps in memory.
 const VIEW_PAGE_BYTES: u64 = 4096;
 
-/// Why a file cannot be used as a store.
+/// Reason why a file cannot be used as a store.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// It is, or may be, somebody else's, or cannot be reached. The text says why, without the file's name.
+    /// File that belongs, or may belong, to another program, or that cannot be read. The text has the reason, without
+    /// the file's name.
     Other(String),
-    /// It is redb's alone: of a format before the third, or of another program.
+    /// File that has only redb's data: a store of a format before the third, or a file of another program.
     RedbAlone,
-    /// It is a store, and damaged. The text says how.
+    /// Damaged store. The text has the reason.
     Damaged(String),
 }
 
@@ -48,15 +49,15 @@ impl From<io::Error> for Unusable {
     }
 }
 
-/// A store's file, which no other process has open as one.
+/// File of a store, locked against other processes that open it as one.
 #[derive(Debug)]
 pub(super) struct StoreFile {
     file: Arc<File>,
 }
 
 impl StoreFile {
-    /// Opens the file. If there is none yet, or an empty one, `fill` puts what a new store has into a new one, as
-    /// commit 1.
+    /// Opens the file. If there is none, or an empty one, makes a new store: `fill` writes the contents of its commit
+    /// 1.
     pub(super) fn open(
         path: &Path,
         fill: &dyn Fn(Behind) -> Result<(), Unusable>,
@@ -80,7 +81,7 @@ impl StoreFile {
                 }
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
-            // Another process may have put a new file in its place before this one was locked.
+            // Another process may have replaced the file before this one was locked.
             if !is_at(&file, path)? {
                 continue;
             }
@@ -92,7 +93,7 @@ impl StoreFile {
         }
     }
 
-    /// Returns the number of the last commit, if the file is a store of this format.
+    /// Returns the number of the last commit. Fails if the file is not an undamaged store of this format.
     pub(super) fn last_commit(&self) -> Result<u64, Unusable> {
         let mut page = vec![0; FRONT_BYTES as usize];
         let bytes = self.file.metadata()?.len().min(FRONT_BYTES) as usize;
@@ -127,19 +128,19 @@ impl StoreFile {
         })
     }
 
-    /// Notes durably that redb has this commit.
+    /// Notes durably on the front page that redb has this commit.
     pub(super) fn note_commit(&self, commit: u64) -> io::Result<()> {
         let (at, bytes) = sector_of(commit);
         self.file.write_all_at(&bytes, at)?;
         self.file.sync_data()
     }
 
-    /// Returns what redb keeps its data in.
+    /// Returns redb's part of the file.
     pub(super) fn behind(&self) -> Behind {
         Behind { file: Arc::clone(&self.file) }
     }
 
-    /// Returns the same, seen so that what is written stays in memory.
+    /// Returns a view of redb's part of the file. Writes to the view stay in memory.
     pub(super) fn view(&self) -> io::Result<View> {
         let behind = self.behind();
         let bytes = behind.len()?;
@@ -157,7 +158,7 @@ impl StoreFile {
     }
 }
 
-/// Returns what is said of a store of another format.
+/// Returns the error message for a store of another format.
 pub(super) fn other_format(format: &str) -> String {
     format!(
         "it has format {format}; this version reads and writes format {STORE_FORMAT} only. Use the version that wrote it, or \
@@ -165,7 +166,7 @@ pub(super) fn other_format(format: &str) -> String {
     )
 }
 
-/// Returns where the number of a commit stands, and its bytes.
+/// Returns the offset at which the number of a commit is written, and the bytes to write.
 fn sector_of(commit: u64) -> (u64, [u8; 12]) {
     let number = commit.to_le_bytes();
     let mut bytes = [0; 12];
@@ -183,7 +184,8 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Writes a whole new store beside `path`, synced, so that a crash leaves no part of one under that name.
+/// Writes a whole new store to a file beside `path` and syncs it, so that a crash never leaves part of a store under
+/// `path`.
 fn written(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<PathBuf, Unusable> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".new-{}", std::process::id()));
@@ -203,7 +205,7 @@ fn written(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result
     Ok(beside)
 }
 
-/// Puts a new store where nothing is; if something has come to be there meanwhile, that stays.
+/// Puts a new store at `path`. If another file has been created there meanwhile, that one stays.
 fn create(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<(), Unusable> {
     let beside = written(path, fill)?;
     let linked = std::fs::hard_link(&beside, path);
@@ -214,7 +216,7 @@ fn create(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<
     }
 }
 
-/// Puts a new store in the place of a file that the caller has locked.
+/// Replaces a file that the caller has locked by a new store.
 pub(super) fn replace(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<(), Unusable> {
     std::fs::rename(written(path, fill)?, path)?;
     Ok(sync_folder(path)?)
@@ -225,7 +227,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// What is behind the front page of a file.
+/// Redb's part of a file, after the front page.
 #[derive(Debug)]
 pub(super) struct Behind {
     file: Arc<File>,
@@ -253,13 +255,13 @@ impl StorageBackend for Behind {
     }
 }
 
-/// A damaged file may name any place.
+/// Converts an offset in redb's part to one in the file. A damaged file may ask for any offset.
 fn within(offset: u64) -> io::Result<u64> {
     let beyond = || io::Error::new(io::ErrorKind::InvalidInput, "a place beyond the end of every file");
     offset.checked_add(FRONT_BYTES).filter(|offset| *offset <= i64::MAX as u64).ok_or_else(beyond)
 }
 
-/// What is behind the front page, with what was written to it since in memory.
+/// View of redb's part of a file. Writes stay in memory.
 #[derive(Debug)]
 pub(super) struct View {
     behind: Behind,
@@ -268,15 +270,15 @@ pub(super) struct View {
 
 #[derive(Debug)]
 struct ViewState {
-    /// Length as it is seen.
+    /// Length of the view in bytes.
     bytes: u64,
-    /// Bytes of the file that are still seen: behind them are zeros, until they are written.
+    /// Bytes of the file that the view shows. From there on it shows zeros, until they are written.
     behind_bytes: u64,
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
 impl View {
-    /// Returns a page as it is seen.
+    /// Returns a page as the view shows it.
     fn page(&self, state: &ViewState, page: u64) -> io::Result<Vec<u8>> {
         if let Some(written) = state.pages.get(&page) {
             return Ok(written.clone());
@@ -289,7 +291,8 @@ impl View {
     }
 }
 
-/// Cuts a range into pieces, one in each page: the page, where it begins in that, and where in the range.
+/// Splits a range at page boundaries. Yields for each part the page, the range within the page, and the offset within
+/// the range.
 fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -322,7 +325,7 @@ impl StorageBackend for View {
         let mut state = self.state.lock();
         if len < state.bytes {
             let (last, rest) = (len / VIEW_PAGE_BYTES, (len % VIEW_PAGE_BYTES) as usize);
-            // What is cut off comes back as zeros.
+            // The bytes behind the new end must be zeros if the file grows again.
             let mut page = self.page(&state, last)?;
             page[rest..].fill(0);
             state.pages.retain(|page, _| *page < last);

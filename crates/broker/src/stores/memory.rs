@@ -1,9 +1,9 @@
-//! Nothing on disk: for embedded pools and tests, whose broker and names live and die together.
+//! Store in memory, for embedded pools and tests, where the names need not outlive the broker.
 
 use super::{Store, StoreError};
 use farpool_lease::broker::{Durable, Record};
 
-/// See the module.
+/// Store in memory, which ends with the process.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     durable: Durable,

@@ -1,5 +1,5 @@
-//! Where a broker's records survive. One folder entry per store; `tests/stores.rs` holds them all to the
-//! same contract.
+//! Stores of a broker's records. Each is a file in this folder; `tests/stores.rs` checks all of them against one
+//! contract.
 
 mod file;
 mod memory;
@@ -14,7 +14,7 @@ pub use self::redb::{Rebuilt, RedbStore};
 use farpool_lease::broker::{Durable, Record};
 use std::fmt;
 
-/// A store that could not do what it must.
+/// Error of a store, as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreError(pub String);
 
@@ -26,11 +26,11 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Keeps records. After `commit` returns, a crash of the process (for stores on disk: of the machine) does
-/// not lose them; if it fails, none of them is kept.
+/// Store of records. After `commit` has returned, its records survive a crash of the process and, in stores on disk, of
+/// the machine. If it fails, none of them is stored.
 pub trait Store: Send {
-    /// Everything committed so far.
+    /// Returns everything that was committed.
     fn load(&self) -> Result<Durable, StoreError>;
-    /// Makes records durable, all or none.
+    /// Stores records durably: all of them or none.
     fn commit(&mut self, records: &[Record]) -> Result<(), StoreError>;
 }

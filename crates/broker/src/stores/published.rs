@@ -1,4 +1,4 @@
-//! A published file as bytes: its fields in the form of the wire, in every store that keeps bytes.
+//! Encoding of a published file: its fields in the form of the wire, for every store that keeps bytes.
 
 use super::StoreError;
 use farpool_lease::broker::{NamedFile, place_of};
@@ -7,7 +7,7 @@ use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{FileClass, FileId, List, Name, WireError};
 
-/// Its bytes; an error if it has too many extents.
+/// Encodes a file. Fails if it has too many extents.
 pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
         List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
@@ -23,7 +23,7 @@ pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
     Ok(bytes)
 }
 
-/// The file of some bytes; an error if they are those of none.
+/// Decodes a file. Fails if the bytes are not those of a file.
 pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let mut from = Cursor::new(bytes);
     let file = FileId::take(&mut from)?;

@@ -1,11 +1,11 @@
-//! Records as keys and values, in every store that keeps bytes. Each value names its key and its commit and has a
-//! checksum; one more, the sum, counts all others and adds up their digests.
+//! Encoding of records as keys and values, for every store that keeps bytes. Each value contains its key, the number of
+//! its commit, and a checksum. One more value, the sum, has the number of all others and the sum of their digests.
 //!
-//! Idea: a file or a cluster may be damaged beneath a store. A value that was changed, or found under another key,
-//! fails its checksum; one that is missing, or came back from before, is missed by the sum. Since a value says what it
-//! is, what is whole in a damaged file can be found without the store that wrote it ([`Found`]).
+//! The idea: a file or a cluster may be damaged beneath a store. A value that was changed, or is stored under another
+//! key, fails its checksum. A value that is missing, or is an old version, makes the sum wrong. A value says what it
+//! is, so undamaged values can be found in a damaged file without the program that manages the file ([`Found`]).
 //!
-//! Never here: a guess. What does not verify is an error, and says why.
+//! Never here: a guess. A value that does not verify is an error with its reason.
 //!
 //! A value: `FPr1`, number of the commit (8 bytes), key (2 bytes of length, then UTF-8), payload (4 bytes of length,
 //! then the payload), CRC32C of all that (4 bytes); integers are little-endian. Keys and payloads: `meta/term` and
@@ -19,28 +19,28 @@ use farpool_wire::{FileId, Name, Term};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// The key of the sum.
+/// Key of the sum.
 pub const SUM: &str = "meta/sum";
-/// What keys of published files begin with.
+/// Prefix of the keys of published files.
 pub const NAMES: &str = "names/";
 const TERM: &str = "meta/term";
 const NEXT_FILE: &str = "meta/next_file";
 const KEY: &str = "meta/key";
-/// What every value begins with.
+/// First bytes of every value.
 const MAGIC: &[u8; 4] = b"FPr1";
 /// Bytes of a value before its key.
 const HEAD_BYTES: usize = 4 + 8 + 2;
 
-/// A value whose checksum was compared.
+/// Value whose checksum is right.
 struct Value<'a> {
     commit: u64,
     key: &'a str,
     payload: &'a [u8],
-    /// All its bytes.
+    /// All bytes of the value.
     bytes: &'a [u8],
 }
 
-/// Reads the value that `bytes` begin with; nothing if they do not begin with a whole one.
+/// Decodes the value at the start of `bytes`. `None` if there is no undamaged one.
 fn value(bytes: &[u8]) -> Option<Value<'_>> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (commit, rest) = rest.split_first_chunk()?;
@@ -59,7 +59,7 @@ fn encode(key: &str, commit: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + key.len() + 4 + payload.len() + 4);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&commit.to_le_bytes());
-    // Names have up to 255 bytes and files up to some megabytes: both lengths fit.
+    // Names have up to 255 bytes and files up to some megabytes, so both lengths fit.
     bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
     bytes.extend_from_slice(key.as_bytes());
     bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -78,7 +78,7 @@ fn digest(value: &[u8]) -> u128 {
     u128::from_le_bytes(first)
 }
 
-/// What is in a store, as far as the next commit has to know it.
+/// Digests of all values in a store, which the next commit needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Number of the last commit.
@@ -87,32 +87,32 @@ pub struct Ledger {
     sum: u128,
 }
 
-/// What a commit changes.
+/// Changes that a commit makes to a store.
 #[derive(Debug)]
 pub struct Changes {
-    /// The keys and their values from then on; a key without a value goes.
+    /// Keys with their new values. `None` if the key is deleted.
     pub values: BTreeMap<String, Option<Vec<u8>>>,
     commit: u64,
     sum: u128,
 }
 
 impl Ledger {
-    /// Returns the number of the last commit; 0 if there was none.
+    /// Returns the number of the last commit. 0 if there was none.
     pub fn commit(&self) -> u64 {
         self.commit
     }
 
-    /// Returns the value of the sum; nothing if there was no commit.
+    /// Returns the value of the sum. `None` if there was no commit.
     pub fn sum(&self) -> Option<Vec<u8>> {
         (self.commit > 0).then(|| sum_value(self.commit, self.digests.len() as u64, self.sum))
     }
 
-    /// Returns what a commit of these records changes.
+    /// Returns the changes that a commit of these records makes.
     ///
-    /// Errors: a file with more extents than can be kept.
+    /// Errors: a file has more extents than can be stored.
     pub fn changes(&self, records: &[Record]) -> Result<Changes, StoreError> {
         let commit = self.commit + 1;
-        // The last word on a key holds.
+        // If several records have the same key, the last one wins.
         let mut values: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
         for record in records {
             let (key, payload) = match record {
@@ -141,7 +141,7 @@ impl Ledger {
         Ok(Changes { values, commit, sum })
     }
 
-    /// Takes note that changes, which were made from this ledger, are kept.
+    /// Notes that changes, which were made from this ledger, have been stored.
     pub fn kept(&mut self, changes: &Changes) {
         for (key, value) in changes.values.iter().filter(|(key, _)| *key != SUM) {
             match value {
@@ -153,17 +153,17 @@ impl Ledger {
     }
 }
 
-/// A store being read, value by value.
+/// Store that is being read, value by value.
 #[derive(Debug, Default)]
 pub struct Reading {
     durable: Durable,
     ledger: Ledger,
-    /// How many values there are beside the sum, and the sum of their digests, as the store says.
+    /// Number of values apart from the sum, and sum of their digests, as read from the store.
     said: Option<(u64, u128)>,
 }
 
 impl Reading {
-    /// Takes the value that the store has under a key. An error says what is wrong with it.
+    /// Adds a value that the store has under a key. Fails with the reason if the value is wrong.
     pub fn take(&mut self, key: &str, bytes: &[u8]) -> Result<(), String> {
         let wrong = |why: &str| format!("the record {key:?} {why}");
         let value = value(bytes).filter(|value| value.bytes.len() == bytes.len());
@@ -186,7 +186,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Returns what was read, if it is all that there was. An error says what is missing.
+    /// Returns everything that was read. Fails with the reason if something is missing.
     pub fn finish(self) -> Result<(Durable, Ledger), String> {
         let read = (self.ledger.digests.len() as u64, self.ledger.sum);
         match self.said {
@@ -202,7 +202,7 @@ impl Reading {
     }
 }
 
-/// Reads the record of a key and its payload.
+/// Decodes the record of a key and its payload.
 fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
     let length = || format!("has {} bytes", payload.len());
     let number = || payload.try_into().map(u64::from_le_bytes).map_err(|_| length());
@@ -218,14 +218,14 @@ fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
     })
 }
 
-/// What is whole in a damaged store: of each key the value of the latest commit that was found.
+/// Undamaged records found in a damaged store: for each key the one of the latest commit.
 #[derive(Debug, Default)]
 pub struct Found {
     latest: BTreeMap<String, (u64, Record)>,
 }
 
 impl Found {
-    /// Returns the whole values in `bytes`, wherever they stand.
+    /// Finds the undamaged values in `bytes`, at any offset.
     pub fn in_bytes(bytes: &[u8]) -> Found {
         let mut found = Found::default();
         let mut left = bytes;
@@ -247,10 +247,10 @@ impl Found {
         found
     }
 
-    /// Returns the records to begin anew with. A name that was dropped, replaced or renamed may be among them: its
-    /// regions have another epoch at their nodes by now, or another name, so that no bytes come of it.
+    /// Returns the records of a new store. There may be a name among them that was dropped, replaced or renamed. Its
+    /// regions have another epoch or another name at their nodes by now, so no bytes can be read through it.
     ///
-    /// No term is used a second time, whichever record of it was lost.
+    /// The term is greater than any that was used before, even if its record was lost.
     pub fn records(self, now_ms: u64) -> Vec<Record> {
         let mut next_file = 0;
         let mut term = now_ms;
@@ -264,7 +264,7 @@ impl Found {
                 Record::Key(_) => records.push(record),
                 Record::Name(name, file) => {
                     next_file = next_file.max(file.file.0.saturating_add(1));
-                    // Of several names of a file the latest is the one that it was given last.
+                    // A file that was found under several names keeps the latest.
                     let latest = kept.entry(file.file).or_insert_with(|| (commit, name.clone()));
                     if commit >= latest.0 {
                         *latest = (commit, name.clone());
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// What a store holds after these commits, and its ledger.
+    /// Returns the contents of a store after these commits, and its ledger.
     fn store(commits: &[&[Record]]) -> (BTreeMap<String, Vec<u8>>, Ledger) {
         let (mut values, mut ledger) = (BTreeMap::new(), Ledger::default());
         for records in commits {
@@ -380,7 +380,7 @@ mod tests {
             &[Record::Name(name("old"), file(1)), Record::Name(name("other"), file(2))],
             &[Record::DropName(name("old")), Record::Name(name("new"), file(1))],
         ];
-        // A damaged file has values of all commits in it, in any order, and some of them are cut off.
+        // A damaged file may contain values of all commits, in any order, and some of them are truncated.
         let mut bytes = b"FPr1 is no value".to_vec();
         for count in (1..=commits.len()).rev() {
             for (key, value) in store(&commits[..count]).0 {

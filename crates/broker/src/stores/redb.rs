@@ -1,13 +1,14 @@
-//! One file on the broker's disk, in an embedded B-tree with synced commits.
+//! Store in one file on the broker's disk: an embedded B-tree with synced commits.
 //!
-//! Idea: redb trusts its file, and one flipped byte of it can be another name, another file, or a panic. So a file is
-//! verified as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages, and the
-//! checksum of each record with the sum over them all ([`Reading`]). All that is done over a view of the file that
-//! changes nothing, and what panics inside redb is caught there. Commits are made in two phases, so that a page that is
-//! damaged is never taken for a commit that a crash cut off, and rolled back.
+//! The idea: redb trusts its file. One flipped byte may produce another name, another file, or a panic. A file is
+//! therefore verified as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages,
+//! and the checksum of each record with the sum over all of them ([`Reading`]). That happens on a view that does not
+//! change the file. A panic inside redb is caught and becomes an error. Commits have two phases, so that a damaged page
+//! is never mistaken for a commit that a crash interrupted, and rolled back.
 //!
-//! One table, `records`, has all of [`super::records`]. A file of another format is refused, never converted in
-//! passing. No table is ever renamed and no savepoint taken: those are the parts of redb where corruption was found.
+//! All of [`super::records`] are in one table, `records`. A file of another format is refused and never converted
+//! silently. No table is ever renamed and no savepoint made, because those are the parts of redb in which corruption
+//! was found.
 
 use super::file::{Behind, StoreFile, Unusable, other_format, replace};
 use super::records::{Found, Ledger, Reading};
@@ -23,31 +24,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const RECORDS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("records");
 
-/// See the module.
+/// Store in a redb file.
 pub struct RedbStore {
-    /// Nothing once it is being dropped.
+    /// Database of the file. `None` while the store is being dropped.
     database: Option<Database>,
     file: StoreFile,
     ledger: Ledger,
     path: String,
 }
 
-/// A store that was begun anew with what was whole in a damaged one.
+/// Result of rebuilding a damaged store.
 pub struct Rebuilt {
     /// The new store.
     pub store: RedbStore,
-    /// Where the damaged file is now.
+    /// Path at which the damaged file is kept.
     pub aside: PathBuf,
-    /// Names that were found.
+    /// Number of names that were recovered.
     pub names: usize,
-    /// What was wrong with the damaged file.
+    /// Description of the damage.
     pub why: String,
 }
 
 impl RedbStore {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     ///
-    /// Errors: what is not a store of this format, is in use, or is damaged. Such a file stays as it is.
+    /// Errors: the file is not a store of this format, is in use, or is damaged. It is not changed then.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
         let shown = path.display();
         let file = StoreFile::open(path, &|behind| begin(behind, &[]));
@@ -61,9 +62,9 @@ impl RedbStore {
         })
     }
 
-    /// Begins the store anew with what is whole in its file, which is damaged, and keeps that file under another name.
+    /// Makes a new store from the undamaged records of a damaged one. The damaged file is kept under another name.
     ///
-    /// Errors: as for [`Self::open`]; and a store that is not damaged.
+    /// Errors: as for [`Self::open`]; and the store is not damaged.
     pub fn rebuild(path: &Path) -> Result<Rebuilt, StoreError> {
         let shown = path.display();
         let refused = |why: String| StoreError(format!("the broker store {shown} cannot be rebuilt: {why}"));
@@ -76,7 +77,7 @@ impl RedbStore {
             Ok(_) => return Err(refused("it is whole; start the broker without --rebuild-store".to_owned())),
             Err(Unusable::Damaged(why)) => why,
             Err(other) => {
-                // Its words are found out by opening it once more.
+                // The message needs the file to be opened once more, so its lock must be released.
                 drop(file);
                 return Err(unusable(other));
             }
@@ -95,7 +96,7 @@ impl RedbStore {
     }
 
     fn over(file: StoreFile, ledger: Ledger, path: &Path) -> Result<RedbStore, Unusable> {
-        // A crash may have come between redb's commit and the note of it.
+        // A crash may have come after redb's commit and before the front page was updated.
         file.note_commit(ledger.commit())?;
         let database = guarded(|| Builder::new().create_with_backend(file.behind()).map_err(of_redb))?;
         Ok(RedbStore { database: Some(database), file, ledger, path: path.display().to_string() })
@@ -114,7 +115,7 @@ impl RedbStore {
     }
 }
 
-/// Returns why a file cannot be used.
+/// Returns the reason why a file cannot be used.
 fn words(unusable: Unusable, path: &Path) -> String {
     match unusable {
         Unusable::Other(why) | Unusable::Damaged(why) => why,
@@ -125,7 +126,7 @@ fn words(unusable: Unusable, path: &Path) -> String {
     }
 }
 
-/// Returns the format of a store of before the third, which says it in a table.
+/// Returns the format of a store that is older than format 3. Those note it in a table.
 fn former_format(path: &Path) -> Option<u64> {
     const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
     let format = guarded(|| {
@@ -145,10 +146,10 @@ fn damaged(path: &Path, why: &str) -> String {
     )
 }
 
-/// Returns what an error of redb's means.
+/// Converts an error of redb.
 fn of_redb(error: impl Into<redb::Error>) -> Unusable {
     match error.into() {
-        // A damaged file may name places that are not in it.
+        // A damaged file may point to offsets outside of it.
         redb::Error::Io(error)
             if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput) =>
         {
@@ -158,7 +159,7 @@ fn of_redb(error: impl Into<redb::Error>) -> Unusable {
     }
 }
 
-/// Makes a new store, whose commit 1 has these records.
+/// Makes a new store. Its commit 1 has these records.
 fn begin(behind: Behind, records: &[Record]) -> Result<(), Unusable> {
     guarded(|| {
         let database = Builder::new().create_with_backend(behind).map_err(of_redb)?;
@@ -167,7 +168,7 @@ fn begin(behind: Behind, records: &[Record]) -> Result<(), Unusable> {
     })
 }
 
-/// Commits records; the ledger knows of it then.
+/// Commits records and updates the ledger.
 fn commit(database: &Database, ledger: &mut Ledger, records: &[Record]) -> Result<(), Unusable> {
     let changes = ledger.changes(records).map_err(|error| Unusable::Other(error.to_string()))?;
     // The default durability of a redb commit is `Immediate`: synced before it returns.
@@ -188,7 +189,7 @@ fn commit(database: &Database, ledger: &mut Ledger, records: &[Record]) -> Resul
     Ok(())
 }
 
-/// Reads everything, and compares it with its checksums.
+/// Reads all records and verifies their checksums.
 fn read(database: &Database) -> Result<(Durable, Ledger), Unusable> {
     let transaction = database.begin_read().map_err(of_redb)?;
     let table = transaction.open_table(RECORDS).map_err(of_redb)?;
@@ -200,7 +201,7 @@ fn read(database: &Database) -> Result<(Durable, Ledger), Unusable> {
     reading.finish().map_err(Unusable::Damaged)
 }
 
-/// Verifies the whole file, which stays as it is, and returns what it has.
+/// Verifies the whole file without changing it, and returns its contents.
 fn verify(file: &StoreFile) -> Result<(Durable, Ledger), Unusable> {
     let noted = file.last_commit()?;
     let view = file.view()?;
@@ -210,7 +211,7 @@ fn verify(file: &StoreFile) -> Result<(Durable, Ledger), Unusable> {
         read(&database)
     })?;
     let has = ledger.commit();
-    // After a crash it may have one that was not noted any more; never one less.
+    // After a crash, redb may have one commit that was not noted on the front page. It never has one less.
     if has != noted && has != noted + 1 {
         return Err(Unusable::Damaged(format!("it has commit {has} where commit {noted} was the last")));
     }
@@ -218,11 +219,11 @@ fn verify(file: &StoreFile) -> Result<(Durable, Ledger), Unusable> {
 }
 
 thread_local! {
-    /// Whether a panic on this thread is told by an error.
+    /// True while a panic on this thread is reported as an error.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something with redb that may panic over a damaged file, and returns that as damage.
+/// Runs code of redb that may panic over a damaged file. A panic is returned as damage.
 fn guarded<T>(what: impl FnOnce() -> Result<T, Unusable>) -> Result<T, Unusable> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -269,7 +270,7 @@ impl Store for RedbStore {
 
 impl Drop for RedbStore {
     fn drop(&mut self) {
-        // What is committed is durable; what redb still writes as it closes may meet damage.
+        // All commits are durable. Redb still writes when it closes, and may panic over damage then.
         let database = self.database.take();
         let _ = guarded(|| {
             drop(database);

@@ -1,4 +1,4 @@
-//! What every store of a broker keeps to.
+//! Contract that every store of a broker must fulfil.
 
 use farpool_broker::stores::Store;
 use farpool_lease::broker::{Durable, NamedFile, Record, place_of};
@@ -34,13 +34,13 @@ pub fn load(store: &dyn Store) -> Durable {
     store.load().expect("loads")
 }
 
-/// Commits batches one behind the other; after each, the store holds what the records say, in their order.
+/// Commits batches one after the other. After each, the store must hold what the records say, in their order.
 pub fn conformance(store: &mut dyn Store) -> Durable {
     assert_eq!(load(store), Durable::default(), "a new store is empty");
     let batches = [
         vec![Record::Key([7; 32]), Record::Term(Term(1))],
         vec![Record::NextFile(FileId(1)), Record::Name(name("a"), file(0, 3))],
-        // Within a batch the last word on a name or number holds.
+        // The last record of a name or number in a batch wins.
         vec![
             Record::Term(Term(2)),
             Record::Term(Term(3)),
@@ -65,7 +65,8 @@ pub fn conformance(store: &mut dyn Store) -> Durable {
         assert_eq!(load(store), expected, "after {} records", batch.len());
     }
 
-    // A file beyond its limit cannot be read back by everyone; a store may refuse it, but then all of its batch.
+    // A file beyond its limit cannot be read back by everybody. A store may refuse it, but then it must refuse the
+    // whole batch.
     let batch = vec![
         Record::Term(Term(99)),
         Record::Name(name("first"), file(4, 1)),
