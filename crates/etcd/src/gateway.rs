@@ -1,4 +1,4 @@
-//! Questions to a cluster, by the JSON gateway that every member has (`/v3/`, etcd 3.4 and later).
+//! Requests to a cluster, through the JSON gateway of its members (`/v3/`, etcd 3.4 and later).
 
 use crate::EtcdAddress;
 use farpool_broker::stores::StoreError;
@@ -8,34 +8,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
-/// A member is waited for no longer than this, and no longer than leaves time for each, as there are others.
+/// Longest wait for one member. Shorter if the caller's time would otherwise not suffice for each member.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// Pause before a member is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Bytes of an answer: a page of the largest names.
+/// Longest answer in bytes. Large enough for a page of the longest records.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// Who is trusted to be the cluster, and what proves us to it: PEM.
+/// Certificates for TLS with the cluster, in PEM.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdTls {
-    /// Certificates of authorities.
+    /// Certificates of the authorities that sign the cluster's certificates.
     pub ca: Vec<u8>,
-    /// Our certificate and its key, if the cluster wants one.
+    /// Our certificate and its key, if the cluster demands one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 pub(crate) struct Gateway {
     agent: ureq::Agent,
     members: Vec<String>,
-    /// The one that answered last.
+    /// Index of the member that answered last.
     now: AtomicUsize,
 }
 
-/// Why a member gave no answer.
+/// Reason why a member gave no answer.
 enum Failed {
-    /// Asking another, or again, may help.
+    /// Another member, or a retry, may answer.
     Again(String),
-    /// It will not.
+    /// No member would answer.
     Refused(String),
 }
 
@@ -62,7 +62,7 @@ impl Gateway {
         Ok(Gateway { agent: config.build().into(), members, now: AtomicUsize::new(0) })
     }
 
-    /// Asks one member after the other until one answers. What is asked may be carried out several times.
+    /// Asks one member after the other until one answers. The request may be carried out several times.
     pub(crate) fn call(&self, what: &str, body: &Value, patience: Duration) -> Result<Value, StoreError> {
         let until = Instant::now() + patience;
         let attempt = (patience / self.members.len() as u32).min(ATTEMPT);
@@ -84,7 +84,7 @@ impl Gateway {
                             "etcd at {member}: {why} (gave up after {patience:?})"
                         )));
                     }
-                    // Each of them once without a pause.
+                    // Every member is asked once without a pause.
                     if tried % self.members.len() == 0 {
                         std::thread::sleep(PAUSE);
                     }
@@ -106,8 +106,8 @@ impl Gateway {
             return Ok(value);
         }
         let why = value["error"].as_str().or(value["message"].as_str()).unwrap_or("no reason").to_owned();
-        // Codes of gRPC: what is wrong with the question is wrong everywhere. A cluster without a leader, or a member
-        // that does not know of it, is worth asking again.
+        // Codes of gRPC. A wrong request is wrong at every member. A cluster without a leader, or a member that does
+        // not know of it, is worth a retry.
         match value["code"].as_i64() {
             Some(3 | 5 | 7 | 16) => Err(Failed::Refused(why)),
             _ => Err(Failed::Again(why)),

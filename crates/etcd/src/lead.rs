@@ -1,4 +1,4 @@
-//! The lead: a key of etcd's that is there for as long as its lease is kept, if nobody takes it away.
+//! Leadership: a key in etcd that exists while its lease is kept alive, unless another broker deletes it.
 
 use crate::gateway::Gateway;
 use crate::suspicion::Shown;
@@ -9,18 +9,19 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Giving it up is worth waiting so long: a cluster that is back by then need not wait for the lease to end.
+/// Longest wait for etcd when resigning. If the cluster is back by then, the others need not wait until the
+/// lease ends.
 const RESIGNING: Duration = Duration::from_secs(3);
 
 pub(crate) struct EtcdLead {
     pub(crate) gateway: Arc<Gateway>,
-    /// The leader's key, and the revision at which it was made.
+    /// Leader's key, and the revision at which it was created.
     pub(crate) key: String,
     pub(crate) revision: i64,
-    /// The lease that it goes with.
+    /// Lease that the key is attached to.
     pub(crate) lease: i64,
     pub(crate) seconds: u64,
-    /// What the key says.
+    /// Contents of the key.
     pub(crate) shown: Shown,
 }
 
@@ -30,11 +31,11 @@ impl Lead for EtcdLead {
     }
 
     fn keep(&mut self) -> Result<bool, StoreError> {
-        // Each member can be tried once within what is left of it.
+        // Every member can be tried once within the rest of the timeout.
         let patience = Duration::from_millis(self.lasts_ms() / 3);
         let key = encoded(self.key.as_bytes());
-        // The key may have gone while its lease lives on, and another may have been elected: nodes that report to a
-        // leader of whom nobody else knows would hear nothing of the pool any more.
+        // The key may be gone while its lease lives, and another broker may have been elected. A leader whom nobody
+        // else knows would then go on alone, and the nodes that report to it would not hear of the pool any more.
         let found = self.gateway.call("kv/range", &json!({ "key": key }), patience)?;
         if number(&found["kvs"][0]["create_revision"])? != self.revision {
             return Ok(false);
@@ -60,7 +61,7 @@ impl Lead for EtcdLead {
     }
 
     fn resign(&mut self) {
-        // Whoever cannot be told sees the lease end.
+        // If etcd cannot be reached, the lease ends by itself.
         let _ = self.gateway.call("lease/revoke", &json!({ "ID": self.lease.to_string() }), RESIGNING);
     }
 }

@@ -1,12 +1,12 @@
-//! Brokers that stand in for each other: who leads, and what survives, in an etcd cluster.
+//! Electing a leader among several brokers, and storing its records, in an etcd cluster.
 //!
-//! The idea: etcd's leases and locks bound nothing. A lease may be revoked early, prolonged by a change of etcd's own
-//! leader, or found to have ended by nobody who was paused meanwhile. So a lease serves one thing alone: that the key
-//! of a dead leader goes away. What is safe rests on revisions: the leader's key has the revision at which it was made,
-//! and every write of that leader is a transaction that compares it. Whoever has lost the lead writes nothing, whatever
-//! it believes.
+//! The idea: leases and locks of etcd give no safety. A lease may be revoked early, or prolonged when etcd changes its
+//! own leader, and a paused process does not notice that its lease has ended. The lease is used for one thing only: the
+//! key of a dead leader goes away. Safety rests on revisions. The leader's key has the revision at which it was
+//! created, and every write of that leader is a transaction that compares this revision. A broker that has lost the
+//! leadership can write nothing, whatever it believes.
 //!
-//! Never in this crate: a rule about leases of regions, or anything of the data path. What is in etcd is
+//! Never in this crate: a rule about leases of regions, or code of the data path. The keys in etcd are described in
 //! `spec/etcd.md`.
 #![forbid(unsafe_code)]
 
@@ -30,29 +30,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use suspicion::{Shown, Sight, Suspicion};
 
-/// Where the keys of a pool are, if nothing else is said.
+/// Default prefix of the keys of a pool.
 pub const PREFIX: &str = "farpool";
 /// Members of a cluster that are asked, at most.
 const MEMBERS_MAX: usize = 16;
-/// Seconds after which a leader without a sign of life is given up, where nothing else is said.
+/// Default timeout in s after which a leader without a heartbeat is replaced.
 pub const LEAD_SECONDS: u64 = 3;
-/// An answer is waited for no longer than this, over all members.
+/// Longest wait for an answer, over all members.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Which cluster, and where in it.
+/// Address of a cluster, and prefix of the keys in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// `host:port` of its members' clients' ports.
+    /// Addresses (`host:port`) of the client ports of its members.
     pub members: Vec<String>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// Whether TLS is spoken.
+    /// True if the connections use TLS.
     pub is_tls: bool,
 }
 
 impl EtcdAddress {
-    /// Reads `etcd://host:port,host:port/prefix`, or `etcds://` for TLS. Nothing if it is of another kind; an error
-    /// says what is permitted.
+    /// Parses `etcd://host:port,host:port/prefix`, or `etcds://` for TLS. `None` if the text has another scheme. An
+    /// error says what is permitted.
     pub fn parse(text: &str) -> Option<Result<EtcdAddress, String>> {
         let (rest, is_tls) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(rest), _) => (rest, false),
@@ -80,7 +80,7 @@ impl EtcdAddress {
     }
 }
 
-/// An etcd cluster as the place where the brokers of a pool agree.
+/// Etcd cluster in which the brokers of a pool elect a leader.
 pub struct Etcd {
     gateway: Arc<Gateway>,
     keys: Keys,
@@ -89,7 +89,7 @@ pub struct Etcd {
     suspicion: Mutex<Suspicion>,
 }
 
-/// The keys of a pool.
+/// Keys of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
@@ -100,20 +100,20 @@ impl Keys {
         format!("{}/leader", self.prefix)
     }
 
-    /// Returns the key of a record, or what those of a part begin with.
+    /// Returns the key of a record. Given the beginning of a record's name, returns the prefix of all such keys.
     pub(crate) fn of(&self, record: &str) -> String {
         format!("{}/{record}", self.prefix)
     }
 }
 
-/// Bytes as etcd's JSON has them.
+/// Encodes bytes as etcd's JSON has them.
 pub(crate) fn encoded(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
 pub(crate) fn decoded(value: &Value) -> Result<Vec<u8>, StoreError> {
     match value {
-        // What is empty is left out.
+        // Etcd leaves out empty values.
         Value::Null => Ok(Vec::new()),
         Value::String(text) => {
             STANDARD.decode(text).map_err(|error| StoreError(format!("etcd answered no base64: {error}")))
@@ -122,7 +122,7 @@ pub(crate) fn decoded(value: &Value) -> Result<Vec<u8>, StoreError> {
     }
 }
 
-/// A number, which etcd's JSON has as text, and leaves out if it is 0.
+/// Decodes a number. Etcd's JSON has numbers as text, and leaves out 0.
 pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
     let wrong = || StoreError(format!("etcd answered {value} where a number belongs"));
     match value {
@@ -132,7 +132,8 @@ pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
     }
 }
 
-/// What a leader's transactions compare: whether its key is the one that was made at this revision.
+/// Returns the comparison of a leader's transactions: true in etcd if the leader's key is still the one created at this
+/// revision.
 pub(crate) fn is_led(leader: &str, revision: i64) -> Value {
     json!({
         "key": encoded(leader.as_bytes()), "target": "CREATE", "result": "EQUAL",
@@ -141,9 +142,10 @@ pub(crate) fn is_led(leader: &str, revision: i64) -> Value {
 }
 
 impl Etcd {
-    /// A cluster. `name` is what the leader is called in it, for people who look. Connects when it is asked first.
+    /// Makes the client of a cluster. `name` is the name of this broker in the leader's key, for people who look there.
+    /// The client connects with the first request.
     ///
-    /// Errors: `tls` is wanted and not given, or of no use.
+    /// Errors: `tls` is needed and missing, or cannot be used.
     pub fn new(address: &EtcdAddress, tls: Option<&EtcdTls>, name: &str) -> Result<Etcd, StoreError> {
         let gateway = Arc::new(Gateway::new(address, tls)?);
         let keys = Keys { prefix: address.prefix.clone() };
@@ -156,17 +158,18 @@ impl Etcd {
         })
     }
 
-    /// A leader that gives no sign of life is given up after so many seconds, or later.
+    /// Sets the timeout in s after which a leader without a heartbeat is replaced. Etcd may take longer.
     pub fn lasts_seconds(self, seconds: u64) -> Etcd {
         Etcd { lasts_seconds: seconds.max(1), ..self }
     }
 
-    /// Takes the key of a leader that shows no sign of life after a change of etcd's own leader. Whether it is gone.
+    /// Deletes the key of a leader that has not written to it since etcd changed its own leader. Returns true if the
+    /// key is gone.
     fn gives_up(&self, found: &Value, raft_term: i64) -> Result<bool, StoreError> {
         let written = number(&found["mod_revision"])?;
         let shown = Shown::decode(&decoded(&found["value"])?)?.raft_term;
         let sight = Sight { written, shown, raft_term };
-        // A leader that lives asks three times meanwhile.
+        // A living leader sends three heartbeats in this time.
         let patience = Duration::from_secs(self.lasts_seconds) / 2;
         let is_overdue = {
             let mut suspicion = self.suspicion.lock();
@@ -211,7 +214,7 @@ impl Electorate for Etcd {
         let answer = self.gateway.call("kv/txn", &won, PATIENCE);
         let revision = answer.and_then(|answer| match answer["succeeded"].as_bool() {
             Some(true) => number(&answer["header"]["revision"]).map(Some),
-            // The first try may have won, and only its answer was lost.
+            // The first try may have won although its answer was lost.
             _ => {
                 let found = &answer["responses"][0]["response_range"]["kvs"][0];
                 let is_ours = number(&found["lease"])? == lease;

@@ -1,4 +1,4 @@
-//! What a broker keeps, as keys that only the leader of the moment changes.
+//! Store of a broker's records in etcd keys that only the present leader can change.
 
 use crate::gateway::Gateway;
 use crate::{Keys, PATIENCE, decoded, encoded, is_led, number};
@@ -9,21 +9,21 @@ use farpool_wire::mutant;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 
-/// The version of what is in the keys.
+/// Version of the format.
 const FORMAT: &str = "2";
-/// Where the version stands.
+/// Key of the version, without the prefix.
 const FORMAT_KEY: &str = "meta/format";
-/// What the other keys begin with.
+/// Prefixes of the other keys.
 const PARTS: [&str; 2] = ["meta/", NAMES];
 /// Keys that are read at once.
 const PAGE: usize = 64;
 
-/// The keys of a pool, for the leader whose key was made at a revision.
+/// Keys of a pool, for the leader whose key was created at `revision`.
 pub struct EtcdStore {
     gateway: Arc<Gateway>,
     keys: Keys,
     revision: i64,
-    /// What is there, once it was read: nobody else changes it.
+    /// Digests of what is stored, once it was read. Nobody else changes it.
     ledger: OnceLock<Ledger>,
 }
 
@@ -45,10 +45,11 @@ impl EtcdStore {
         ))
     }
 
-    /// Reads the keys of a part from one on, as many as come at once. Returns where to go on, if there are more.
+    /// Reads the keys of a part from one on, up to a page. Returns the next key to read from. `None` if there are no
+    /// more.
     fn read_page(&self, part: &str, from: &[u8], into: &mut Reading) -> Result<Option<Vec<u8>>, StoreError> {
         let mut behind = self.keys.of(part).into_bytes();
-        // The next character after the last one of what they all begin with.
+        // The end is the prefix with its last character replaced by the next one.
         if let Some(last) = behind.last_mut() {
             *last += 1;
         }
@@ -68,7 +69,7 @@ impl EtcdStore {
         Ok(last.filter(|_| found["more"].as_bool() == Some(true)))
     }
 
-    /// Reads everything, and compares it with its checksums.
+    /// Reads all records and verifies their checksums.
     fn read(&self) -> Result<(Durable, Ledger), StoreError> {
         let format = self.get(&self.keys.of(FORMAT_KEY))?;
         if let Some(other) = format.as_deref().filter(|found| *found != FORMAT.as_bytes()) {
@@ -122,8 +123,8 @@ impl Store for EtcdStore {
         if ledger.commit() == 0 {
             operations.push(put(FORMAT_KEY, FORMAT.as_bytes()));
         }
-        // A transaction may be carried out again, by a member that was asked first and answers late, when others have
-        // been since. So it names the sum that it was made from.
+        // A transaction may be carried out a second time, by a member that was asked first and acts late, after other
+        // commits. It therefore names the sum that it was made from.
         let sum = encoded(self.keys.of(SUM).as_bytes());
         let follows = match ledger.sum() {
             Some(value) => {
@@ -141,7 +142,7 @@ impl Store for EtcdStore {
         let guarded = json!({ "compare": compared, "success": operations, "failure": found });
         let answer = self.gateway.call("kv/txn", &guarded, PATIENCE)?;
         let is_done = answer["succeeded"].as_bool() == Some(true) || {
-            // The first try was carried out, and only its answer was lost.
+            // The first try was carried out although its answer was lost.
             let of = |index: usize| &answer["responses"][index]["response_range"]["kvs"][0];
             number(&of(0)["create_revision"])? == self.revision
                 && changes.values.get(SUM) == Some(&Some(decoded(&of(1)["value"])?))

@@ -1,20 +1,21 @@
-//! When a leader is given up though its lease lives: after a change of etcd's own leader.
+//! Replacing a leader although its lease lives, after etcd has changed its own leader.
 //!
-//! The idea: etcd's new leader lets all leases begin anew, and one second longer. So a machine that dies with both
-//! leaders on it would leave the pool without a leader for twice as long as one that dies alone. Every answer of etcd
-//! says which term of Raft it is of, and a leader that lives writes that term into its key as soon as it hears of it.
-//! Whoever stands by, and sees an older one there for long enough, takes the key away, if nobody has written it
-//! meanwhile.
+//! The idea: think of a night watchman who signs a book on every shift. A new shift has begun, and his signature is
+//! missing: something has happened to him, although his contract has not ended. The shift is etcd's Raft term. When
+//! etcd elects a new leader of its own, all leases begin again and last one second longer. A machine that dies with
+//! both leaders on it would leave the pool without a broker for twice as long as one with the broker alone. Every
+//! answer of etcd has its Raft term, and a living broker that leads writes a new term into its key at once. A broker
+//! that stands by and sees an older term in the key for long enough deletes the key, unless it was written meanwhile.
 
 use farpool_broker::stores::StoreError;
 use std::time::{Duration, Instant};
 
-/// What the leader's key says.
+/// Contents of the leader's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
-    /// What the leader is called, for people who look.
+    /// Name of the leader, for people who look.
     pub(crate) name: String,
-    /// The term of Raft of which the leader has heard.
+    /// Latest Raft term that the leader has seen.
     pub(crate) raft_term: i64,
 }
 
@@ -33,27 +34,27 @@ impl Shown {
     }
 }
 
-/// A leader that has not heard of a term of Raft, as far as one that stands by has seen.
+/// Observation of a leader that has not written the latest Raft term, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
     seen: Option<(Sight, Instant)>,
 }
 
-/// What was seen at a look.
+/// Values seen at one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// The revision at which the key was written last.
+    /// Revision at which the key was last written.
     pub(crate) written: i64,
-    /// The term of Raft that it shows.
+    /// Raft term in the key.
     pub(crate) shown: i64,
-    /// The term of Raft of the answer.
+    /// Raft term of the answer.
     pub(crate) raft_term: i64,
 }
 
 impl Suspicion {
-    /// Whether the leader is given up, having shown nothing of a new term for `patience` since that was first seen.
+    /// Reports whether the leader should be replaced: the same old term has been seen in its key for `patience`.
     pub(crate) fn look(&mut self, sight: Sight, now: Instant, patience: Duration) -> bool {
-        // A member that was cut off may know of an older term than the leader: that is no cause.
+        // A member that was cut off may know an older term than the leader. That is no reason.
         if sight.shown >= sight.raft_term {
             self.seen = None;
             return false;
