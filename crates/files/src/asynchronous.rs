@@ -1,9 +1,9 @@
-//! Far files for asynchronous engines: futures, and a stream that reads ahead.
+//! Far files for asynchronous engines: futures, and a stream that prefetches.
 //!
-//! The idea: a thread drives a [`Queue`] for as many tasks as there are, and wakes each when its operation is over;
-//! another does so for large operations. Of two that are under way at once either may be carried out first, so
-//! nobody can tell; a task that waits for one before it asks for the other has them in order. Nothing here needs a
-//! particular runtime: the futures are polled by whichever there is.
+//! The idea: a thread drives a [`Queue`] for any number of tasks, and wakes each task when its operation has ended. A
+//! second thread does the same for large operations. Operations under way at the same time may be carried out in any
+//! order. A task that needs an order waits for one before it starts the other. The futures need no particular runtime;
+//! any can poll them.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
@@ -22,11 +22,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Bytes of a chunk, and how many of them a [`FarReader`] asks for ahead.
+/// Bytes of a batch that a [`FarReader`] reads at once, and how many batches it prefetches.
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 4;
 
-/// Where an operation leaves its end for whoever waits for it.
+/// Result of an operation, and the task that waits for it.
 #[derive(Debug, Default)]
 struct Slot {
     done: Option<Completion>,
@@ -41,22 +41,23 @@ struct Job {
     slot: Arc<Mutex<Slot>>,
 }
 
-/// Asynchronous operations on the files of a pool. Clones share two threads, which end with the last of them: one for
-/// operations of 128 KiB and more, so that no other waits for these.
+/// Asynchronous operations on the files of a pool. Clones share two threads, which end with the last clone. One of them
+/// serves operations of 128 KiB and more, so that small ones do not wait for these.
 #[derive(Clone, Debug)]
 pub struct AsyncQueue {
     small: Sender<Job>,
     bulk: Sender<Job>,
 }
 
-/// An operation under way; ends as a [`Completion`]. If it is dropped, the operation is carried out all the same.
+/// Operation under way. Its output is a [`Completion`]. If this is dropped, the operation is carried out all the same.
 #[derive(Debug)]
 pub struct Operation {
     slot: Arc<Mutex<Slot>>,
 }
 
 impl Operation {
-    /// Waits for it on this thread, for those who cannot await: a writer behind an interface that is not asynchronous.
+    /// Waits for the operation on this thread. For callers that cannot await, such as a writer behind a synchronous
+    /// interface.
     pub fn wait(mut self) -> Completion {
         let waker = Waker::from(Arc::new(Parked(thread::current())));
         let mut context = Context::from_waker(&waker);
@@ -69,7 +70,7 @@ impl Operation {
     }
 }
 
-/// A thread that waits for an operation.
+/// Thread that waits for an operation.
 struct Parked(Thread);
 
 impl Wake for Parked {
@@ -79,14 +80,14 @@ impl Wake for Parked {
 }
 
 impl Pool {
-    /// Asynchronous operations, driven by threads of their own. Errors if these cannot be started.
+    /// Starts two threads for asynchronous operations. Fails if they cannot be started.
     pub fn async_queue(&self) -> Result<AsyncQueue, Error> {
         let session = self.session();
         let start = |name| {
             let (jobs, asked) = channel();
             let queue = Queue::new(Arc::clone(session));
             let driver = session.host().spawn(name, Box::new(move || drive(queue, &asked)));
-            // It ends by itself.
+            // The thread ends by itself when nobody can send jobs, so it is not joined.
             driver
                 .map(|_| jobs)
                 .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))
@@ -96,12 +97,12 @@ impl Pool {
 }
 
 impl AsyncQueue {
-    /// As [`Queue::read`]; the completion's tag means nothing.
+    /// Reads as [`Queue::read`] does. The completion's tag has no meaning.
     pub fn read(&self, file: &FarFile, offset: u64, into: Vec<u8>) -> Operation {
         self.submit(true, file, offset, into)
     }
 
-    /// As [`Queue::write`]; the completion's tag means nothing.
+    /// Writes as [`Queue::write`] does. The completion's tag has no meaning.
     pub fn write(&self, file: &FarFile, offset: u64, from: Vec<u8>) -> Operation {
         self.submit(false, file, offset, from)
     }
@@ -117,8 +118,8 @@ impl AsyncQueue {
         Operation { slot }
     }
 
-    /// The bytes of a range in chunks of `chunk_bytes` (the last may be shorter), `ahead` of them asked for before
-    /// they are wanted. Both at least 1. The range must lie within the file.
+    /// Streams a range in buffers of `chunk_bytes` bytes (the last may be shorter), and prefetches `ahead` of them.
+    /// Both are at least 1. The range must lie within the file.
     pub fn chunks(&self, file: &FarFile, range: Range<u64>, chunk_bytes: usize, ahead: usize) -> Chunks {
         Chunks {
             queue: self.clone(),
@@ -130,14 +131,14 @@ impl AsyncQueue {
         }
     }
 
-    /// Reads a file from its start to where its end is now.
+    /// Reads a file from its start to its present end.
     pub fn reader(&self, file: &FarFile) -> FarReader {
         let chunks = self.chunks(file, 0..file.length(), CHUNK_BYTES, CHUNKS_AHEAD);
         FarReader { chunks, chunk: Vec::new(), taken: 0 }
     }
 }
 
-/// The ends of operations under way. Should their thread break off, whoever waits is told.
+/// Results of operations under way. If their thread ends early, all tasks that wait get an error.
 #[derive(Default)]
 struct Slots(BTreeMap<u64, Arc<Mutex<Slot>>>);
 
@@ -162,7 +163,7 @@ impl Drop for Slots {
     }
 }
 
-/// Carries out jobs until nobody can send any.
+/// Carries out jobs until nobody can send any more.
 fn drive(mut queue: Queue, jobs: &Receiver<Job>) {
     let mut slots = Slots::default();
     let mut next_tag = 0;
@@ -206,7 +207,7 @@ impl Future for Operation {
     }
 }
 
-/// A range of a file, chunk by chunk. After an error it ends.
+/// Stream over a range of a file. It ends after an error.
 pub struct Chunks {
     queue: AsyncQueue,
     file: FarFile,
@@ -237,7 +238,7 @@ impl Stream for Chunks {
     }
 }
 
-/// A file as an [`AsyncRead`].
+/// Reader of a file that implements [`AsyncRead`].
 pub struct FarReader {
     chunks: Chunks,
     chunk: Vec<u8>,

@@ -1,8 +1,8 @@
-//! What all parts of a session stand on: its host, its settings, its counters, and whether it still goes on.
+//! Base of a session: its host, its settings, its counters, and whether it has ended.
 //!
-//! Methods of three kinds: deadlines by the host's clock; [`Base::check_open`] and [`Base::pause`], which refuse to go
-//! on once the session has ended; and those that end it. No lock: whoever ends it leaves a word, and rings for those
-//! who pause.
+//! Methods are of three kinds: those that compute deadlines by the host's clock; [`Base::check_open`] and
+//! [`Base::pause`], which fail once the session has ended; and [`Base::close`] and [`Base::abandon`], which end it.
+//! There is no lock: ending the session sets a flag and wakes the threads that pause.
 
 use crate::error::{Error, ErrorKind};
 use crate::options::PoolOptions;
@@ -13,15 +13,15 @@ use farpool_wire::MonoNs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module.
+/// Host, settings, counters and end of a session, shared by all of its parts.
 pub(crate) struct Base {
-    /// The clock, the threads, the random numbers, and the ways to others.
+    /// Clock, threads, random numbers and connections.
     pub(crate) host: Arc<dyn Dialer>,
     pub(crate) options: PoolOptions,
     pub(crate) counters: Arc<Counters>,
     is_closed: AtomicBool,
     mark: ForkMark,
-    /// Rings when the session ends.
+    /// Event that is signalled when the session ends.
     stopping: Bell,
 }
 
@@ -38,22 +38,22 @@ impl Base {
         })
     }
 
-    /// Until when something that begins now may last.
+    /// Returns the deadline of an operation that starts now and may take `timeout_ms`.
     pub(crate) fn deadline(&self, timeout_ms: u64) -> MonoNs {
         self.host.now().plus_ms(timeout_ms)
     }
 
-    /// Until when one peer may be waited for that is asked now.
+    /// Returns the deadline of a request to one peer that is sent now.
     pub(crate) fn request_deadline(&self) -> MonoNs {
         self.deadline(self.options.request_timeout_ms)
     }
 
-    /// Refuses what is asked of a session that was closed, or that another process opened.
+    /// Fails if the session was closed, or was opened by the process that this one was forked from.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed());
         }
-        // The connections are shared with the parent: either process could get the other's answers.
+        // The connections are shared with the parent process. Either process could get the other's answers.
         if self.is_forked() {
             let message = "this pool was opened by the process this one was forked from: open one here";
             return Err(Error::new(ErrorKind::Forked, message));
@@ -65,13 +65,13 @@ impl Base {
         self.mark.is_forked()
     }
 
-    /// Waits, unless the session is being closed.
+    /// Waits for `ms`. Fails at once if the session ends.
     pub(crate) fn pause(&self, ms: u64) -> Result<(), Error> {
         self.host.wait(&self.stopping, 0, self.deadline(ms));
         if self.stopping.heard() > 0 { Err(closed()) } else { Ok(()) }
     }
 
-    /// Ends the session, and all pauses. Whether it had not ended before.
+    /// Ends the session and all pauses. Returns true if it had not ended before.
     pub(crate) fn close(&self) -> bool {
         let is_first = !self.is_closed.swap(true, Ordering::AcqRel);
         if is_first {
@@ -80,7 +80,7 @@ impl Base {
         is_first
     }
 
-    /// Ends the session in this process, in which nobody pauses.
+    /// Ends the session in this forked process, which has no threads that pause.
     pub(crate) fn abandon(&self) {
         self.is_closed.store(true, Ordering::Release);
     }

@@ -1,9 +1,8 @@
-//! What lies beneath pools and files, for those who have nodes do more than move bytes: the session with its nodes, and
-//! where the bytes of a file are.
+//! Access to sessions, nodes and the location of file bytes, for crates that have nodes do more than move bytes.
 //!
-//! The idea: calls and queries name regions and rights to nodes, talk with them under deadlines, and keep things with
-//! the session. This is all that they see of how files work. Places hold for as long as nobody writes, moves or frees
-//! the bytes: published files stay as they are, but may be moved.
+//! The idea: calls of functions and queries send nodes the ids and handles of regions, under deadlines, and keep state
+//! with the session. This module is all they see of how files work. A location is valid until somebody writes, moves or
+//! frees the bytes. Published files never change, but they may be moved.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};
@@ -27,32 +26,32 @@ pub fn session_of_pool(pool: &Pool) -> &Arc<Session> {
     pool.session()
 }
 
-/// Deletes a file of this session that is not published. Returns whether there was one.
+/// Deletes a private file of this session. Returns true if there was one.
 pub fn delete_private(pool: &Pool, name: &str) -> bool {
     pool.delete_private(name)
 }
 
-/// Looks a published file up again whose bytes were found gone, as `gone` says: they may have moved.
+/// Looks up where a published file is now, after its bytes were not found: they may have moved.
 ///
-/// Errors: `gone`, if they have not.
+/// Errors: `gone`, if the file has not moved.
 pub fn reopen(file: &FarFile, gone: &Error) -> Result<(), Error> {
     file.inner.reopen(gone)
 }
 
-/// Bytes of a file that lie together in one region.
+/// Consecutive bytes of a file that lie together in one region.
 #[derive(Clone)]
 pub struct Stretch {
-    /// In the file.
+    /// Range of the file.
     pub file: Range<u64>,
-    /// Where.
+    /// Region that has the bytes.
     pub region: Arc<LeasedRegion>,
-    /// First byte in the region.
+    /// Offset of the first byte in the region.
     pub offset: u64,
 }
 
-/// Returns where all bytes of a range lie, in order. `None` if the file may still be written.
+/// Returns where all bytes of a range lie, in order. `None` if the file can still be written.
 ///
-/// Errors: [`ErrorKind::Lost`] if bytes have no copy left.
+/// Errors: [`ErrorKind::Lost`] if some bytes have no copy left.
 pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretch>>, Error> {
     let state = file.inner.state();
     if !matches!(state.phase, Phase::Published(_) | Phase::Sealed(_)) {
@@ -69,7 +68,7 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
         };
         let (region, offset) = (Arc::clone(&copy.cut.region), copy.cut.offset + (start - extent.start));
         match stretches.last_mut() {
-            // One mapping for what lies together.
+            // Adjacent bytes of one region become one entry, which needs only one mapping.
             Some(last)
                 if Arc::ptr_eq(&last.region, &region)
                     && last.file.end == start
@@ -83,8 +82,8 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
     Ok(Some(stretches))
 }
 
-/// Returns the region that all of a range can be read from now, and where it begins there. `None` if there is no such
-/// region. A node that did not answer lately is taken where there is no other: reading asks it as well.
+/// Returns a region from which the whole range can be read now, and the offset there. `None` if there is none. A node
+/// that did not answer lately is used only if no other has the bytes, as in a read.
 pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
     let start = range.start;
     let rank = |region: &Arc<LeasedRegion>| {
@@ -100,8 +99,8 @@ pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<
     pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
 }
 
-/// Returns the region that all of a range lies in, and where it begins there, whether it can be read or not. `None` if
-/// it does not lie in one piece.
+/// Returns the region that has the whole range, and the offset there, even if it cannot be read now. `None` if the
+/// range is not contiguous in one region.
 pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
     let start = range.start;
     let pieces = file.inner.state().map.copies_of(range);

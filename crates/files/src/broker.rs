@@ -1,12 +1,12 @@
-//! The conversation of a session with its broker: one link, which is asked one thing at a time.
+//! Requests of a session to its broker, over one link and one at a time.
 //!
-//! Methods of three kinds, in the order they are called: [`Broker::open`] begins the session and says at once if there
-//! is no broker; [`Broker::ask`] and [`Broker::ask_for`] put a question again and again, for as long as the asker's
-//! patience lasts (every question is one that may be asked twice), while [`Broker::keep`] asks once and only if nobody
-//! else is asking; [`Broker::close`] ends the session.
+//! Methods, in the order in which they are called: [`Broker::open`] opens the session and fails at once if there is no
+//! broker. [`Broker::ask`] and [`Broker::ask_for`] send a request, and retry until the given patience is over; every
+//! request is one that may be sent twice. [`Broker::keep`] sends one request, once, and only if no other is under way.
+//! [`Broker::close`] ends the session.
 //!
-//! One lock: the turn to use the link, held until the answer is there or the request's time is over, and not in the
-//! pauses between two tries. Nothing else is locked within.
+//! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
+//! in the pauses between retries. No other lock is taken inside it.
 
 use crate::base::Base;
 use crate::error::Error;
@@ -19,7 +19,7 @@ use farpool_wire::control::*;
 use farpool_wire::{Code, Name, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// The answer of the kind that belongs to the question, or a protocol error.
+/// Unwraps a reply of the expected kind. Another kind is a protocol error.
 macro_rules! answer_of {
     ($reply:expr, $kind:ident) => {
         match $reply {
@@ -33,11 +33,11 @@ macro_rules! answer_of {
 }
 pub(crate) use answer_of;
 
-/// See the module.
+/// Link of a session to its broker.
 pub(crate) struct Broker {
     base: Arc<Base>,
     brokers: Brokers,
-    /// They have names, by which a refusal is told that is about one of them.
+    /// Nodes of the session. Errors about a refusal name them.
     nodes: Arc<Nodes>,
     link: Turn<Option<Box<dyn Link>>>,
 }
@@ -47,14 +47,15 @@ impl Broker {
         Broker { base, brokers, nodes, link: Turn::default() }
     }
 
-    /// Begins a session.
+    /// Opens a session.
     pub(crate) fn open(&self, label: Name) -> Result<SessionOpened, Error> {
         let open = OpenSession { resume: Default::default(), secret: Default::default(), label };
-        // A pool that is not there should be said at once, not after the patience for one that restarts.
+        // If there is no broker the error should come at once, and not after the time that is allowed for one to
+        // restart.
         answer_of!(self.ask_first(&Request::OpenSession(open))?, OpenSession)
     }
 
-    /// Asks each broker once; again and again only if one of them is there and waits for another to lead.
+    /// Asks each broker once. Retries only if one of them is there and waits for another to become the leader.
     fn ask_first(&self, request: &Request) -> Result<Reply, Error> {
         let give_up = self.base.deadline(self.base.options.broker_patience_ms);
         loop {
@@ -76,12 +77,12 @@ impl Broker {
         }
     }
 
-    /// Asks, again and again while nobody can be reached, for as long as the patience lasts.
+    /// Sends a request. Retries while no broker can be reached, until the session's patience for brokers is over.
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Error> {
         self.ask_for(request, self.base.options.broker_patience_ms)
     }
 
-    /// The same, with this patience.
+    /// Sends a request. Retries while no broker can be reached, for `patience_ms`.
     pub(crate) fn ask_for(&self, request: &Request, patience_ms: u64) -> Result<Reply, Error> {
         self.base.check_open()?;
         let give_up = self.base.deadline(patience_ms);
@@ -91,14 +92,15 @@ impl Broker {
                 Ok(reply) => return Ok(reply),
                 Err(error) if is_not_leader(&error) => error,
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
-                    // A broker waits for its nodes to present themselves, and to report what they have sealed.
+                    // A broker that has just started waits for its nodes to connect and to report what they have
+                    // sealed.
                     (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
                         if self.base.host.now() < give_up =>
                     {
                         self.base.pause(10)?;
                         continue;
                     }
-                    // Done by the first try, whose answer was lost.
+                    // The first try succeeded, but its answer was lost.
                     (Request::RenameName(_), Code::NoSuchName) if asked_before => {
                         return Ok(Reply::RenameName(Done {}));
                     }
@@ -107,7 +109,7 @@ impl Broker {
                     }
                     _ => return Err(self.refused(refusal)),
                 },
-                // Waiting makes nobody trusted.
+                // A retry would not make the peer trusted.
                 Err(error @ LinkError::Untrusted(_)) => return Err(self.error(&error)),
                 Err(error) => error,
             };
@@ -123,15 +125,15 @@ impl Broker {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
     }
 
-    /// Says that the session is still there, by which the broker lists it. `None` if it did not answer in time, or
-    /// somebody is asking it something: then it hears of the session anyway.
+    /// Tells the broker that the session is still there, so that the broker lists it. `None` if there was no answer in
+    /// time, or if another request is under way, which serves the same purpose.
     pub(crate) fn keep(&self, proof: &SessionProof, timeout_ms: u64) -> Option<SessionKept> {
         let mut link = self.link.try_take()?;
         let reply = self.ask_over(&mut link, &Request::KeepSession(proof.clone()), timeout_ms).ok()?;
         answer_of!(reply, KeepSession).ok()
     }
 
-    /// Ends a session, if the broker can be told.
+    /// Ends the session at the broker, if that can be reached.
     pub(crate) fn close(&self, proof: &SessionProof) {
         let _ = self.ask_once(&Request::CloseSession(proof.clone()));
         *self.link.take(&*self.base.host) = None;
@@ -172,14 +174,14 @@ impl Broker {
         refused(&self.shown(), refusal, &self.nodes, |id| self.node_status(id))
     }
 
-    /// Returns what the broker knows of a node, if it answers at once and knows it.
+    /// Returns the broker's status of a node. `None` if the broker does not answer at once or does not know the node.
     fn node_status(&self, id: NodeId) -> Option<NodeStatus> {
         let reply = self.ask_once(&Request::Status(Done {})).ok()?;
         let report = answer_of!(reply, Status).ok()?;
         report.nodes.into_vec().into_iter().find(|node| node.info.node == id)
     }
 
-    /// Returns what errors call the broker.
+    /// Returns the name of the broker for error messages.
     fn shown(&self) -> String {
         format!("broker {}", self.brokers)
     }

@@ -1,4 +1,4 @@
-//! Operations sorted by the node they go to, and the conversation with each.
+//! Reads and writes grouped by node, and their requests to all these nodes at once.
 
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
@@ -9,18 +9,18 @@ use farpool_wire::data::Span;
 use farpool_wire::{Code, MonoNs, Request, mutant};
 use std::sync::Arc;
 
-/// Operations sorted by node, in order within each.
+/// Operations grouped by node, in the order in which they were added.
 pub(crate) struct ByNode<'r, Op> {
     nodes: Vec<(&'r Arc<LeasedRegion>, Vec<Op>)>,
 }
 
-/// How the conversations went, one for each node.
+/// Result of the conversation with one node.
 pub(crate) struct Outcome {
     node: Arc<NodeLinks>,
     result: Result<(), Error>,
 }
 
-/// A region that did not answer with its bytes, and why.
+/// Region whose bytes did not come, and the reason.
 pub(crate) type Missed = (Arc<LeasedRegion>, Error);
 
 impl<Op> Default for ByNode<'_, Op> {
@@ -29,9 +29,9 @@ impl<Op> Default for ByNode<'_, Op> {
     }
 }
 
-/// An operation on a range of a region.
+/// Operation on a range of a region.
 pub(crate) trait Spanned {
-    /// The range.
+    /// Returns the range of the region.
     fn span(&self) -> Span;
 }
 
@@ -55,9 +55,9 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
         }
     }
 
-    /// Has one conversation with each node, under leases that were checked to hold. All are asked before the
-    /// first is waited for, so that they work at the same time. `answered` is shown each node that has answered, while
-    /// the others still may be at it.
+    /// Sends the operations to each node and waits for all answers. Leases are checked first, and renewed if need be.
+    /// Every node is asked before the first is waited for, so the nodes work at the same time. `answered` is called for
+    /// each node that succeeded, while others may still be working.
     fn each(
         self,
         session: &Session,
@@ -65,7 +65,7 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
         speech: &Speech<Op>,
         mut answered: impl FnMut(&Arc<NodeLinks>, &mut [Op]),
     ) -> Vec<Outcome> {
-        // One that is alone is waited for as its link knows best.
+        // The link chooses by itself how to wait if there is only one node.
         let is_alone = self.nodes.len() == 1;
         let begin = |(region, ops): (&'r Arc<LeasedRegion>, Vec<Op>)| {
             let begun =
@@ -85,10 +85,10 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
     }
 }
 
-/// What is said to a node: asked ahead, and waited for; or both at once.
+/// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
 struct Speech<Op> {
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
-    /// Whether all has been sent that is to be posted, without waiting for the node to take it.
+    /// Sends as much as the node takes without waiting. Returns true if everything has been sent.
     post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
     take: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
     talk: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
@@ -99,7 +99,8 @@ impl ByNode<'_, ReadOp<'_>> {
         self.read_and(session, |_, _| {})
     }
 
-    /// Reads, and shows `answered` what has come from each node, in the order it was added, as soon as it has.
+    /// Reads. Calls `answered` with each node's operations, in the order they were added, as soon as their bytes have
+    /// come.
     pub(crate) fn read_and(
         self,
         session: &Session,
@@ -127,23 +128,24 @@ impl ByNode<'_, WriteOp<'_>> {
     }
 }
 
-/// The failure of the node that has a region, if there was one.
+/// Returns the error of the region's node. `None` if the node succeeded.
 pub(crate) fn failure<'o>(outcomes: &'o [Outcome], region: &LeasedRegion) -> Option<&'o Error> {
     let of = outcomes.iter().find(|outcome| Arc::ptr_eq(&outcome.node, &region.node))?;
     of.result.as_ref().err()
 }
 
-/// A conversation that has begun.
+/// Request that has been sent, at least in part, and not answered.
 struct Begun {
     conversation: Conversation,
-    /// How asking ahead went: whether all has been sent.
+    /// Result of sending: true if everything has been sent.
     posted: Result<bool, LinkError>,
 }
 
-/// What a node is asked, and the conversation.
+/// Region that names the node, the operations for that node, and the request.
 type Asked<'r, Op> = (&'r Arc<LeasedRegion>, Vec<Op>, Result<Begun, Error>);
 
-/// Asks a node, without waiting for its answer; nor, unless it is alone, for it to take all of a write.
+/// Sends the request to a node without waiting for the answer. If there are other nodes, it does not wait either until
+/// the node takes all of a write.
 fn begin<Op>(
     session: &Session,
     region: &Arc<LeasedRegion>,
@@ -161,9 +163,10 @@ fn begin<Op>(
     Ok(Begun { conversation, posted })
 }
 
-/// Sends the rest of what nodes did not take at once, to whichever takes it next: none waits for another.
+/// Sends what the nodes did not take at once. The node that can take bytes next gets them next, so no node waits for
+/// another.
 fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
-    // Their own: to begin with the others may have taken as long as it may.
+    // A new deadline: connecting to the other nodes may have used up the first one.
     let deadline = session.request_deadline();
     let mut is_late = false;
     loop {
@@ -188,7 +191,7 @@ fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<O
     }
 }
 
-/// Waits for what was asked of a node.
+/// Waits for the answer of a node.
 fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
@@ -197,13 +200,14 @@ fn finish<Op: Spanned>(
     ops: &mut [Op],
     speech: &Speech<Op>,
 ) -> Result<(), Error> {
-    // Its own: one that did not answer has used up another, and this one's answer may have filled the sockets
-    // between us meanwhile and be waiting to go on.
+    // A new deadline. Another node that did not answer may have used up the last one. Meanwhile this node's answer may
+    // have filled the socket buffers, and the node then waits until it is read.
     let deadline = session.request_deadline();
     let mut moved_on = None;
     let mut judge = |link: &mut dyn Link, ops: &mut [Op], result: Result<(), LinkError>| {
         let result = match result {
-            // In its grace the lease has lost nothing yet: renew it over this very link and go on.
+            // The lease has lost nothing within its grace period. Renew it over this link and send the operations
+            // again.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
                 link.call(&Request::Renew(session.leases.proof().clone()), deadline)?;
                 (speech.talk)(link, ops, deadline)
@@ -231,7 +235,7 @@ fn finish<Op: Spanned>(
     })
 }
 
-/// Copies bytes from a place to another, on whichever nodes.
+/// Copies bytes from one segment of an extent to another, on any nodes.
 pub(crate) fn copy_bytes(
     session: &Session,
     from: &Piece<Arc<LeasedRegion>>,
@@ -246,7 +250,7 @@ pub(crate) fn copy_bytes(
     write_bytes(session, to, &bytes)
 }
 
-/// Writes bytes to a place.
+/// Writes bytes to a segment of an extent.
 pub(crate) fn write_bytes(
     session: &Session,
     to: &Piece<Arc<LeasedRegion>>,
@@ -260,34 +264,35 @@ pub(crate) fn write_bytes(
     }
 }
 
-/// What follows from a node's failure, and what to call it.
+/// Updates the state of a node that failed, and returns the error to report.
 fn settle(session: &Session, region: &Arc<LeasedRegion>, error: Error) -> Error {
     match error.kind() {
-        // Refused as a stranger: the node has forgotten us (or started anew), and says so here.
+        // The node does not know the session: it has forgotten it, or it has restarted. A renewal finds out and drops
+        // the leases.
         ErrorKind::Lost if region.is_leased => drop(session.leases.renew(&region.node)),
-        // Whatever else there is to do, others do it faster until this one answers again.
+        // Other nodes are preferred until this one answers again.
         ErrorKind::Unreachable => region.node.set_suspect(true),
         _ => {}
     }
     if region.node.is_lost() {
         session.leases.lose_regions(&region.node);
     }
-    // What went while we talked is better named as lost than as a refusal or a broken connection.
+    // If the region was lost meanwhile, report that instead of a refusal or a broken connection.
     region.check_usable().err().unwrap_or(error)
 }
 
-/// Whether a write that failed so may still be carried out in this region later.
+/// Reports whether a write that failed with `error` may still be carried out in this region later.
 pub(crate) fn may_arrive_late(error: &Error, region: &LeasedRegion) -> bool {
     !mutant!(LateWriteForgotten)
         && error.kind() == ErrorKind::Unreachable
         && error.node() == Some(&*region.node.info.name)
 }
 
-/// The span of a piece.
+/// Returns the range of the region that a segment covers.
 pub(crate) fn span(piece: &Piece<Arc<LeasedRegion>>) -> Span {
     Span {
         region: piece.region.region,
-        // An extent, and so a piece of one, is at most EXTENT_BYTES_MAX long.
+        // An extent has at most EXTENT_BYTES_MAX bytes, so a segment of one fits.
         bytes: (piece.file.end - piece.file.start) as u32,
         offset: piece.offset,
         epoch: piece.region.epoch,

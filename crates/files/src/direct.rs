@@ -1,13 +1,21 @@
-//! The short way through shared memory: what lies mapped in this process is read and written without a plan, and
-//! read without a lock.
+//! Mapped reads and mapped writes: the fast path for bytes that this process has mapped. It needs no plan, and reads
+//! need no lock.
 //!
-//! The idea: a list of where every readable byte of a file is mapped, made now and then from the map and good as
-//! long as the map keeps its layout. A reader looks at the layout's number, copies, and looks again, as one reads
-//! under a sequence lock: whatever moved or freed the bytes meanwhile has changed the number before anybody could
-//! put them to other uses. That the region is still ours, the fence word says, before and after each piece
-//! (`MappedRegion`). Whoever finds anything unusual goes the long way, which knows what to do about it.
+//! The idea: think of a timetable with an edition number. A traveller notes the number, walks to the platform, and
+//! looks at the number again. If it is the same, it was the right platform. Here the timetable is a list of where each
+//! readable byte of the file is mapped, made from the file's map. The edition is the layout number of the map. A reader
+//! looks at the number, copies, and looks again, as with a sequence lock. Whatever moves or frees bytes changes the
+//! number before these bytes can be reused.
 //!
-//! Never here: the last word on a failure, a request to a node, a byte of a sealed or mirrored file written.
+//! - Usual case: the number is the same. The read has cost one copy.
+//! - Bad case: the number changed, or the fence word shows that the region is not leased any more (`MappedRegion`
+//!   checks it before and after each copy). The fast path reports failure without a reason. The slow path (`read`,
+//!   `write`) plans under the file's lock and handles the error.
+//! - After enough reads took the slow path, the next of them makes a new list.
+//!
+//! Reads do not take the file's lock instead, because then readers on different threads would wait for each other.
+//!
+//! Never here: an error returned to the caller, a request to a node, a write to an encrypted or mirrored file.
 //!
 //! Invariants: I3 and I7, as in `read` and `write`.
 
@@ -20,13 +28,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// The bytes of `part` in a buffer for the file from `start` on.
+/// Returns where `part` lies in a buffer that begins at the byte `start` of the file.
 fn slice_of(part: &Range<u64>, start: u64) -> Range<usize> {
     (part.start - start) as usize..(part.end - start) as usize
 }
 
 impl FileInner {
-    /// Reads, if the short way leads there. Otherwise the buffers hold anything.
+    /// Reads the ranges by the fast path. Returns false if that is not possible; the buffers then hold arbitrary bytes.
     pub(crate) fn read_direct(&self, ranges: &mut [ReadRange<'_>]) -> bool {
         let Some(list) = self.direct.list.try_read() else { return false };
         if list.runs.is_empty() || list.layout != self.layout() || self.session.check_open().is_err() {
@@ -46,7 +54,7 @@ impl FileInner {
             }
             bytes += range.into.len() as u64;
         }
-        // The copies must not sink below the second look.
+        // Keeps the copies above from being reordered after the second look at the layout.
         fence(Ordering::SeqCst);
         if list.layout != self.layout() {
             return false;
@@ -57,8 +65,8 @@ impl FileInner {
         true
     }
 
-    /// Writes where there is one copy and the short way leads to it. Otherwise perhaps part of it, which is to be
-    /// written anew.
+    /// Writes the ranges by the fast path, if each has one copy and that is mapped. Returns false if that is not
+    /// possible; some bytes may have been written then, and the caller must write all of them again.
     pub(crate) fn write_direct(&self, ranges: &[WriteRange<'_>]) -> bool {
         if self.protection != Protection::None {
             return false;
@@ -87,7 +95,8 @@ impl FileInner {
                 let from = &range.from[slice_of(&part, range.offset)];
                 let span = run.span(run.offset + (part.start - run.file.start), from.len() as u32);
                 if run.memory.write(&span, from).is_err() {
-                    // Nobody reads or publishes what is half written; the long way makes it good, if it can.
+                    // The ranges may be half written, so they must not be read or published. The slow path writes them
+                    // again.
                     let mut state = self.state();
                     ranges.iter().filter_map(of).for_each(|range| state.map.poison(range, |_| false));
                     return false;
@@ -101,7 +110,7 @@ impl FileInner {
         true
     }
 
-    /// Lets go of memory that the file does not lie in any more.
+    /// Drops mappings of memory that does not hold the file any more.
     pub(crate) fn forget_direct(&self) {
         if let Some(mut list) = self.direct.list.try_write()
             && (list.layout != self.layout()
@@ -111,14 +120,15 @@ impl FileInner {
         }
     }
 
-    /// A read went the long way. When so many have that a new list is worth making, makes one.
+    /// Counts a read that took the slow path. Makes a new list once enough reads did.
     pub(crate) fn read_otherwise(&self) {
         if self.key.is_some() || !self.session.nodes.has_shared() {
             return;
         }
         let misses = self.direct.misses.fetch_add(1, Ordering::Relaxed) + 1;
         let Some(mut list) = self.direct.list.try_write() else { return };
-        // So that making lists costs no more than reading does, however large the file.
+        // A new list is made only after one slow read for each 16 runs that it will look at. Making lists then costs no
+        // more than those reads, whatever the size of the file.
         if misses <= list.looked_at / 16 {
             return;
         }

@@ -1,9 +1,13 @@
-//! The local copy of a scratch file, written behind: a write is handed over as soon as its bytes are in a
-//! bounded buffer of this process, and reaches the disk later.
+//! Local copies of scratch files, written behind. A write is done when its bytes are in a bounded buffer of this
+//! process. They reach the disk later.
 //!
-//! The idea: one queue for the session, first in, first out, and whoever takes from it holds the turn to
-//! write. So the writes of a file reach its disk file in their order, whoever carries them out: the thread
-//! behind, a writer that finds the buffer full, or a reader that needs what still waits.
+//! The idea: think of one letter box that anybody may empty, one person at a time, always oldest letter first. The box
+//! is a queue for all files of the session. A thread that takes from it holds the mutex `writing`. The writes of a file
+//! therefore reach the disk in their order, no matter who carries them out.
+//!
+//! - Usually a background thread does. It ends after one second without work.
+//! - A writer that finds the buffer full carries out some writes first.
+//! - A reader that needs bytes still in the queue carries out writes until they are on disk.
 
 use crate::error::{Error, ErrorKind};
 use crate::plan::RangeSet;
@@ -18,13 +22,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A file's bytes on the local disk, at the same offsets.
+/// Bytes of a file on the local disk, at the same offsets.
 pub(crate) struct DiskCopy {
     file: Box<dyn DiskFile>,
     folder: String,
     /// Writes of this file that wait or are being carried out.
     behind: AtomicU64,
-    /// What the disk did not take, and why it did not the last time.
+    /// Ranges that the disk does not have because a write failed, and the last error.
     failed: Mutex<(RangeSet, Option<String>)>,
 }
 
@@ -40,11 +44,11 @@ struct Queue {
     bytes: u64,
 }
 
-/// What waits for the disk, for all files of a session.
+/// Writes that wait for the disk, for all files of a session.
 pub(crate) struct WriteBehind {
     host: Arc<dyn Host>,
     counters: Arc<Counters>,
-    /// A writer that finds more waiting writes itself.
+    /// Bytes that may wait. A writer that finds more carries out some writes itself.
     limit_bytes: u64,
     queue: Mutex<Queue>,
     writing: Turn<()>,
@@ -67,7 +71,7 @@ impl DiskCopy {
         self.failed.lock()
     }
 
-    /// Whether the disk is known to lack some of a range.
+    /// Reports whether the disk is known to lack bytes of a range.
     pub(crate) fn lacks(&self, range: Range<u64>) -> bool {
         self.failed().0.touches(range)
     }
@@ -94,10 +98,10 @@ impl DiskCopy {
         Error::new(ErrorKind::Lost, format!("the local copy in {} has not got it either: {why}", self.folder))
     }
 
-    /// Frees what lies behind a length.
+    /// Frees the disk space behind a length.
     pub(crate) fn truncate(&self, bytes: u64) {
         self.failed().0.remove(bytes..u64::MAX);
-        // What stays too long is never read: the file's map knows what was written.
+        // An error leaves too many bytes on disk. They are never read, because the file's map knows what was written.
         let _ = self.file.set_length(bytes);
     }
 }
@@ -119,7 +123,7 @@ impl WriteBehind {
         self.queue.lock()
     }
 
-    /// Takes bytes over. If more than the limit wait already, the caller writes some itself.
+    /// Queues a write. If the buffer is full, carries out waiting writes first.
     pub(crate) fn put(self: &Arc<Self>, copy: &Arc<DiskCopy>, offset: u64, from: &[u8]) {
         while self.queue().bytes.saturating_add(from.len() as u64) > self.limit_bytes && self.step() {}
         copy.behind.fetch_add(1, Ordering::AcqRel);
@@ -132,13 +136,13 @@ impl WriteBehind {
         if !self.is_running.swap(true, Ordering::AcqRel) {
             let behind = Arc::clone(self);
             if self.host.spawn("farpool-behind", Box::new(move || behind.run())).is_err() {
-                // Without a thread, writers and readers write what waits.
+                // Writers and readers carry out the waiting writes if there is no thread.
                 self.is_running.store(false, Ordering::Release);
             }
         }
     }
 
-    /// Writes what waits, and ends when nothing has come for a while.
+    /// Carries out writes, and returns after a second without any.
     fn run(&self) {
         const IDLE_MS: u64 = 1_000;
         loop {
@@ -149,7 +153,7 @@ impl WriteBehind {
             self.host.wait(&self.filled, heard, self.host.now().plus_ms(IDLE_MS));
             if self.filled.heard() == heard {
                 self.is_running.store(false, Ordering::Release);
-                // Something may have come between the look and the word.
+                // A write may have been queued after the last look and before the flag was cleared.
                 if self.queue().jobs.is_empty() || self.is_running.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -157,7 +161,7 @@ impl WriteBehind {
         }
     }
 
-    /// Carries out the next write. Whether there was one.
+    /// Carries out the next write. Returns false if there is none.
     fn step(&self) -> bool {
         let _writing = self.writing.take(&*self.host);
         let next = |queue: &mut Queue| match mutant!(DiskOutOfOrder) {
@@ -171,14 +175,14 @@ impl WriteBehind {
         true
     }
 
-    /// Waits until a file has nothing waiting.
+    /// Waits until no write of a file is waiting or being carried out.
     fn flush(&self, copy: &DiskCopy) {
         while copy.behind.load(Ordering::Acquire) > 0 && self.step() {}
-        // The last one may be in another's hands.
+        // Another thread may still be carrying out the last one.
         drop(self.writing.take(&*self.host));
     }
 
-    /// Forgets what waits for a file that nobody needs any more.
+    /// Drops the waiting writes of a file that is not needed any more.
     pub(crate) fn forget(&self, copy: &Arc<DiskCopy>) {
         let mut queue = self.queue();
         let (gone, kept): (VecDeque<Job>, VecDeque<Job>) =
@@ -190,13 +194,13 @@ impl WriteBehind {
         }
     }
 
-    /// Makes sure that a range has reached the disk.
+    /// Waits until a range has reached the disk. Fails if the disk did not take it.
     pub(crate) fn confirm(&self, copy: &DiskCopy, range: Range<u64>) -> Result<(), Error> {
         self.flush(copy);
         if copy.lacks(range) { Err(copy.error(None)) } else { Ok(()) }
     }
 
-    /// Reads what was written at an offset.
+    /// Reads bytes that were written. Waits until they have reached the disk.
     pub(crate) fn read(&self, copy: &DiskCopy, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.confirm(copy, offset..offset + into.len() as u64)?;
         copy.file.read_at(offset, into).map_err(|error| copy.error(Some(error)))?;

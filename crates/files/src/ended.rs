@@ -1,16 +1,16 @@
-//! How a call ended, for people: what went wrong, and where in the module.
+//! Failed calls of functions: what went wrong, and where in the module.
 
 use farpool_wire::control::Outcome;
 use std::fmt;
 
-/// A call that did not end well.
+/// Call of a function that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// How.
+    /// Kind of end.
     pub outcome: Outcome,
-    /// Its meaning depends on the outcome.
+    /// Number whose meaning depends on `outcome`, such as an address or a signal.
     pub detail: u64,
-    /// Where in the module, the innermost first: the function's name or number, and the offset in the module's bytes.
+    /// Call stack in the module, innermost first: name or number of the function, and offset in the module's bytes.
     pub frames: Vec<(String, u32)>,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What the signals that end sandbox processes mean.
+/// Returns the meaning of a signal that ends sandbox processes. Empty if it is not a usual one.
 fn signal(number: u64) -> &'static str {
     match number {
         4 => " (illegal instruction)",

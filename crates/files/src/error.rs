@@ -1,4 +1,4 @@
-//! The one error of the library: what it means for the caller, and what to do next.
+//! Error type of the library: what it means for the caller, and what to do next.
 
 use crate::ended::Ended;
 use farpool_transport::LinkError;
@@ -6,68 +6,68 @@ use farpool_wire::control::NodeInfo;
 use farpool_wire::{Code, Refusal, shown_lines};
 use std::fmt;
 
-/// What went wrong, by what the caller can do about it.
+/// Kinds of errors, by what the caller can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument is outside what is permitted; the message names both.
+    /// An argument is outside its permitted range; the message names both.
     Invalid,
-    /// No file of this name.
+    /// There is no file of this name.
     NotFound,
-    /// A file of this name exists.
+    /// A file of this name exists already.
     Exists,
     /// The pool or file was closed or deleted.
     Closed,
-    /// The file is published: it can be read, not written.
+    /// The file is published: it can be read but not written.
     ReadOnly,
-    /// Not enough free memory in the pool, or the quota of its tenant leaves not enough.
+    /// The pool, or the quota of the tenant, has not enough free memory.
     Exhausted,
-    /// A node that held these bytes is gone, and so are they.
+    /// A node that held these bytes is gone, and the bytes with it.
     Lost,
-    /// A write to this range failed before: it must be written anew.
+    /// An earlier write to this range failed. The range must be written again.
     Poisoned,
-    /// A node answered with other bytes than were written to a sealed file, and no other copy is left.
+    /// A node answered with other bytes than were written to an encrypted file, and no other copy is left.
     Tampered,
-    /// Broker or node cannot be reached, or does not answer in time.
+    /// The broker or a node cannot be reached or does not answer in time.
     Unreachable,
-    /// A peer refused, broke the protocol, or could not be trusted.
+    /// A peer refused the request, broke the protocol, or could not be trusted.
     Refused,
-    /// A shipped function did not end well: [`Error::how_it_ended`] says how.
+    /// A function did not succeed: [`Error::how_it_ended`] has the details.
     Stopped,
-    /// The pool belongs to the process this one was forked from.
+    /// The pool was opened by the process that this one was forked from.
     Forked,
 }
 
-/// Whether and when the same call may succeed.
+/// Advice: if and when the same call may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Retry {
-    /// Not as it is.
+    /// The same call will not succeed.
     Never,
-    /// At any time, unchanged.
+    /// The same call may succeed at any later time.
     Later,
-    /// After the bytes have been written anew (elsewhere, by the pool's choice).
+    /// The same call may succeed after the bytes have been written again. The pool chooses where.
     AfterRewrite,
 }
 
-/// Returns what errors call a node.
+/// Returns the name of a node for error messages.
 pub(crate) fn name_and_host(node: &NodeInfo) -> String {
     format!("{} on host {}", node.name, node.host_label)
 }
 
-/// An operation that did not happen.
+/// Failed operation.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
     node: Option<String>,
-    /// What a peer refused with, if one did.
+    /// Refusal of a peer, if that is the cause.
     refusal: Option<Refusal>,
-    /// How a function ended, if one did not end well.
+    /// End of a function, if that is the cause.
     ended: Option<Box<Ended>>,
 }
 
 impl Error {
-    /// Of those who build on files.
+    /// Makes an error. For crates that build on this one.
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), node: None, refusal: None, ended: None }
@@ -82,19 +82,19 @@ impl Error {
         Error { node: Some(node.name.to_string()), ..Error::new(ErrorKind::Lost, message) }
     }
 
-    /// Of a function that did not end well.
+    /// Makes the error of a function that did not succeed.
     #[doc(hidden)]
     pub fn ended(kind: ErrorKind, message: String, ended: Ended) -> Error {
         Error { ended: Some(Box::new(ended)), ..Error::new(kind, message) }
     }
 
-    /// What a function given to [`crate::Pool::rebuild_with`] answers if it cannot build a file anew, and why:
-    /// its bytes stay lost.
+    /// Makes the error with which a function given to [`crate::Pool::rebuild_with`] reports that it cannot rebuild a
+    /// file, and why. The bytes stay lost.
     pub fn not_rebuilt(why: impl Into<String>) -> Error {
         Error::new(ErrorKind::Lost, why)
     }
 
-    /// What went wrong on a link to this peer.
+    /// Turns an error of a link to `peer` into an [`Error`].
     #[doc(hidden)]
     pub fn of_link(peer: &str, error: &LinkError) -> Error {
         match error {
@@ -118,7 +118,7 @@ impl Error {
             | Code::SandboxesBusy => ErrorKind::Exhausted,
             Code::NameTaken => ErrorKind::Exists,
             Code::NoSuchName => ErrorKind::NotFound,
-            // A node that does not know the session has freed what it held.
+            // A node that does not know the session has freed its regions, so `UnknownSession` is a loss too.
             Code::FileLost
             | Code::StaleEpoch
             | Code::WrongHandle
@@ -131,25 +131,26 @@ impl Error {
         Error { refusal: Some(refusal), ..Error::new(kind, format!("{peer}: {refusal}")) }
     }
 
-    /// The same error, of this node.
+    /// Returns the same error with the name of the node.
     pub(crate) fn at_node(mut self, node: &str) -> Error {
         self.node = Some(node.to_owned());
         self
     }
 
-    /// The same error, told in other words.
+    /// Returns the same error with another message.
     pub(crate) fn told(self, message: String) -> Error {
         Error { message, ..self }
     }
 
-    /// The same error, with what was being done in front.
+    /// Returns the same error, with the operation in front of its message.
     #[doc(hidden)]
     pub fn during(mut self, what: impl fmt::Display) -> Error {
         self.message = format!("{what}: {}", self.message);
         self
     }
 
-    /// The same error, with why there was no help for it; a refusal says only that.
+    /// Returns the same error, with the message of another one that came up while handling it. Leaves out a refusal,
+    /// which would add nothing.
     pub(crate) fn and(mut self, other: &Error) -> Error {
         if other.refusal.is_none() {
             self.message = format!("{}; {other}", self.message);
@@ -157,27 +158,27 @@ impl Error {
         self
     }
 
-    /// What it means.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The name of the node that failed, if one did.
+    /// Returns the name of the node that failed. `None` if the error is not of one node.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// How a shipped function ended, if one did not end well.
+    /// Returns how a function ended. `None` if the error has another cause.
     pub fn how_it_ended(&self) -> Option<&Ended> {
         self.ended.as_deref()
     }
 
-    /// What a peer refused with, if one did.
+    /// Returns the refusal of a peer. `None` if the error has another cause.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal
     }
 
-    /// Whether and when to try again.
+    /// Returns if and when to retry.
     pub fn retry(&self) -> Retry {
         match self.kind {
             ErrorKind::Exhausted | ErrorKind::Unreachable => Retry::Later,
@@ -189,7 +190,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names in it may be those that others gave.
+        // The message may contain names from other users, so control characters are escaped.
         shown_lines(&self.message).fmt(f)
     }
 }

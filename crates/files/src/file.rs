@@ -1,8 +1,9 @@
-//! Far files: bytes at offsets, over the regions of a session or of a published name.
+//! Far files: bytes at offsets, stored in regions of a session or of a published name.
 //!
-//! One lock, held to plan and never while bytes move. What may move at the same time is for
-//! [`Flights`](crate::plan::Flights) to say: an operation is planned and begun in one step, and whatever
-//! recycles extents (truncate, delete, publish, repair) waits until nothing runs in them.
+//! The state of a file has one lock, which is held to plan and never while bytes move.
+//! [`Flights`](crate::plan::Flights) decides which operations may run at the same time. An operation is planned and
+//! started under one hold of the lock. Operations that free or reuse extents (truncate, delete, publish, repair) wait
+//! until nothing else runs in them.
 
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
@@ -22,46 +23,46 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes to read at an offset.
+/// Range of a file to read.
 #[derive(Debug)]
 pub struct ReadRange<'a> {
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Filled whole, or the read is an error: a range must lie within the file.
+    /// Buffer for the bytes. The range must lie within the file; a read fills the whole buffer or is an error.
     pub into: &'a mut [u8],
 }
 
-/// Bytes to write at an offset.
+/// Range of a file to write.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteRange<'a> {
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// What to write.
+    /// Bytes to write.
     pub from: &'a [u8],
 }
 
 impl WriteRange<'_> {
-    /// Its range of the file, which was checked to end where a file may.
+    /// Returns the range in the file. Its end was checked to be within the longest file.
     pub(crate) fn file(&self) -> Range<u64> {
         self.offset..self.offset + self.from.len() as u64
     }
 }
 
-/// What of a file is written by itself, and the ranges that it is made of, in order.
+/// Range of a file that succeeds or fails as one write, and the user's ranges in it, in order.
 pub(crate) struct WriteRun<'r> {
     pub(crate) file: Range<u64>,
     pub(crate) ranges: &'r [WriteRange<'r>],
 }
 
-/// Where a file is in its life.
+/// Phase of a file's life.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
     Writable,
-    /// No more writing: its regions are being sealed, one after another.
+    /// No more writes are accepted. The regions are being sealed one after another.
     Sealing,
-    /// Sealed; not yet (or not successfully) given to a name.
+    /// All regions are sealed. The file has no name yet, because it was not published yet or publishing failed.
     Sealed(Vec<NamedExtent>),
-    /// Belongs to its name.
+    /// The file belongs to its published name.
     Published(FileId),
     Deleted,
 }
@@ -70,13 +71,13 @@ pub(crate) struct FileState {
     pub(crate) phase: Phase,
     pub(crate) map: FileMap<Arc<LeasedRegion>>,
     flights: Flights,
-    /// Places of dropped copies that operations begun before may still read or write.
+    /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<Leaving>,
     /// Operations that wait for others to end.
     waiting: u32,
 }
 
-/// A place that is used again once everything begun before the copy there was dropped has ended.
+/// Location of a dropped copy. It is reused when all operations that began before `since` have ended.
 struct Leaving {
     copy: CopyId,
     cut: Cut<Arc<LeasedRegion>>,
@@ -89,29 +90,29 @@ pub(crate) struct FileInner {
     class: FileClass,
     pub(crate) group: Group,
     pub(crate) protection: Protection,
-    /// How hard its writes try to get memory.
+    /// Effort that its writes make to get memory.
     pub(crate) patience: Patience,
-    /// If its bytes leave this process only sealed: the key.
+    /// Key of an encrypted file. Its bytes leave this process only encrypted.
     pub(crate) key: Option<Arc<PageKey>>,
-    /// With local protection: the copy on the local disk.
+    /// Copy on the local disk, for local protection.
     pub(crate) disk: Option<Arc<DiskCopy>>,
     state: Mutex<FileState>,
-    /// [`FileMap::layout`], for those who do not take the lock. Stored before it is released.
+    /// Value of [`FileMap::layout`] for readers without the lock. Stored before the lock is released.
     layout: AtomicU64,
     pub(crate) direct: Direct,
-    /// Rings when an operation ends that others wait for.
+    /// Event that is signalled when an operation ends and others wait.
     ended: Bell,
 }
 
-/// A handle on a far file. Handles are cheap, may be cloned and used from many threads at once.
+/// Handle of a far file. Handles are cheap to clone, and one may be used by many threads at once.
 #[derive(Clone)]
 pub struct FarFile {
     pub(crate) inner: Arc<FileInner>,
 }
 
-/// The most a file may grow to: offsets beyond are taken for mistakes.
+/// Longest file in bytes. A larger offset is taken for a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 50;
-/// Waiters look again after this long, should nobody call them.
+/// Time in ms after which a waiting operation looks again, even without a signal.
 const WAIT_MS: u64 = 1_000;
 
 impl FarFile {
@@ -124,7 +125,7 @@ impl FarFile {
         key: Option<Arc<PageKey>>,
         patience: Patience,
     ) -> Result<FarFile, Error> {
-        // A file that may be published has regions of its own: sealing takes whole regions.
+        // A file that may be published gets regions of its own, because sealing works on whole regions.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
         let disk = match protection {
             Protection::Local => {
@@ -159,7 +160,7 @@ impl FarFile {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Its name.
+    /// Returns the name of the file.
     pub fn name(&self) -> String {
         self.inner.name()
     }
@@ -168,33 +169,34 @@ impl FarFile {
         *self.inner.name.lock() = name;
     }
 
-    /// Its class.
+    /// Returns the class of the file.
     pub fn class(&self) -> FileClass {
         self.inner.class
     }
 
-    /// Whether its bytes leave this process only sealed: donors can neither read nor alter them unnoticed.
+    /// Reports whether the file is encrypted: its bytes leave this process only as ciphertext, so donors can neither
+    /// read them nor alter them unnoticed.
     pub fn is_sealed(&self) -> bool {
         self.inner.key.is_some()
     }
 
-    /// What keeps it readable when a node is lost.
+    /// Returns the protection against the loss of a node.
     pub fn protection(&self) -> Protection {
         self.inner.protection
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u64 {
         self.inner.state().map.length()
     }
 
-    /// Reads at `offset` until the buffer is full or the file ends. Returns the bytes read; those never
-    /// written are zero.
+    /// Reads at `offset` until the buffer is full or the file ends. Returns the number of bytes read. Bytes that were
+    /// never written are zero.
     ///
     /// Errors: [`ErrorKind::Lost`] if no copy of some of them is left, [`ErrorKind::Poisoned`] if the last
     /// write to some of them failed, [`ErrorKind::Closed`], [`ErrorKind::Unreachable`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
-        // What has been written lies before the end.
+        // The fast path covers only written bytes, which lie before the end.
         if self.inner.read_direct(&mut [ReadRange { offset, into: &mut *into }]) {
             return Ok(into.len());
         }
@@ -227,12 +229,12 @@ impl FarFile {
         })
     }
 
-    /// Writes all of `from` at `offset`; the file grows if need be, and bytes between its end and `offset`
-    /// read as zeros.
+    /// Writes all of `from` at `offset`. The file grows if necessary; bytes between its old end and `offset` read as
+    /// zeros.
     ///
-    /// Errors: [`ErrorKind::Exhausted`] if the pool is full, [`ErrorKind::Lost`], [`ErrorKind::ReadOnly`] on
-    /// a published file, [`ErrorKind::Unreachable`]. After an error the range cannot be read until it is
-    /// written anew; the rest of the file is as it was.
+    /// Errors: [`ErrorKind::Exhausted`] if the pool is full, [`ErrorKind::Lost`], [`ErrorKind::ReadOnly`] on a
+    /// published file, [`ErrorKind::Unreachable`]. After an error the range cannot be read until it is written again;
+    /// the rest of the file is unchanged.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.write_batch(&[WriteRange { offset, from }])
     }
@@ -258,7 +260,7 @@ impl FarFile {
         })
     }
 
-    /// Sets the length: cuts the end off, or adds zeros without taking memory for them.
+    /// Sets the length. Cuts the end off, or adds zeros that take no memory.
     pub fn truncate(&self, length: u64) -> Result<(), Error> {
         check_end(length)?;
         let inner = &*self.inner;
@@ -270,13 +272,13 @@ impl FarFile {
         };
         inner.session.leases.give_back(freed);
         if let Some(disk) = &inner.disk {
-            // Before anybody may write there again.
+            // The disk must be truncated before anybody can write there again.
             disk.truncate(length);
         }
         Ok(())
     }
 
-    /// Frees its memory. Every handle answers [`ErrorKind::Closed`] from now on.
+    /// Frees the memory of the file. Every handle fails with [`ErrorKind::Closed`] from now on.
     pub(crate) fn delete(&self) {
         let inner = &*self.inner;
         let phase = inner.change(0..u64::MAX, |state| {
@@ -285,11 +287,11 @@ impl FarFile {
             Ok((phase, freed))
         });
         match phase {
-            // Readers of other sessions may have it open, and its name has it in any case.
+            // A published file stays with its name. Other sessions may be reading it.
             Ok((Phase::Published(_) | Phase::Deleted, _)) | Err(_) => {}
             Ok((Phase::Writable, freed)) => inner.session.leases.give_back(freed),
             Ok((Phase::Sealing | Phase::Sealed(_), freed)) => {
-                // No name has it, and now none will.
+                // The file has no name, and can get none any more.
                 let (sealed, leased): (Vec<_>, Vec<_>) =
                     freed.into_iter().partition(|cut| !cut.region.is_leased);
                 inner.session.leases.give_back(leased);
@@ -312,7 +314,7 @@ impl FarFile {
         self.inner.group
     }
 
-    /// See [`crate::Pool::publish`].
+    /// Publishes the file, as [`crate::Pool::publish`] says.
     pub(crate) fn publish(&self, if_taken: IfTaken) -> Result<(), Error> {
         self.inner.publish(self.inner.class, if_taken)
     }
@@ -338,7 +340,7 @@ fn describe(ranges: impl Iterator<Item = (u64, usize)>) -> String {
     }
 }
 
-/// From the first byte of any of the ranges to the last.
+/// Returns the smallest range that covers all of the ranges.
 pub(crate) fn hull(ranges: impl Iterator<Item = (u64, usize)>) -> Range<u64> {
     let (start, end) = ranges.fold((u64::MAX, 0), |(start, end), (offset, bytes)| {
         (offset.min(start), offset.saturating_add(bytes as u64).max(end))
@@ -346,14 +348,14 @@ pub(crate) fn hull(ranges: impl Iterator<Item = (u64, usize)>) -> Range<u64> {
     start.min(end)..end
 }
 
-/// An operation under way; it ends when this is dropped.
+/// Operation under way, which holds its range lock until this is dropped.
 pub(crate) struct Flight<F: Deref<Target = FileInner>> {
     file: F,
     id: FlightId,
 }
 
 impl<F: Deref<Target = FileInner>> Flight<F> {
-    /// Of an operation that has begun.
+    /// Wraps the range lock `id` of an operation that has begun.
     pub(crate) fn of(file: F, id: FlightId) -> Flight<F> {
         Flight { file, id }
     }
@@ -374,8 +376,8 @@ impl<F: Deref<Target = FileInner>> Drop for Flight<F> {
     }
 }
 
-/// The lock of a file's state. A layout that has changed is shown to those without the lock before it goes, and so
-/// before anybody can put to other uses what is not where it was.
+/// Guard of the lock of a file's state. When it is dropped, a changed layout number is stored for readers without the
+/// lock. That happens before the lock is released, and so before moved or freed bytes can be reused.
 pub(crate) struct StateGuard<'f> {
     state: MutexGuard<'f, FileState>,
     layout: &'f AtomicU64,
@@ -404,19 +406,19 @@ impl Drop for StateGuard<'_> {
 }
 
 impl FileState {
-    /// Begins to read a range if nothing is in the way.
+    /// Begins to read a range if no other operation conflicts.
     pub(crate) fn try_read(&mut self, range: &Range<u64>) -> Option<FlightId> {
         self.flights.begin(FlightKind::Read, range.clone())
     }
 
-    /// The same, if nobody is writing there; from then on others may.
+    /// Begins to read a range if nobody is writing there. Writes may begin while it goes on.
     pub(crate) fn try_read_whole(&mut self, range: &Range<u64>) -> Option<FlightId> {
         let whole = self.flights.begin(FlightKind::ReadWhole, range.clone())?;
         self.flights.end(whole);
         self.try_read(range)
     }
 
-    /// Begins to write a range if nothing is in the way, and the map is still laid out so.
+    /// Begins to write a range if no other operation conflicts and the map still has this layout.
     pub(crate) fn try_write(&mut self, range: &Range<u64>, layout: u64) -> Option<FlightId> {
         if self.phase != Phase::Writable || self.map.layout() != layout {
             return None;
@@ -426,19 +428,18 @@ impl FileState {
         Some(id)
     }
 
-    /// Notes that a copy is not in the map any more. Its place is used again once nothing can be on its way
-    /// there.
+    /// Notes that a copy has left the map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
         let since = if mutant!(PlaceReusedAtOnce) { FlightId::default() } else { self.flights.mark() };
         self.leaving.push(Leaving { copy: copy.id, cut: copy.cut, since });
     }
 
-    /// Keeps the places of these copies out of use for good: a write may still arrive there.
+    /// Keeps the locations of these copies out of use for good, because a write may still arrive there.
     pub(crate) fn keep_from_use(&mut self, copies: &BTreeSet<CopyId>) {
         self.leaving.retain(|leaving| !copies.contains(&leaving.copy));
     }
 
-    /// Takes the places that can be used again.
+    /// Takes the locations that can be reused now.
     fn left(&mut self) -> Vec<Cut<Arc<LeasedRegion>>> {
         let flights = &self.flights;
         let (leaving, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leaving)
@@ -450,7 +451,7 @@ impl FileState {
 }
 
 impl FileInner {
-    /// A file without protection.
+    /// Makes a file without protection.
     fn new(
         session: Arc<Session>,
         name: String,
@@ -489,7 +490,7 @@ impl FileInner {
         StateGuard { state, layout: &self.layout }
     }
 
-    /// The layout as it was when the lock was last released.
+    /// Returns the layout number as of the last release of the lock.
     pub(crate) fn layout(&self) -> u64 {
         self.layout.load(Ordering::SeqCst)
     }
@@ -510,7 +511,7 @@ impl FileInner {
         if *phase == Phase::Deleted { Err(closed()) } else { Ok(()) }
     }
 
-    /// Waits until some operation has ended since `heard`.
+    /// Waits until an operation has ended since the event count was `heard`.
     fn wait(&self, mut state: StateGuard<'_>, heard: u64) {
         state.waiting += 1;
         drop(state);
@@ -518,8 +519,8 @@ impl FileInner {
         self.state().waiting -= 1;
     }
 
-    /// Begins an operation as soon as nothing is in its way, and plans it in the same step. If the plan fails, it
-    /// has not begun.
+    /// Begins an operation as soon as nothing conflicts, and plans it under the same hold of the lock. If the plan
+    /// fails, the operation has not begun.
     pub(crate) fn begin<T>(
         &self,
         kind: FlightKind,
@@ -539,7 +540,7 @@ impl FileInner {
         }
     }
 
-    /// Waits until nothing runs in a range, and keeps everything else out of it until the flight ends.
+    /// Waits until nothing runs in a range, and keeps all other operations out until the returned value is dropped.
     pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<&FileInner> {
         loop {
             if let Some(flight) = self.begin_change_until(range.clone(), MonoNs(u64::MAX)) {
@@ -548,8 +549,8 @@ impl FileInner {
         }
     }
 
-    /// The same, unless that takes too long: what has begun may be a read that somebody does not take back, and who
-    /// waits keeps others from beginning.
+    /// Does the same as `begin_change`, but gives up at `until`. The wait may be for a read whose answer nobody takes,
+    /// and while it lasts no other operation can begin in the range.
     pub(crate) fn begin_change_until(&self, range: Range<u64>, until: MonoNs) -> Option<Flight<&FileInner>> {
         let flight = Flight { file: self, id: self.state().flights.request_change(range) };
         loop {
@@ -565,7 +566,7 @@ impl FileInner {
         }
     }
 
-    /// Changes something while nothing runs in a range.
+    /// Applies a change while nothing runs in a range.
     pub(crate) fn change<T>(
         &self,
         range: Range<u64>,

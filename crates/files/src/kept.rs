@@ -1,24 +1,24 @@
-//! What those who build on a session keep with it: one thing of each type, which is made when it is first asked for and
-//! ends with the session.
+//! Values that other crates keep with a session: one for each type, made when first requested, and dropped with the
+//! session.
 //!
-//! The idea: what runs functions, or what was learnt of links, belongs to a session and is not for a session to know.
-//! So it is found by its type.
+//! The idea: crates above keep state for each session, such as costs learnt or processes started. The session need not
+//! know what it is, so a value is found by its type.
 
 use farpool_lock::Mutex;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// See the module.
+/// Values kept with a session: one for each type that was requested.
 #[derive(Default)]
 pub(crate) struct Kept(Mutex<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl Kept {
-    /// Returns the one of this type.
+    /// Returns the value of type `T`.
     pub(crate) fn get<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut kept = self.0.lock();
         let one = kept.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        // It is found by its type, and so of this type.
+        // The entry was found by the id of `T`, so the downcast succeeds.
         Arc::clone(one).downcast().unwrap_or_default()
     }
 }

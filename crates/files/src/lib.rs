@@ -1,4 +1,8 @@
-//! Far files: bytes of a pool of memory at names and offsets, and the sessions that they are had in. No rows.
+//! Far files: bytes of a memory pool under names and at offsets, and the sessions that use them. This crate knows
+//! nothing about rows.
+//!
+//! A *region* is the unit of memory that a node leases out. An *extent* is a part of a region, 64 KiB to 1 MiB long,
+//! that belongs to one file.
 //!
 //! ```no_run
 //! use farpool_files::{CreateOptions, FileClass, Pool};
@@ -11,15 +15,15 @@
 //! # }
 //! ```
 //!
-//! The idea: a session leases whole regions and cuts them into extents by itself, so files grow, shrink and
-//! come and go without asking anybody; the broker is needed only for more regions and for published names.
-//! What decides (range to extents, where to cut, what is unwritten) is pure and lives in [`plan`]; what
-//! moves bytes stands outside it. Who has nodes do more than move bytes finds in [`beneath`] what that takes.
+//! The idea: a session leases whole regions and allocates extents in them by itself. Files are created, grow, shrink
+//! and end without a request to anybody. The broker is needed only for more regions and for published names. Decisions
+//! are pure code in [`plan`]: which extents hold a range, where the next extent is allocated, what was never written.
+//! Code that moves bytes stands outside it. Crates that have nodes do more than move bytes use [`beneath`].
 //!
-//! Losing a node never gives a wrong answer: the bytes it held answer [`ErrorKind::Lost`] from then on.
+//! Losing a node never gives a wrong answer. Reads of the bytes it held fail with [`ErrorKind::Lost`] from then on.
 //!
-//! Never in this crate: region memory, a rule about leases (that is `lease`), a second way to reach a node
-//! beside a transport's link, or a table.
+//! Never in this crate: region memory, a rule about leases (crate `lease` has those), a way to a node other than a
+//! transport's link, or a table.
 #![forbid(unsafe_code)]
 
 mod asynchronous;

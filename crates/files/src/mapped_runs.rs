@@ -1,4 +1,4 @@
-//! Where the readable bytes of a file are mapped in this process: the list that the short way (`direct`) goes by.
+//! List of where the readable bytes of a file are mapped in this process, for the mapped reads and writes of `direct`.
 
 use crate::node_links::LeasedRegion;
 use crate::plan::Readable;
@@ -9,31 +9,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// The list of a file.
+/// Mapped runs of a file, and when to list them again.
 #[derive(Default)]
 pub(crate) struct Direct {
     pub(crate) list: RwLock<List>,
-    /// Operations that went the long way since the list was made.
+    /// Reads that took the slow path since the list was made.
     pub(crate) misses: AtomicUsize,
 }
 
 #[derive(Default)]
 pub(crate) struct List {
     pub(crate) layout: u64,
-    /// In file order.
+    /// Mapped runs in file order.
     pub(crate) runs: Vec<Run>,
-    /// Runs that were looked at.
+    /// Readable runs, mapped or not, that the list was made from.
     pub(crate) looked_at: usize,
 }
 
 /// Bytes of a file that lie together in a mapped region.
 pub(crate) struct Run {
     pub(crate) file: Range<u64>,
-    /// First of them in the region.
+    /// Offset in the region of the first of these bytes.
     pub(crate) offset: u64,
     pub(crate) region: Arc<LeasedRegion>,
     pub(crate) memory: Arc<MappedRegion>,
-    /// The only copy, and not to be kept from being written.
+    /// True if this is the only copy and it may be written.
     pub(crate) is_only: bool,
 }
 
@@ -45,7 +45,7 @@ impl Run {
 }
 
 impl List {
-    /// The parts of a range, each with its run; nothing if some of it has none.
+    /// Splits a range into parts, each with its run. Yields `None` and ends where a byte is in no run.
     pub(crate) fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
         let first = self.runs.partition_point(|run| run.file.end <= range.start);
         let mut runs = self.runs[first..].iter();
@@ -62,7 +62,7 @@ impl List {
     }
 }
 
-/// A run, if its region is mapped: the long way maps them.
+/// Returns the run of readable bytes. `None` if its region is not mapped; reads of the slow path map regions.
 pub(crate) fn mapped(readable: Readable<Arc<LeasedRegion>>) -> Option<Run> {
     let Readable { file, cut, is_only } = readable;
     let LeasedRegion { region, epoch, handle, .. } = *cut.region;

@@ -1,10 +1,17 @@
-//! Mending: making lost copies anew, and leaving nodes that are being emptied. In the background, at a bounded
-//! rate, file by file and extent by extent.
+//! Repair of one file: lost copies are made again, and copies on draining nodes are moved. In the background, at a
+//! limited rate, extent by extent.
 //!
-//! The idea: a copy is made while the file is used on. Its extent's version is noted first; the copy is taken
-//! into the file only if no write has begun since, in one step that nothing runs beside. If writes keep coming,
-//! the last try holds them off for as long as one extent (1 MiB) takes to copy. No writer waits for a slow
-//! node otherwise.
+//! The idea: think of copying a page of a notebook in which somebody still writes. Note the page's revision number,
+//! copy, and look again. If the number is the same, the copy is good. Here an extent's version is noted first. The new
+//! copy joins the file only if no write has begun since; that is checked and done in one step, with nothing else
+//! running in the extent.
+//!
+//! - Idle file: the first try succeeds.
+//! - Busy file: writes keep beginning. After two tries the last one holds them off while it copies one extent (1 MiB at
+//!   most). In an encrypted file every try holds them off.
+//! - Bad case: an operation in the extent does not end. The repair gives up and tries again in the next round.
+//!
+//! Holding off writers from the start would be simpler, but each of them would wait for the slowest node of a copy.
 
 use crate::by_node::{copy_bytes, may_arrive_late, write_bytes};
 use crate::error::{Error, ErrorKind};
@@ -17,16 +24,16 @@ use crate::repair::{Mend, Mended};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
 
-/// Tries to copy an extent that is being written before its writers are held off.
+/// Number of tries to copy an extent while it may be written. Writes are held off after them.
 const FREE_TRIES: u32 = 2;
 
-/// A copy made anew, not yet part of its file.
+/// New copy that is not part of its file yet.
 struct Fresh {
     cut: Cut<Arc<LeasedRegion>>,
     seals: PageSeals,
 }
 
-/// A copy that can stay where it is.
+/// Reports whether a copy can stay where it is.
 fn is_sound(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
     copy.cut.region.check_usable().is_ok() && !copy.is_quarantined && !copy.cut.region.node.is_draining()
 }
@@ -72,7 +79,7 @@ impl Mend for FileInner {
 }
 
 impl FileInner {
-    /// How many copies an extent should have now.
+    /// Returns how many copies an extent should have now.
     fn copies_wanted(&self) -> usize {
         match self.protection {
             Protection::Mirror if self.session.hosts() >= 2 => 2,
@@ -80,7 +87,7 @@ impl FileInner {
         }
     }
 
-    /// Whether there is something to do for an extent that can be done.
+    /// Reports whether an extent needs repair and can be repaired now.
     fn needs_work(&self, copies: &[ExtentCopy<Arc<LeasedRegion>>]) -> bool {
         let sound = copies.iter().filter(|copy| is_sound(copy)).count();
         let is_short = sound < self.copies_wanted();
@@ -89,15 +96,15 @@ impl FileInner {
         (is_short && has_source) || (sound > 0 && sound < copies.len())
     }
 
-    /// Gives the extent that starts here the copies it should have, and takes those away that it should not.
+    /// Gives the extent at `start` the copies it should have, and removes the others.
     fn mend_extent(&self, start: u64) -> Result<(), Error> {
         let around = start..start + EXTENT_BYTES_MAX;
         for _ in 0..FREE_TRIES {
-            // Nothing is being written while the snapshot is taken, so what it lists is in sync.
+            // No write runs while the snapshot is taken, so all copies in it are in sync.
             let look = |state: &mut FileState| Ok(state.map.snapshot(start));
             let (flight, snapshot) = self.begin(FlightKind::ReadWhole, &around, look)?;
             let Some(snapshot) = snapshot else { return Ok(()) };
-            // A page that is sealed anew while it is copied could not be opened, and its node would be accused.
+            // A page that is encrypted again while it is copied could not be decrypted, and its node would be blamed.
             let held_off = self.key.is_some().then_some(flight);
             let fresh = self.copy_extent(&snapshot)?;
             drop(held_off);
@@ -120,12 +127,12 @@ impl FileInner {
         self.keep_pace(&snapshot)
     }
 
-    /// Until when to wait for what runs in an extent.
+    /// Returns the deadline of a wait for operations in an extent.
     fn patience(&self) -> MonoNs {
         self.session.request_deadline()
     }
 
-    /// Something runs in the extent and does not end: another round will mend it.
+    /// Frees the new copy, because operations in the extent do not end. A later round repairs the extent.
     fn give_up(&self, fresh: Option<Fresh>) -> Error {
         self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
         Error::new(ErrorKind::Unreachable, "operations in the extent do not end")
@@ -137,7 +144,7 @@ impl FileInner {
             .keep_pace(snapshot.written.iter().map(|written| written.end - written.start).sum())
     }
 
-    /// Makes a copy of a snapshot on a node apart from its sound copies, unless there are enough of those.
+    /// Makes a copy of a snapshot, on another failure domain than its good copies. `None` if it has enough of those.
     fn copy_extent(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<Option<Fresh>, Error> {
         let session = &*self.session;
         if snapshot.copies.iter().filter(|copy| is_sound(copy)).count() >= self.copies_wanted() {
@@ -193,8 +200,8 @@ impl FileInner {
         Ok(PageSeals::new(cut.bytes))
     }
 
-    /// Takes a fresh copy into the file, and its unsound ones out. Called while nothing runs in the extent.
-    /// Whether the snapshot still held.
+    /// Adds the new copy to the file and drops its bad ones. The caller makes sure that nothing runs in the extent.
+    /// Returns false if the extent was written since the snapshot.
     fn take_in(&self, snapshot: &Snapshot<Arc<LeasedRegion>>, fresh: Option<Fresh>) -> bool {
         let mut freed = Vec::new();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The connections of this process to one life of one node, and what is known of that life.
+//! Connections of this process to one life of a node, and what is known about that life.
 
 use crate::error::{Error, ErrorKind as Kind, name_and_host};
 use crate::options::{PoolOptions, TransportChoice};
@@ -13,71 +13,74 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Connections kept for the next caller; more are closed after use.
+/// Idle connections that are kept for later requests. Further ones are closed after use.
 const IDLE_LINKS_MAX: usize = 16;
 
-/// The connections of this process to one life of one node, and what is known of that life.
+/// Connections of this process to one life of a node, and what is known about that life. A node that restarts begins
+/// another life.
 pub struct NodeLinks {
     host: Arc<dyn Dialer>,
-    /// Who it is, and where.
+    /// Name, host and addresses of the node.
     pub info: NodeInfo,
     transport: Transport,
     space: Arc<ShmSpace>,
     idle: Mutex<Vec<Box<dyn Link>>>,
-    /// Why this life of the node is over for us, once it is.
+    /// How and when this life was found to be over. Empty while it is not.
     lost: OnceLock<Lost>,
-    /// Whether it is not to be used again, should it be there after all.
+    /// True if this life must not be used again, even if the node still answers.
     is_barred: AtomicBool,
-    /// Until when our leases there may be used, on our own conservative clock.
+    /// Time until which our leases at the node may be used, in ns of the host's clock. Counted so that it never ends
+    /// after the node's own time.
     leased_until: AtomicU64,
-    /// Whether it did not answer in time when it was last asked.
+    /// True if the node did not answer the last request in time.
     is_suspect: AtomicBool,
-    /// Whether it is being emptied.
+    /// True if the node is being drained: its leases are to move elsewhere.
     is_draining: AtomicBool,
 }
 
-/// How the end of a life of a node was noticed.
+/// Reason and time at which a life of a node was found to be over.
 struct Lost {
     why: String,
     since: MonoNs,
 }
 
-/// A region this process may use.
+/// Region that this process may use.
 pub struct LeasedRegion {
-    /// Its number in this session.
+    /// Number of the region in this session.
     pub(crate) id: u64,
-    /// The node that has it.
+    /// Node that has the region.
     pub node: Arc<NodeLinks>,
-    /// Its place among those of the node.
+    /// Index of the region at its node.
     pub region: RegionIndex,
-    /// What the right to it is good for.
+    /// Epoch for which the handle is valid.
     pub epoch: Epoch,
-    /// The right to it.
+    /// Secret number that proves the right to use the region.
     pub handle: Handle,
-    /// Whether it is ours for a time (or a name's, readable while the name has it).
+    /// True if the region is leased to this session. False if it belongs to a published name and may be read while the
+    /// name has it.
     pub(crate) is_leased: bool,
-    /// Set when the node took it back.
+    /// Set when the node has revoked the region.
     pub(crate) is_taken: AtomicBool,
 }
 
-/// Whether a broken conversation may be had again from the start.
+/// Permission to send a request again after its connection broke.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// It changes nothing at the node, or the same thing twice.
+    /// The request changes nothing at the node, or has the same effect if done twice.
     Harmless,
-    /// A late first try could undo what came after it.
+    /// The first request may arrive late and undo what came after it.
     Harmful,
 }
 
-/// A conversation with a node that has begun.
+/// Request to a node that has begun: the link it uses.
 pub(crate) struct Conversation {
     pub(crate) link: Box<dyn Link>,
-    /// Its connection may have died while nobody used it.
+    /// True if the link was taken from the idle ones. Its connection may have died unnoticed.
     was_idle: bool,
 }
 
 impl NodeLinks {
-    /// Decides how to reach a node.
+    /// Chooses the transport to a node.
     pub(crate) fn new(
         host: Arc<dyn Dialer>,
         info: NodeInfo,
@@ -90,7 +93,8 @@ impl NodeLinks {
         let transport = match options.transport {
             TransportChoice::Tcp => Transport::Tcp,
             TransportChoice::Shm if is_here => Transport::Shm,
-            // The same host may still be another container or another user: only trying tells.
+            // A node of the same host may be in another container or belong to another user. Only a connection shows if
+            // its memory can be mapped.
             TransportChoice::Auto if is_here => {
                 let deadline = host.now().plus_ms(options.request_timeout_ms);
                 match host.dial(Dial::Local { socket: &info.shm_socket, space: &space }, deadline) {
@@ -122,7 +126,7 @@ impl NodeLinks {
         })
     }
 
-    /// Whether it is reached through shared memory.
+    /// Reports whether the node is reached through shared memory.
     pub fn is_shared(&self) -> bool {
         self.transport == Transport::Shm
     }
@@ -131,14 +135,14 @@ impl NodeLinks {
         self.lost.get().is_some()
     }
 
-    /// What we had at this life of the node is gone in the eyes of this process. The first reason given stays.
-    /// If the node is there after all, it is begun anew with: see `Leases::links`.
+    /// Marks this life as over: everything we had there is gone for this process. The first reason given is kept. If
+    /// the node answers after all, `Leases::links` makes new links to it.
     pub(crate) fn mark_lost(&self, why: &str) {
         self.lost.get_or_init(|| Lost { why: why.to_owned(), since: self.host.now() });
         self.idle().clear();
     }
 
-    /// Ends the use of this node for good: it cannot be trusted.
+    /// Marks this life as over for good, because the node cannot be trusted.
     pub(crate) fn bar(&self, why: &str) {
         self.is_barred.store(true, Ordering::Relaxed);
         self.mark_lost(why);
@@ -160,7 +164,7 @@ impl NodeLinks {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the node is being emptied. Whether that is new.
+    /// Notes whether the node is being drained. Returns true if it is and was not before.
     pub(crate) fn set_draining(&self, draining: bool) -> bool {
         !self.is_draining.swap(draining, Ordering::Relaxed) && draining
     }
@@ -179,24 +183,25 @@ impl NodeLinks {
         MonoNs(self.leased_until.load(Ordering::Acquire))
     }
 
-    /// A lease asked for at `asked` is good for `ttl_ms` from when the node heard of it, which was later: so
-    /// counting from `asked` is safe, less 1 % for clocks that differ in rate.
+    /// Extends the lease of the node by `ttl_ms`, counted from `asked`, the time at which it was requested. The node
+    /// counts from when the request arrived, which was later, so this is safe. 1 % is subtracted for clocks that differ
+    /// in rate.
     pub(crate) fn extend_lease(&self, asked: MonoNs, ttl_ms: u32) {
         let until = asked.plus_ms(u64::from(ttl_ms) * 99 / 100);
         self.leased_until.fetch_max(until.0, Ordering::AcqRel);
     }
 
-    /// Our leases there are over.
+    /// Notes that our leases at the node are over.
     pub(crate) fn end_lease(&self) {
         self.leased_until.store(0, Ordering::Release);
     }
 
-    /// The memory of a range, if this process has it mapped.
+    /// Returns the memory of a range. `None` if this process has not mapped it.
     pub(crate) fn mapped(&self, span: &Span) -> Option<Arc<MappedRegion>> {
         if self.is_shared() { self.space.get(span) } else { None }
     }
 
-    /// Unmaps a region that is not ours any more.
+    /// Unmaps a region that is not leased any more.
     pub(crate) fn forget(&self, region: RegionIndex) {
         self.space.forget(region);
     }
@@ -205,7 +210,7 @@ impl NodeLinks {
         self.idle.lock()
     }
 
-    /// Connects. A node that is just ending may take a connection and drop it: asked again, it refuses.
+    /// Connects. A node that is shutting down may accept a connection and drop it; the next try then finds it refused.
     fn connect(&self, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         const TRIES: u32 = 3;
         let mut tries = 1;
@@ -232,8 +237,8 @@ impl NodeLinks {
         )
     }
 
-    /// Has a conversation over a link of its own. A node whose address refuses connections is lost; one that
-    /// does not answer in time is only out of reach, until its lease time says otherwise.
+    /// Runs `talk` on a link that nobody else uses meanwhile. A node whose address refuses connections is marked lost.
+    /// One that does not answer in time is only out of reach, until its lease runs out.
     pub fn converse<T>(
         &self,
         deadline: MonoNs,
@@ -245,7 +250,7 @@ impl NodeLinks {
         self.end(conversation, result, deadline, repeat, talk)
     }
 
-    /// Begins one: [`Self::end`] must end it.
+    /// Takes or opens a link for a request. The caller must pass it to [`Self::end`].
     pub(crate) fn begin(&self, deadline: MonoNs) -> Result<Conversation, Error> {
         self.check_alive()?;
         let idle = self.idle().pop();
@@ -257,8 +262,8 @@ impl NodeLinks {
         Ok(Conversation { link, was_idle })
     }
 
-    /// Ends a conversation that went so far as `result` says. If it broke off, whether the node is still there is
-    /// found out, and if it may be, it is had again over a new link.
+    /// Ends a request whose result so far is `result`, and keeps its link for others. If the connection broke, connects
+    /// again, which shows if the node is there. If the link had been idle and `repeat` allows it, runs `talk` again.
     pub(crate) fn end<T>(
         &self,
         conversation: Conversation,
@@ -269,7 +274,7 @@ impl NodeLinks {
     ) -> Result<T, Error> {
         let Conversation { mut link, was_idle } = conversation;
         if let Err(LinkError::Cut(_)) = result {
-            // Either the idle connection had died quietly, or the node has: connecting anew tells.
+            // Either the idle connection had died or the node has. A new connection shows which.
             link = self.connect(deadline).map_err(|error| self.unreachable(error))?;
             if was_idle && repeat == Repeat::Harmless {
                 result = talk(&mut *link);
@@ -284,13 +289,13 @@ impl NodeLinks {
         result.map_err(|error| self.error(&error))
     }
 
-    /// A link that nobody else will use.
+    /// Opens a link that only the caller uses.
     pub fn dial_own(&self, deadline: MonoNs) -> Result<Box<dyn Link>, Error> {
         self.check_alive()?;
         self.connect(deadline).map_err(|error| self.unreachable(error))
     }
 
-    /// What went wrong on a link to this node, as an error.
+    /// Turns an error of a link to this node into an [`Error`].
     pub fn link_error(&self, error: &LinkError) -> Error {
         self.error(error)
     }
@@ -300,7 +305,8 @@ impl NodeLinks {
     }
 
     fn unreachable(&self, error: LinkError) -> Error {
-        // Nobody listens there any more. Other failures (no descriptors left, a full listener) are not its end.
+        // Nobody listens there any more. Other failures, such as no file descriptors or a full listener, do not mean
+        // that.
         if let LinkError::Cut(cause) = &error
             && cause.kind() == ErrorKind::ConnectionRefused
         {
@@ -314,12 +320,12 @@ impl NodeLinks {
 }
 
 impl LeasedRegion {
-    /// Whether it may be used without asking: as `Session::check_lease`, but for the renewing.
+    /// Reports whether the region may be used without a request. As `Session::check_lease`, without the renewal.
     pub(crate) fn is_ours(&self, now: MonoNs) -> bool {
         self.check_usable().is_ok() && (!self.is_leased || now < self.node.leased_until())
     }
 
-    /// Refuses what is asked of a region that is lost or was taken back.
+    /// Fails if the region's node is lost or has revoked it.
     pub fn check_usable(&self) -> Result<(), Error> {
         self.node.check_alive()?;
         if self.is_taken.load(Ordering::Acquire) {

@@ -1,11 +1,12 @@
-//! The nodes that a session has used: the links to each life of each, and how a life is begun with.
+//! Table of the nodes that a session has used.
 //!
-//! Methods of two kinds. Most look at the table and say what they found, as of now: nodes come and go. [`Nodes::links`]
-//! begins with a life that is not there yet, or was given up as lost and is there after all.
+//! A node that restarts under its name begins a new *life*, with a new incarnation. The table has one [`NodeLinks`] for
+//! each life. [`Nodes::links`] adds an entry: for a life that is new to the session, or for one that was marked lost
+//! and answers again. All other methods read the table.
 //!
-//! Two locks. The turn to begin with a node is taken first, and held while the node is asked; the table is locked
-//! within, for a look each time and never while a node is asked. Whoever holds the lock of what the session holds may
-//! look at the table, not the other way round.
+//! Locks: the mutex `beginning` is taken first and is held while a node is contacted. The lock of the table is taken
+//! inside it, for each access, and never while a node is contacted. A thread that holds the lock of the session's
+//! leases may lock the table; the reverse is not allowed.
 
 use crate::base::Base;
 use crate::error::{Error, name_and_host};
@@ -18,14 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module.
+/// Links to every life of every node that this session has used.
 pub(crate) struct Nodes {
     base: Arc<Base>,
     this_host: u128,
     links: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
-    /// Whether one of them has ever been reached through shared memory.
+    /// True if any node has ever been reached through shared memory.
     has_shared: AtomicBool,
-    /// One thread at a time begins with a node.
+    /// Mutex under which a thread adds a node.
     beginning: Turn<()>,
 }
 
@@ -40,12 +41,12 @@ impl Nodes {
         }
     }
 
-    /// The boot id of this machine.
+    /// Returns the boot id of this machine. 0 if it has none.
     pub(crate) fn this_host(&self) -> u128 {
         self.this_host
     }
 
-    /// Whether a node is on this machine.
+    /// Reports whether a node is on this machine.
     pub(crate) fn is_here(&self, node: &NodeLinks) -> bool {
         node.is_shared() || (self.this_host != 0 && node.info.host_boot == self.this_host)
     }
@@ -54,8 +55,9 @@ impl Nodes {
         self.has_shared.load(Ordering::Relaxed)
     }
 
-    /// The links to a life of a node. One that was given up as lost, and is there after all, is begun anew with, once
-    /// `leave_behind` has seen to what was held there: it is given the former links and the new ones.
+    /// Returns the links to one life of a node. If that life was marked lost and answers again, new links replace the
+    /// old ones. `leave_behind` is called first, with the old and the new links, to give up what was leased over the
+    /// old ones.
     pub(crate) fn links(
         &self,
         info: &NodeInfo,
@@ -67,13 +69,13 @@ impl Nodes {
         if let Some(links) = known().filter(is_good) {
             return Ok(links);
         }
-        // One thread at a time begins anew with a node, or it would leave behind what another has leased since.
+        // Only one thread replaces links. A second one would give up regions that the first has leased meanwhile.
         let _beginning = self.beginning.take(&*self.base.host);
         let former = known();
         if let Some(links) = former.as_ref().filter(|links| is_good(links)) {
             return Ok(Arc::clone(links));
         }
-        // It may try a connection, so the table is not locked meanwhile: renewals look there.
+        // `NodeLinks::new` may connect, so the table is not locked here. Renewals read it meanwhile.
         let host = Arc::clone(&self.base.host);
         let fresh = NodeLinks::new(host, info.clone(), &self.base.options, self.this_host)?;
         if let Some(former) = former {
@@ -91,40 +93,41 @@ impl Nodes {
         Ok(fresh)
     }
 
-    /// All of them, in the order of their ids.
+    /// Returns the links to all lives, ordered by node id.
     pub(crate) fn all(&self) -> Vec<Arc<NodeLinks>> {
         self.links.lock().values().cloned().collect()
     }
 
-    /// The name and host of a node.
+    /// Returns the name and host of a node.
     pub(crate) fn shown(&self, id: NodeId) -> Option<String> {
         let links = self.links.lock();
         let links = links.iter().find(|((node, _), _)| *node == id)?.1;
         Some(name_and_host(&links.info))
     }
 
-    /// Whether this life of a node is known to be gone.
+    /// Reports whether this life of a node is known to be over.
     pub(crate) fn has_lost(&self, node: NodeId, life: Incarnation) -> bool {
         self.links.lock().get(&(node, life)).is_some_and(|links| links.is_lost())
     }
 
-    /// Those there that nothing new goes to: they are being emptied, or not good.
+    /// Returns the nodes that must get no new extents: they are being drained, or `is_good` refuses them.
     pub(crate) fn unfit(&self, is_good: impl Fn(&NodeLinks) -> bool) -> BTreeSet<NodeId> {
         let links = self.links.lock();
         let unfit = links.values().filter(|node| !node.is_lost() && (node.is_draining() || !is_good(node)));
         unfit.map(|node| node.info.node).collect()
     }
 
-    /// Lives of nodes that the broker need not send anybody to.
+    /// Returns the lives of nodes for which the broker need not grant tickets.
     pub(crate) fn lives_to_avoid(&self) -> Vec<Incarnation> {
-        // A lost one is not among them: if the broker knows it in that life, it was out of reach and is back.
+        // Lost lives are left out. If the broker still reports such a life, the node was only out of reach and is back.
         let is_unfit = |links: &&Arc<NodeLinks>| {
             links.is_barred() || !links.is_lost() && (links.is_suspect() || links.is_draining())
         };
         self.links.lock().values().filter(is_unfit).map(|links| links.info.incarnation).collect()
     }
 
-    /// What to say of nodes that were lost: why there may be less memory than there was.
+    /// Returns the part of an error message that names lost nodes, as the reason why there is less memory. Empty if
+    /// none is lost.
     pub(crate) fn lost_shown(&self) -> String {
         let links = self.links.lock();
         let lost: Vec<&str> =

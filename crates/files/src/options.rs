@@ -1,18 +1,18 @@
-//! How a pool is opened and a file created.
+//! Settings for opening a pool and creating a file.
 
 use crate::error::{Error, ErrorKind};
 use farpool_transport::{Reach, Tls};
 use std::path::PathBuf;
 
-/// How bytes travel to nodes.
+/// Transport between this process and the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory to nodes on this host, TCP to others.
+    /// Shared memory to nodes on this host, TCP to all others.
     #[default]
     Auto,
-    /// TCP to all.
+    /// TCP to all nodes.
     Tcp,
-    /// Shared memory only; nodes elsewhere are an error.
+    /// Shared memory only. A node on another host is an error.
     Shm,
 }
 
@@ -31,29 +31,30 @@ impl std::str::FromStr for TransportChoice {
     }
 }
 
-/// What becomes of something published whose name is given to something new.
+/// Treatment of a published file or table whose name is published again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfTaken {
-    /// It keeps its name; the new one is refused with [`ErrorKind::Exists`].
+    /// The name keeps the old one. The new one is refused with [`ErrorKind::Exists`].
     Refuse,
-    /// The new one takes its place, in one step.
+    /// The new one replaces the old one in one step.
     Replace,
 }
 
-/// What keeps a scratch file readable when a node is lost.
+/// Protection of a scratch file against the loss of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Nothing: what lay on a lost node answers [`ErrorKind::Lost`].
+    /// No protection: reads of bytes on a lost node fail with [`ErrorKind::Lost`].
     None,
-    /// Two copies, on nodes of different host labels. A write is done when both have it, or when the one that
-    /// failed is not part of the file any more; a lost copy is made anew in the background.
+    /// Two copies, on nodes with different host labels. A write ends when both copies have it, or when a copy that
+    /// failed has been dropped from the file. A lost copy is made again in the background.
     Mirror,
-    /// A copy on a disk of this machine, written behind. It also takes what finds no room in the pool.
+    /// A copy on a disk of this machine, written in the background. The disk also takes bytes for which the pool has no
+    /// room.
     Local,
 }
 
 impl Protection {
-    /// The word used in interfaces: `none`, `mirror` or `local`.
+    /// Returns the word used in interfaces: `none`, `mirror` or `local`.
     pub fn word(self) -> &'static str {
         match self {
             Protection::None => "none",
@@ -79,44 +80,44 @@ impl std::str::FromStr for Protection {
 /// Settings of a session.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// How bytes travel. Default: auto.
+    /// Transport to the nodes. Default: auto.
     pub transport: TransportChoice,
-    /// No operation waits longer than this for one peer. Default 5 s; 10 ms to 10 min.
+    /// Longest wait for one peer within an operation, in ms. Default 5 s; 10 ms to 10 min.
     pub request_timeout_ms: u64,
-    /// How long an allocation waits for a broker that does not answer. Default 10 s.
+    /// Longest wait of an allocation for a broker that does not answer, in ms. Default 10 s.
     pub broker_patience_ms: u64,
-    /// Bytes leased at once for scratch files, and kept while the session lives. Default 0.
+    /// Bytes leased for scratch files at the start and kept while the session lives. Default 0.
     pub reserve_bytes: u64,
-    /// What proves this session to brokers and nodes, and them to it: then every TCP connection speaks TLS.
-    /// [`Tls::load`] makes it. Default: nothing, and no further than this machine.
+    /// Certificates of this session and authorities it trusts; every TCP connection then uses TLS. Made by
+    /// [`Tls::load`]. Default: none, and connections stay on this machine.
     pub tls: Option<Tls>,
-    /// Reach brokers and nodes beyond this machine, without encryption or authentication. Default: refused.
+    /// Permits connections beyond this machine without encryption or authentication. Default: refused.
     pub plaintext: bool,
-    /// Longest pause between two renewals of its leases, and so until a lost node is noticed. Renewals come at
-    /// least three times a lease. Default 250 ms; 20 ms to 10 min.
+    /// Longest pause between two renewals of the leases, in ms. A lost node is noticed within it. Renewals are sent at
+    /// least three times per lease time. Default 250 ms; 20 ms to 10 min.
     pub renew_ms_max: u64,
-    /// What the session calls itself to the broker. Default: its process id.
+    /// Label of the session at the broker. Default: the process id.
     pub label: Option<String>,
-    /// How scratch files are protected where their creation does not say. Default: mirror if the pool has
-    /// nodes of two host labels when the file is created, otherwise local; none in an embedded pool, whose
-    /// nodes cannot be lost one by one.
+    /// Protection of scratch files that do not choose one. Default: mirror if the pool has nodes of two host labels
+    /// when the file is created, otherwise local. In an embedded pool none, because its nodes cannot be lost one by
+    /// one.
     pub protection: Option<Protection>,
-    /// Whether scratch files leave this process only sealed (AES-256-GCM), so that donors can neither read them
-    /// nor alter them unnoticed. Local copies are not sealed. Default: no.
+    /// True if scratch files leave this process only encrypted (AES-256-GCM), so that donors can neither read nor alter
+    /// them unnoticed. Local copies are not encrypted. Default: false.
     pub seal_scratch: bool,
-    /// Where local copies of scratch files lie. Default: the system's folder for temporary files.
+    /// Folder of local copies of scratch files. Default: the system's folder for temporary files.
     pub local_folder: PathBuf,
-    /// Bytes that may wait for the local disk; a writer that finds more waiting writes itself. Default 64 MiB.
+    /// Bytes that may wait for the local disk. A writer that finds more waiting writes some itself. Default 64 MiB.
     pub write_behind_bytes: u64,
-    /// Connections of a [`crate::Queue`] to each node, at most, for reads of 128 KiB and more; small reads have one of
-    /// their own. 1 to 16. Default 1: one takes what a core can copy, so more pay only where a single connection does
-    /// not fill the way to a node.
+    /// Connections of a [`crate::Queue`] to each node for reads of 128 KiB and more, at most. Small reads have one of
+    /// their own. 1 to 16. Default 1: one connection carries what a core can copy. More help only if one does not fill
+    /// the network to a node.
     pub bulk_links: usize,
-    /// The program that runs functions on this machine. Default: `farpool-sandbox`, as the environment's
-    /// `FARPOOL_SANDBOX` names it, beside this program, or on the path.
+    /// Program that runs functions on this machine. Default: `farpool-sandbox`, as the environment's `FARPOOL_SANDBOX`
+    /// names it, beside this program, or on the path.
     pub sandbox: Option<PathBuf>,
-    /// How fast lost copies are made anew, and nodes being emptied are left, in bytes per second; at least
-    /// 1 MiB. Default 256 MiB.
+    /// Rate at which lost copies are made again and draining nodes are left, in bytes per second. At least 1 MiB.
+    /// Default 256 MiB.
     pub repair_bytes_per_second: u64,
 }
 
@@ -143,7 +144,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// How far the session's connections go.
+    /// Returns the exposure of the session's connections: this machine only, TLS, or plaintext.
     pub(crate) fn reach(&self) -> Reach {
         Reach { tls: self.tls.clone(), plaintext: self.plaintext }
     }
@@ -180,13 +181,14 @@ impl PoolOptions {
 /// Settings of a new file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateOptions {
-    /// Expected length in bytes: memory for it is leased ahead. A hint, not a limit.
+    /// Expected length in bytes. Memory for it is leased at creation. It is not a limit.
     pub size_hint: u64,
-    /// What keeps it readable when a node is lost; only scratch files have a choice. Default: the session's.
+    /// Protection against the loss of a node. Only scratch files have a choice. Default: the session's.
     pub protection: Option<Protection>,
-    /// Whether it leaves this process only sealed; only scratch files can. Default: the session's.
+    /// True if the file leaves this process only encrypted. Only scratch files can be encrypted. Default: the
+    /// session's.
     pub sealed: Option<bool>,
-    /// Whether its writer has another place for what the pool has no room for. A full pool is then an error at once,
-    /// and not only after nodes had time to wipe what was just released.
+    /// True if the writer can store the bytes elsewhere when the pool is full. A full pool is then an error at once.
+    /// Otherwise the write first waits for nodes that are wiping released regions.
     pub is_optional: bool,
 }

@@ -1,4 +1,4 @@
-//! A pool as its user sees it: files by name, and what the session holds.
+//! Pools as their users see them: files by name, and the state of the session.
 
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
@@ -22,22 +22,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is told of a file in a listing.
+/// Description of a file in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its class.
+    /// Class of the file.
     pub class: FileClass,
-    /// Whether it belongs to its name; otherwise it is private to this session and ends with it.
+    /// True if the file is published. Otherwise it is private to this session and ends with it.
     pub is_published: bool,
-    /// Whether a node that held some of it is gone.
+    /// True if a node that held some of its bytes is gone.
     pub is_lost: bool,
 }
 
-/// A session with a pool. Clones are the same session; it ends with [`Pool::close`] or the last clone.
+/// Session with a pool. Clones share the session. It ends with [`Pool::close`] or with the last clone.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -49,13 +49,13 @@ struct Inner {
     files: Mutex<BTreeMap<String, FarFile>>,
     next_number: AtomicU64,
     keeper: Mutex<Option<Task>>,
-    /// A pool inside this process ends behind its session.
+    /// Broker and nodes of a pool inside this process. They end after the session.
     embedded: Mutex<Option<Box<dyn Send>>>,
 }
 
 const SCHEME: &str = "farpool://";
 
-/// The brokers of a pool's address.
+/// Parses the address of a pool into its brokers.
 fn brokers_of(url: &str) -> Result<Brokers, Error> {
     let invalid = |what: &str| {
         let message = format!(
@@ -68,8 +68,8 @@ fn brokers_of(url: &str) -> Result<Brokers, Error> {
 }
 
 impl Pool {
-    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each
-    /// other have commas between: `farpool://host:port,host:port`.
+    /// Opens a session with the pool of the broker at `farpool://host:port`. Brokers that stand in for each other are
+    /// separated by commas: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
         Pool::connect_with(url, PoolOptions::default())
     }
@@ -79,13 +79,13 @@ impl Pool {
         Pool::begin(Sockets::dialer(options.reach()), url, options, None)
     }
 
-    /// Opens a session from another host than this machine: the simulator's.
+    /// Opens a session on another host than this machine, such as one of the simulator.
     pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
         Pool::begin(host, url, options, None)
     }
 
-    /// Opens a session with the pool of a broker inside this process. The broker and its nodes are `embedded`, which is
-    /// dropped when the session has ended. They are reached on loopback, whatever the options say.
+    /// Opens a session with the pool of a broker inside this process. `embedded` owns the broker and its nodes; it is
+    /// dropped after the session has ended. Connections stay on loopback, whatever the options say.
     pub fn connect_embedded(url: &str, options: PoolOptions, embedded: Box<dyn Send>) -> Result<Pool, Error> {
         Pool::begin(Sockets::dialer(Reach::default()), url, options, Some(embedded))
     }
@@ -118,7 +118,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A number for a file of its own.
+    /// Returns a number that no other file of this session has.
     pub(crate) fn next_number(&self) -> u64 {
         self.inner.next_number.fetch_add(1, Ordering::Relaxed)
     }
@@ -127,12 +127,12 @@ impl Pool {
         &self.inner.session
     }
 
-    /// Where the pool is: `farpool://host:port` of its broker, or brokers.
+    /// Returns the address of the pool: `farpool://host:port` of its broker or brokers.
     pub fn url(&self) -> &str {
         &self.inner.url
     }
 
-    /// Creates a file, private to this session until it is published.
+    /// Creates a file. It is private to this session until it is published.
     pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
         self.inner.check()?;
         Name::new(name).map_err(|_| {
@@ -178,10 +178,10 @@ impl Pool {
         Ok(FarFile::published(Arc::clone(session), name.to_owned(), opened.class, opened.file, map))
     }
 
-    /// Says how published files whose names begin with `prefix` are built anew when a node has taken their
-    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with [`IfTaken::Replace`]) a file of
-    /// that name with the very same bytes. It is called when such a file is opened, or read by a handle opened
-    /// before; whoever asked waits for it. Of two prefixes that fit, the one given last counts.
+    /// Registers the function that rebuilds published files whose names begin with `prefix`, after a node has lost
+    /// their bytes. `rebuild` is called with this pool and the name. It must publish, with [`IfTaken::Replace`], a file
+    /// of that name with the same bytes. It is called when such a file is opened, or read by a handle opened earlier;
+    /// the thread that needs the file waits for it. If two prefixes match, the one registered last wins.
     pub fn rebuild_with(
         &self,
         prefix: &str,
@@ -201,7 +201,8 @@ impl Pool {
         node.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no node {name:?} in the pool")))
     }
 
-    /// Asks a node which calls of functions have not ended there. Whoever is not the administrator is told of its own.
+    /// Asks a node which calls of functions are running there. A caller with a certificate that is not the
+    /// administrator's sees only its own calls.
     pub fn running_calls(&self, node: &str) -> Result<RunningCalls, Error> {
         self.inner.check()?;
         let session = &self.inner.session;
@@ -211,9 +212,9 @@ impl Pool {
         answer_of!(links.converse(deadline, Repeat::Harmless, ask)?, RunningCalls)
     }
 
-    /// Moves the published files off a node, which they leave under their names: what an administrator does
-    /// before it stops. Called with the name of each file and the bytes moved of it so far. How many bytes were
-    /// moved in all.
+    /// Moves the published files off a node; they keep their names. An administrator does this before stopping a node.
+    /// `progress` is called with the name of each file and how many of its bytes were moved so far. Returns how many
+    /// bytes were moved in all.
     pub fn evacuate(&self, node: &str, mut progress: impl FnMut(&str, u64)) -> Result<u64, Error> {
         self.inner.check()?;
         let from = self.node_called(node)?;
@@ -228,7 +229,7 @@ impl Pool {
             let result = self.inner.session.move_file(&info, &from, number, moved);
             match result {
                 Ok(moved) => bytes += moved,
-                // Somebody dropped it meanwhile, or it was lost before.
+                // Another client dropped it meanwhile, or it was lost before.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Lost) => {}
                 Err(error) => return Err(error.during(format_args!("moving far file {:?}", &*info.name))),
             }
@@ -240,12 +241,12 @@ impl Pool {
         Name::new(name).map_err(|_| Error::new(ErrorKind::NotFound, format!("no far file {name:?}")))
     }
 
-    /// Whether this session has a private file of this name. Asks nobody.
+    /// Reports whether this session has a private file `name`. Sends no request.
     pub fn has_private(&self, name: &str) -> bool {
         self.inner.files().contains_key(name)
     }
 
-    /// Whether a file of this name exists, private or published.
+    /// Reports whether a file `name` exists, private or published.
     pub fn exists(&self, name: &str) -> Result<bool, Error> {
         if self.has_private(name) {
             return Ok(true);
@@ -254,7 +255,7 @@ impl Pool {
         Ok(self.list_published(name)?.iter().any(wanted))
     }
 
-    /// Deletes a file: frees its memory and forgets its name.
+    /// Deletes a file: frees its memory and its name.
     pub fn delete(&self, name: &str) -> Result<(), Error> {
         self.inner.check()?;
         if self.delete_private(name) {
@@ -269,13 +270,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Deletes a file of this session that is not published. Whether there was one.
+    /// Deletes a private file of this session. Returns true if there was one.
     pub(crate) fn delete_private(&self, name: &str) -> bool {
         let private = self.inner.files().remove(name);
         private.as_ref().map(FarFile::delete).is_some()
     }
 
-    /// Gives a file another name, which must be free.
+    /// Renames a file. The new name must be free.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         self.inner.check()?;
         let name = Name::new(to)
@@ -300,8 +301,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Seals a pinned file of this session and gives it to its name; see `spec/wire.md`, "Publish". Its
-    /// handles read on.
+    /// Seals a pinned file of this session and publishes it under its name; see `spec/wire.md`, "Publish". Open handles
+    /// can still read it.
     pub fn publish(&self, name: &str, if_taken: IfTaken) -> Result<(), Error> {
         self.inner.check()?;
         let file = self.inner.files().get(name).cloned();
@@ -316,7 +317,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Files whose names begin so: this session's own, and the published ones, in the order of their names.
+    /// Returns the files whose names begin with `prefix`, private and published, ordered by name.
     pub fn list(&self, prefix: &str) -> Result<Vec<FileInfo>, Error> {
         self.inner.check()?;
         let mut all: BTreeMap<String, FileInfo> =
@@ -325,7 +326,7 @@ impl Pool {
         Ok(all.into_values().collect())
     }
 
-    /// This session's own files whose names begin so. Asks nobody.
+    /// Returns this session's private files whose names begin with `prefix`. Sends no request.
     pub fn list_private(&self, prefix: &str) -> Vec<FileInfo> {
         let files = self.inner.files();
         let from = files.range(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
@@ -351,7 +352,7 @@ impl Pool {
         Ok(names.into_iter().map(describe).collect())
     }
 
-    /// Every published name that begins so.
+    /// Returns every published name that begins with `prefix`.
     fn names(&self, prefix: &str) -> Result<Vec<NameInfo>, Error> {
         let text =
             |text: &str| Text::new(text).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()));
@@ -367,7 +368,7 @@ impl Pool {
         }
     }
 
-    /// Leases so much for scratch files that at least `bytes` are free to use without asking the broker.
+    /// Leases memory for scratch files until at least `bytes` are free to use without a request to the broker.
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
         self.inner.check()?;
         self.inner
@@ -377,7 +378,7 @@ impl Pool {
             .map_err(|error| error.during(format_args!("reserving {bytes} bytes")))
     }
 
-    /// What this session did and holds.
+    /// Returns the counters of this session.
     pub fn stats(&self) -> Stats {
         let session = &self.inner.session;
         session.counters().unprotected_bytes.store(session.repair.unprotected_bytes(), Ordering::Relaxed);
@@ -385,12 +386,12 @@ impl Pool {
         session.counters().read()
     }
 
-    /// The whole pool, as its broker sees it.
+    /// Returns the state of the whole pool, as its broker reports it.
     pub fn status(&self) -> Result<StatusReport, Error> {
         self.inner.session.broker.status()
     }
 
-    /// Ends the session: private files are gone, every lease is given back. Further use answers
+    /// Ends the session. Its private files are deleted and all leases given back. Later use fails with
     /// [`ErrorKind::Closed`].
     pub fn close(&self) {
         self.inner.close();
@@ -406,7 +407,7 @@ impl Inner {
         self.session.check_open()
     }
 
-    /// The key of a new file, if it is to be sealed.
+    /// Returns the key of a new file. `None` if it is not encrypted.
     fn key(&self, class: FileClass, asked: Option<bool>) -> Result<Option<Arc<PageKey>>, Error> {
         match (class, asked) {
             (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options().seal_scratch) => {
@@ -420,7 +421,7 @@ impl Inner {
         }
     }
 
-    /// How a new file is protected.
+    /// Returns the protection of a new file.
     fn protection(&self, class: FileClass, asked: Option<Protection>) -> Result<Protection, Error> {
         if class != FileClass::Scratch {
             return match asked {
@@ -439,7 +440,7 @@ impl Inner {
         }
         let is_embedded = self.embedded.lock().is_some();
         Ok(match self.session.hosts() {
-            // Its nodes are this process: they end together with whoever would miss them.
+            // The nodes are in this process and end together with it, so no copy could survive them.
             _ if is_embedded => Protection::None,
             0 | 1 => Protection::Local,
             _ => Protection::Mirror,
@@ -449,7 +450,7 @@ impl Inner {
     fn close(&self) {
         let mut embedded = self.embedded.lock();
         if self.session.is_forked() {
-            // The threads behind these do not exist in this process, nor are its connections ours to end.
+            // The threads of these objects do not exist in a forked process, and the connections belong to the parent.
             std::mem::forget(embedded.take());
             std::mem::forget(self.keeper.lock().take());
             self.session.abandon();

@@ -1,5 +1,5 @@
-//! Published files: sealing and naming them, finding them again when their bytes have moved, building them anew
-//! when a node took them away, and moving them off a node that is being emptied.
+//! Published files: sealing and naming them, finding them after they moved, rebuilding them after a loss, and moving
+//! them off a node that is being drained.
 
 use crate::broker::answer_of;
 use crate::by_node::{copy_bytes, span};
@@ -18,16 +18,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What became of the name of a published file.
+/// State of a name that does not lead to its former file any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
-    /// Another file has it.
+    /// The name belongs to another file now.
     Replaced,
-    /// No file has it.
+    /// The name was dropped; no file has it.
     Dropped,
 }
 
-/// Asks what became of the name of a published file. `None` if it has the file still, or nobody can be asked.
+/// Asks the broker what became of the name of a published file. `None` if it still has that file, or if the broker does
+/// not answer.
 pub fn became(file: &FarFile) -> Option<Became> {
     let Phase::Published(id) = file.inner.state().phase else { return None };
     let name = Name::new(file.name()).ok()?;
@@ -41,8 +42,8 @@ pub fn became(file: &FarFile) -> Option<Became> {
 }
 
 impl FileInner {
-    /// Seals the file and gives it to its name: one transaction of the broker's catalog. Any number of
-    /// clients may then open and read it; it outlives this session.
+    /// Seals the file and gives it its name, in one transaction of the broker's catalog. Any number of clients may then
+    /// open and read it. It outlives this session.
     pub(crate) fn publish(&self, class: FileClass, if_taken: IfTaken) -> Result<(), Error> {
         let shown = self.name();
         let name =
@@ -71,8 +72,8 @@ impl FileInner {
         Ok(())
     }
 
-    /// Seals the file, if that is not done yet, and describes it by its sealed extents. From here on its bytes
-    /// stay as they are, whatever becomes of the publication, which may be tried again.
+    /// Seals the file if that is not done yet, and returns its sealed extents. From then on its bytes do not change,
+    /// even if publishing fails; publishing may be retried.
     fn sealed_extents(&self) -> Result<Vec<NamedExtent>, Error> {
         loop {
             let holes = {
@@ -98,7 +99,7 @@ impl FileInner {
         }
     }
 
-    /// Ends writing, if there is nothing left to write.
+    /// Ends writing if nothing is left to write. Returns true if the file may be sealed now.
     fn begin_sealing(&self) -> Result<bool, Error> {
         let mut state = self.state();
         match state.phase {
@@ -146,8 +147,10 @@ impl FileInner {
         Ok(extents)
     }
 
-    /// Looks the file up again after its bytes were found gone: they may have moved, and a file that was lost
-    /// may be built anew. The error stays what it was if neither is so.
+    /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have
+    /// been rebuilt.
+    ///
+    /// Errors: `gone`, with what was found out, if neither is the case.
     pub(crate) fn reopen(&self, gone: &Error) -> Result<(), Error> {
         let name = self.name();
         let Ok(named) = Name::new(name.clone()) else { return Err(gone.clone()) };
@@ -155,7 +158,7 @@ impl FileInner {
             self.session.open_or_rebuild(&named).map_err(|error| gone.clone().and(&error))?;
         let map = sealed_map(&self.session, &named, &opened)?;
         self.change(0..u64::MAX, |state| match state.phase {
-            // Another file of this name has other bytes, unless its builder says that they are the same.
+            // Another file of this name has other bytes, unless a rebuild function vouches that they are the same.
             Phase::Published(file) if file == opened.file || is_rebuilt => {
                 state.phase = Phase::Published(opened.file);
                 state.map.replace(map);
@@ -185,15 +188,15 @@ fn named(cut: &Cut<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
 }
 
 impl Session {
-    /// Where the bytes of a name are; if they are lost and somebody knows how, after building them anew. Also
-    /// whether there is somebody who knows how.
+    /// Returns where the bytes of a name are, and whether a rebuild function is known for it. If the bytes are lost and
+    /// one is known, rebuilds them first.
     pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(Opened, bool), Error> {
         let open = || {
             let reply = self.broker.ask(&Request::OpenName(ByName { name: name.clone() }))?;
             answer_of!(reply, OpenName)
         };
         let rebuild = self.rebuilding.known(name);
-        // The broker knows of a loss only once the node is back without its bytes. We may know before.
+        // The broker learns of a loss only when the node is back without the bytes. This session may know earlier.
         let is_lost = |opened: &Result<Opened, Error>| match opened {
             Ok(opened) => {
                 opened.extents.iter().any(|extent| self.nodes.has_lost(extent.node, extent.incarnation))
@@ -207,7 +210,7 @@ impl Session {
         }
         let turn = self.rebuilding.turn(name);
         let _turn = turn.take(&*self.base.host);
-        // Whoever had the turn before may have built it.
+        // Another thread may have rebuilt it while this one waited.
         let opened = open();
         if !is_lost(&opened) {
             return Ok((opened?, true));
@@ -216,7 +219,8 @@ impl Session {
         Ok((open()?, true))
     }
 
-    /// Moves what a published file has on a node to others, under its name. How many bytes that were.
+    /// Moves the extents of a published file from one node to others. The name stays. Returns how many bytes were
+    /// moved.
     pub(crate) fn move_file(
         self: &Arc<Self>,
         info: &NameInfo,
@@ -228,7 +232,7 @@ impl Session {
         let opened = answer_of!(reply, OpenName)?;
         let group = Group::File(number);
         let source = sealed_map(self, &info.name, &opened)?;
-        // What is moved, by its place among the extents, and where to.
+        // Each moved extent: its index in the file, and its new location.
         let mut cuts: Vec<(usize, Cut<Arc<LeasedRegion>>)> = Vec::new();
         let mut bytes_moved = 0;
         let pieces: Vec<(Range<u64>, Cut<Arc<LeasedRegion>>)> =
@@ -280,7 +284,7 @@ impl Session {
         let published =
             self.broker.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
         if let Err(error) = published {
-            // It was dropped or replaced meanwhile: then there is nothing to move either.
+            // The name was dropped or replaced meanwhile, so nothing needs to be moved.
             self.leases.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
             return match error.kind() {
                 ErrorKind::NotFound => Ok(0),
@@ -291,7 +295,7 @@ impl Session {
     }
 }
 
-/// Builds the map of a published file of this name.
+/// Builds the map of the published file `name`.
 pub(crate) fn sealed_map(
     session: &Session,
     name: &Name,

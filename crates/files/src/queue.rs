@@ -1,24 +1,28 @@
-//! A queue of operations: many under way at once, from one thread that has other things to do meanwhile.
+//! Queue of operations: one thread has many under way at once and does other things meanwhile.
 //!
-//! The idea: what is asked for is gathered for a moment, and goes to each node as one request for many ranges;
-//! several such requests are under way on one connection, and answers are taken in the order they come. How many
-//! operations are under way is for the caller to say, by how many it submits before it takes one back. Whatever
-//! is not plain (several nodes, a node that fails) is done the way [`FarFile::read_batch`] does it, and comes back like
-//! the rest.
+//! The idea: think of a post office. It does not send one van for each letter. Letters are collected for a moment,
+//! sorted by town, and each van takes many. Here operations are gathered, and each node gets one request for many
+//! ranges. Several requests are under way on one connection.
 //!
-//! A read that is under way holds off whatever moves or frees its bytes (mending, truncating, deleting), as every
-//! read does. Who waits for such a change must not hold one off, so what is not plain is done when no read of this
-//! queue is under way.
+//! - Idle: `poll` or `wait` sends what was gathered, however little it is.
+//! - Busy: a request leaves when 16 operations are gathered. The caller limits how many operations are under way, by
+//!   how many it submits before it takes one back.
+//! - Bad case: a read that needs several nodes, a node that fails, and every write are done as [`FarFile::read_batch`]
+//!   or [`FarFile::write_batch`] does it. Their results come back like all others.
 //!
-//! Reads of much go over connections of their own, so that nothing small waits behind one: replies come in the order
-//! of requests on each connection, and in none between them. Nobody can tell, for operations that are under way at
-//! once may be carried out in any order anyway, and whoever needs one before the other takes the first back first.
+//! A read under way holds off changes that move or free its bytes (repair, truncate, delete), as every read does. A
+//! thread that waits for such a change must not hold off another one. Operations of the bad case may have to wait for a
+//! change, so they are put off until no read of this queue is under way.
 //!
-//! A read of a sealed file is under way like any other, and does not hold writers off: its pages are opened as they
-//! were when it began, and read the long way if a write has come first.
+//! Large reads use connections of their own, so no small read waits behind one. Replies are in order within a
+//! connection, and in no order between connections. That is allowed, because operations under way at the same time may
+//! be carried out in any order. A caller that needs one before the other takes the first back first.
 //!
-//! Buffers are handed over with the operation and come back with its completion, so that nobody looks at one
-//! while it is being filled.
+//! A read of an encrypted file does not hold off writers. Its pages are decrypted as they were when it began. If a
+//! write came first, the read is done again as in the bad case.
+//!
+//! A buffer is handed over with its operation and comes back with the completion, so nobody sees a buffer that is being
+//! filled.
 
 use crate::by_node::span;
 use crate::error::Error;
@@ -37,15 +41,17 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Operations that go into one request.
+/// Operations that are gathered into one request, at most.
 const GATHER_MAX: usize = 16;
-/// Reads of at least so many bytes go over connections of their own. Receiving one takes longer than the round trip
-/// of a small one, so whoever waits behind it would notice; what a request costs beside its bytes, nobody notices.
+/// Smallest read, in bytes, that uses a connection for large reads. Receiving one takes longer than the round trip of a
+/// small read, so a small one behind it would be delayed. For a large read the cost of a request of its own does not
+/// matter.
 pub(crate) const BULK_BYTES_MIN: usize = 128 << 10;
-/// Answers that are taken from the other connections, at most, while one with much has begun to come.
+/// Replies taken from connections for small reads, at most, before one for large reads that has begun to answer is
+/// looked at.
 const SMALL_FIRST_MAX: u32 = 16;
 
-/// Which connections a read goes over.
+/// Connections that a read uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Small,
@@ -58,14 +64,14 @@ impl Traffic {
     }
 }
 
-/// An operation that is over.
+/// Operation that has ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// What the caller gave it to know it by.
+    /// Number that the caller gave to the operation.
     pub tag: u64,
-    /// The buffer: of a read that succeeded, filled.
+    /// Buffer of the operation. After a read that succeeded it is filled.
     pub bytes: Vec<u8>,
-    /// How it went. Errors as of [`FarFile::read_batch`] and [`FarFile::write_batch`].
+    /// Result. Errors are those of [`FarFile::read_batch`] and [`FarFile::write_batch`].
     pub result: Result<(), Error>,
 }
 
@@ -81,27 +87,27 @@ struct Asked {
     kind: Kind,
     offset: u64,
     bytes: Vec<u8>,
-    /// Why a node that was asked for it is not to be trusted any more.
+    /// Error of a node that answered this read with wrong bytes and is not used any more.
     accused: Option<Error>,
 }
 
-/// A read that a node was asked for.
+/// Read that a node was asked for.
 struct Reading {
     asked: Asked,
     flight: Flight<Arc<FileInner>>,
-    /// Where its bytes are, in order.
+    /// Ranges of regions that hold the bytes, in order.
     spans: Vec<Span>,
     sealed: Option<SealedReading>,
 }
 
-/// What more there is to a read of a sealed file.
+/// Additional state of a read of an encrypted file.
 struct SealedReading {
     read: SealedRead,
-    /// Room for its pages, where they are more than was asked for.
+    /// Buffer for its pages. Empty if the pages fit the caller's buffer exactly.
     pages: Vec<u8>,
 }
 
-/// Reads that a node is to be asked for at once.
+/// Reads that are sent to a node as one request.
 struct NodeRequest {
     node: Arc<NodeLinks>,
     traffic: Traffic,
@@ -109,7 +115,7 @@ struct NodeRequest {
     bytes: usize,
 }
 
-/// A connection to a node, and what was asked over it, oldest first: until when an answer is waited for, and the reads.
+/// Connection to a node, and its unanswered requests, oldest first: the deadline of the answer, and the reads.
 struct Lane {
     node: Arc<NodeLinks>,
     traffic: Traffic,
@@ -117,24 +123,24 @@ struct Lane {
     under_way: VecDeque<(MonoNs, Vec<Reading>)>,
 }
 
-/// See the module. Made by [`Pool::queue`]; used by one thread at a time.
+/// Queue of operations on the files of one pool. Made by [`Pool::queue`]; used by one thread at a time.
 ///
-/// Operations of one queue that are under way at the same time may be carried out in any order. Take back what is
-/// under way before truncating, publishing or deleting a file: that waits for it.
+/// Operations of one queue that are under way at the same time may be carried out in any order. Truncating, publishing
+/// or deleting a file waits for its operations, so take them back first.
 pub struct Queue {
     session: Arc<Session>,
     gathered: Vec<Asked>,
     lanes: Vec<Lane>,
-    /// What may wait for others, to be done when nothing is under way in the lanes.
+    /// Operations that may have to wait for others. They are carried out when no request is under way.
     later: Vec<Asked>,
     done: VecDeque<Completion>,
     under_way: usize,
-    /// Answers taken from lanes of small traffic since one of bulk was looked for.
+    /// Replies taken from connections for small reads since one for large reads was last looked at.
     small_taken: u32,
 }
 
 impl Pool {
-    /// A queue of operations on this pool's files.
+    /// Returns a queue of operations on this pool's files.
     pub fn queue(&self) -> Queue {
         Queue::new(Arc::clone(self.session()))
     }
@@ -146,17 +152,17 @@ impl Queue {
         Queue { session, gathered, lanes, later, done, under_way: 0, small_taken: 0 }
     }
 
-    /// Operations submitted and not taken back.
+    /// Returns how many operations were submitted and whose completions were not taken yet.
     pub fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Asks for the bytes of a file from `offset` on, as many as `into` is long; they must lie within the file.
+    /// Submits a read of `into.len()` bytes at `offset`. They must lie within the file.
     pub fn read(&mut self, tag: u64, file: &FarFile, offset: u64, into: Vec<u8>) {
         self.submit(Asked { tag, file: file.clone(), kind: Kind::Read, offset, bytes: into, accused: None });
     }
 
-    /// Asks for `from` to be written at `offset`.
+    /// Submits a write of `from` at `offset`.
     pub fn write(&mut self, tag: u64, file: &FarFile, offset: u64, from: Vec<u8>) {
         self.submit(Asked { tag, file: file.clone(), kind: Kind::Write, offset, bytes: from, accused: None });
     }
@@ -169,8 +175,8 @@ impl Queue {
         }
     }
 
-    /// An operation that is over, if there is one now. What may have to wait for others is done when nothing else
-    /// is under way, and then takes as long as it takes.
+    /// Returns an operation that has ended. `None` if there is none now. Usually this does not wait. But if no request
+    /// is under way, operations that were put off are carried out here, however long they take.
     pub fn poll(&mut self) -> Option<Completion> {
         if self.done.is_empty() {
             if self.session.is_forked() {
@@ -187,10 +193,11 @@ impl Queue {
         self.next_done()
     }
 
-    /// Takes the oldest answer of every lane that has begun to be answered, and gives up those that never will be.
+    /// Takes the oldest answer of every connection that has begun to answer, and breaks off those whose deadline is
+    /// over.
     fn take_ready(&mut self, traffic: Traffic) {
         for lane in (0..self.lanes.len()).rev() {
-            // The last may have gone with one before it.
+            // The last connection may have been removed together with another one.
             let Some(of) = self.lanes.get_mut(lane) else { continue };
             let Some((deadline, _)) = of.under_way.front() else { continue };
             if of.traffic != traffic {
@@ -205,14 +212,14 @@ impl Queue {
         }
     }
 
-    /// The next operation that is over; nothing if none is under way.
+    /// Waits for the next operation that ends. `None` if none is under way.
     pub fn wait(&mut self) -> Option<Completion> {
         loop {
             if let Some(done) = self.poll() {
                 return Some(done);
             }
             let is_busy = |traffic| move |lane: &Lane| lane.traffic == traffic && !lane.under_way.is_empty();
-            // What is small comes soon, whatever becomes of the rest.
+            // A small read is answered soon, even if large ones are slow.
             let small = self.lanes.iter().position(is_busy(Traffic::Small));
             let busy = small.or_else(|| self.lanes.iter().position(is_busy(Traffic::Bulk)))?;
             self.take(busy);
@@ -220,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// Does what was put off, if nothing is under way in the lanes.
+    /// Carries out the operations that were put off, if no request is under way.
     fn catch_up(&mut self) {
         if self.lanes.iter().any(|lane| !lane.under_way.is_empty()) {
             return;
@@ -245,12 +252,12 @@ impl Queue {
         Some(done)
     }
 
-    /// Sends what was gathered on its way.
+    /// Sends the gathered operations.
     pub fn flush(&mut self) {
-        // Nothing is asked of a lost node any more, and its next life has other connections.
+        // A lost node is not asked again. Its next life gets new connections.
         self.lanes.retain(|lane| !lane.under_way.is_empty() || !lane.node.is_lost());
         let mut requests: Vec<NodeRequest> = Vec::new();
-        // Nothing new goes ahead of what was put off, or that would wait for ever.
+        // New operations queue behind those that were put off, which would otherwise wait for ever.
         if !self.later.is_empty() {
             self.later.append(&mut self.gathered);
             return;
@@ -271,7 +278,7 @@ impl Queue {
                     let region = Arc::clone(&read.pieces[0].region);
                     let reading = Reading::of(asked, read);
                     let traffic = Traffic::of(bytes);
-                    // Each of much by itself, for whichever connection has the least to do.
+                    // Each large read is a request of its own, so the connection with the least work can take it.
                     let fits = |request: &&mut NodeRequest| {
                         (request.traffic, traffic) == (Traffic::Small, Traffic::Small)
                             && request.bytes + bytes <= IO_BYTES_MAX
@@ -294,7 +301,8 @@ impl Queue {
         requests.into_iter().for_each(|request| self.post(request));
     }
 
-    /// The connection for a request: of those for its traffic the one with the least under way, or one more.
+    /// Returns the connection for a request. Of those for its kind of traffic this is the one with the fewest requests,
+    /// or a new one.
     fn lane(&mut self, node: &Arc<NodeLinks>, traffic: Traffic, deadline: MonoNs) -> Option<usize> {
         let links_max = match traffic {
             Traffic::Small => 1,
@@ -315,7 +323,7 @@ impl Queue {
         Some(self.lanes.len() - 1)
     }
 
-    /// Asks a node.
+    /// Sends a request to a node.
     fn post(&mut self, NodeRequest { node, traffic, mut readings, .. }: NodeRequest) {
         let deadline = self.session.request_deadline();
         let Some(lane) = self.lane(&node, traffic, deadline) else { return self.put_off(readings) };
@@ -326,7 +334,7 @@ impl Queue {
         }
     }
 
-    /// Takes the oldest answer of a lane, waiting if need be.
+    /// Takes the oldest answer of a connection. Waits for it if necessary.
     fn take(&mut self, lane: usize) {
         let deadline = self.session.request_deadline();
         let of = &mut self.lanes[lane];
@@ -342,12 +350,12 @@ impl Queue {
                             let Asked { tag, bytes, .. } = asked;
                             self.done.push_back(Completion { tag, bytes, result: Ok(()) });
                         }
-                        // Another copy may do, or the next try.
+                        // Another copy may have the bytes, or the next try may succeed.
                         Err(asked) => self.later.push(*asked),
                     }
                 }
             }
-            // Why, and what to do about it, shows when each is asked for by itself.
+            // Each read is done by itself later, which shows the reason and handles it.
             Err(LinkError::Refused { .. }) => self.put_off(readings),
             Err(_) => {
                 of.under_way.push_front((asked_until, readings));
@@ -361,33 +369,34 @@ impl Queue {
         }
     }
 
-    /// A lane's connection is of no more use.
+    /// Drops a connection that cannot be used any more. Its reads are put off.
     fn break_off(&mut self, lane: usize) {
         let Lane { under_way, .. } = self.lanes.swap_remove(lane);
         under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
     }
 
-    /// The answers are those of the process that asked. In this one each read is refused for its reason.
+    /// Drops all connections in a forked process, because the answers belong to the parent process. Each read is then
+    /// refused with that reason.
     fn leave_to_parent(&mut self) {
         for Lane { conversation, under_way, .. } in std::mem::take(&mut self.lanes) {
-            // To end it would be heard by the other side.
+            // Closing it would end the conversation of the parent process.
             std::mem::forget(conversation);
             under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
         }
     }
 
-    /// Others may use the connection of a lane over which nothing is under way.
+    /// Makes a connection without requests available to others.
     fn leave(&self, lane: Lane) {
         let deadline = self.session.request_deadline();
         let _ = lane.node.end(lane.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
     }
 
-    /// They are not under way any more, and have to be read the long way.
+    /// Puts reads off, to be done the slow way.
     fn put_off(&mut self, readings: Vec<Reading>) {
         self.later.extend(readings.into_iter().map(|reading| reading.asked));
     }
 
-    /// Reads of one file without the lanes, together. If that fails, which of them failed is found out one by one.
+    /// Reads ranges of one file together. If that fails, reads each by itself to find out which ones fail.
     fn read_now(&mut self, mut same: Vec<Asked>) {
         let is_done = same.len() > 1 && {
             let file = same[0].file.clone();
@@ -398,13 +407,14 @@ impl Queue {
         for mut asked in same {
             let range = ReadRange { offset: asked.offset, into: &mut asked.bytes };
             let result = if is_done { Ok(()) } else { asked.file.read_batch(&mut [range]) };
-            // What it was read from once more had been given up for this.
+            // A node answered this read with wrong bytes before, and was barred. If no copy answers now, that is the
+            // reason.
             let result = result.map_err(|error| asked.accused.unwrap_or(error));
             self.done.push_back(Completion { tag: asked.tag, bytes: asked.bytes, result });
         }
     }
 
-    /// Writes to one file, together. If that fails, which of them failed is found out one by one.
+    /// Writes ranges of one file together. If that fails, writes each by itself to find out which ones fail.
     fn write_now(&mut self, same: Vec<Asked>) {
         let ranges: Vec<_> =
             same.iter().map(|asked| WriteRange { offset: asked.offset, from: &asked.bytes }).collect();
@@ -425,10 +435,10 @@ struct Group {
     hull: Range<u64>,
 }
 
-/// Reads that are put off go together until they are of so many bytes: all of them have the time of one request.
+/// Bytes of reads that are carried out together, at most. All of them share the deadline of one request.
 const TOGETHER_BYTES_MAX: u64 = 8 << 20;
-/// While a sealed file is read for several, nobody writes between the first and the last byte: they may lie apart by so
-/// much for each byte that is read.
+/// Largest distance from the first to the last byte of reads of one encrypted file that are carried out together, as a
+/// multiple of the bytes read. Nobody can write anywhere between them meanwhile.
 const SEALED_HULL_MAX: u64 = 4;
 
 impl Group {
@@ -437,7 +447,7 @@ impl Group {
         Group { bytes: range.end - range.start, hull: range }
     }
 
-    /// Whether `next` goes with those that began with `first`; if so, it is counted.
+    /// Adds `next` to the group that begins with `first`, if it fits. Returns true if it does.
     fn takes_in(&mut self, first: &Asked, next: &Asked) -> bool {
         let range = next.range();
         let bytes = self.bytes + (range.end - range.start);
@@ -464,10 +474,10 @@ impl Asked {
 }
 
 impl Drop for Queue {
-    /// Writes that were submitted are carried out; reads are not.
+    /// Carries out the writes that were submitted, and drops the reads.
     fn drop(&mut self) {
         for lane in std::mem::take(&mut self.lanes) {
-            // Over the others answers are still to come.
+            // Connections with requests under way are closed, because answers are still to come on them.
             if lane.under_way.is_empty() {
                 self.leave(lane);
             }
@@ -488,7 +498,8 @@ impl Reading {
         Reading { spans: pieces.iter().map(span).collect(), asked, flight, sealed }
     }
 
-    /// Ends it, now that it has been answered: what was asked for is there, or has to be read the long way.
+    /// Ends a read that was answered. Returns the operation with its bytes, or as an error one that must be done the
+    /// slow way.
     fn open(mut self) -> Result<Asked, Box<Asked>> {
         let Some(mut sealed) = self.sealed.take() else { return Ok(self.asked) };
         let Reading { mut asked, flight, .. } = self;
@@ -510,7 +521,7 @@ impl Reading {
     }
 }
 
-/// The operations of several reads, each with its part of its buffer.
+/// Returns the operations of several reads, each with its part of its buffer.
 fn ops_of(readings: &mut [Reading]) -> Vec<ReadOp<'_>> {
     let mut ops = Vec::with_capacity(readings.len());
     for Reading { asked, spans, sealed, .. } in readings {

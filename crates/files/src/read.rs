@@ -1,6 +1,6 @@
-//! Reading a far file: from whichever copy answers.
+//! Reading a far file from any copy that answers.
 //!
-//! Invariant I7: a read answers with bytes that the file holds, from a copy in sync, or with an error.
+//! Invariant I7: a read returns bytes that the file holds, from a copy in sync, or an error.
 
 use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
@@ -12,37 +12,37 @@ use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A read of a published file whose bytes have moved looks them up again at most so often.
+/// Times that one read of a published file looks up where its bytes have moved, at most.
 const REOPENS_MAX: u32 = 3;
 
-/// A read under way that one node answers.
+/// Read under way that a single node answers.
 pub(crate) struct NodeRead {
     pub(crate) flight: Flight<Arc<FileInner>>,
-    /// Its pieces in order, without gaps; of a sealed file the parts of its pages.
+    /// Segments to read, in order, without gaps. For an encrypted file these are parts of its pages.
     pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
-    /// Of a sealed file: the pages to be read, and what opens them.
+    /// Pages to read of an encrypted file, with their nonces and tags.
     pub(crate) sealed: Option<SealedRead>,
 }
 
 impl NodeRead {
-    /// Bytes that the node is asked for.
+    /// Returns how many bytes the node is asked for.
     pub(crate) fn bytes(&self) -> usize {
         let pieces = self.sealed.as_ref().map_or(&self.pieces, |sealed| &sealed.pieces);
         pieces.iter().map(|piece| (piece.file.end - piece.file.start) as usize).sum()
     }
 }
 
-/// Whether a failure is the node's alone, so that another copy may do better.
+/// Reports whether an error concerns one node only, so that another copy may answer.
 fn is_worth_another_copy(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Tampered)
 }
 
-/// Pieces to fetch, and what only the local disk has.
+/// Segments to fetch from nodes, and ranges that only the local disk has.
 type Plan = (Vec<Piece<Arc<LeasedRegion>>>, Vec<Range<u64>>);
 
 impl FileInner {
     pub(crate) fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
-        // Nothing is read anywhere, also behind the end.
+        // An empty range reads nothing, even behind the end of the file.
         let mut ranges: Vec<&mut ReadRange<'_>> =
             ranges.iter_mut().filter(|range| !range.into.is_empty()).collect();
         let hull = hull(ranges.iter().map(|range| (range.offset, range.into.len())));
@@ -54,7 +54,7 @@ impl FileInner {
             }
             Ok(matches!(state.phase, Phase::Published(_)))
         };
-        // A page can be opened only as it was sealed last, so nobody may seal it anew meanwhile.
+        // A page can only be decrypted with its latest nonce and tag, so no write may run beside this read.
         let (kind, around) = match self.key {
             Some(_) => (FlightKind::ReadWhole, pages_around(hull.clone())),
             None => (FlightKind::Read, hull.clone()),
@@ -64,7 +64,7 @@ impl FileInner {
         loop {
             match self.fetch(&mut ranges) {
                 Err(error) if is_published && error.kind() == ErrorKind::Lost && reopened < REOPENS_MAX => {
-                    // Its bytes may have moved to other nodes, or been built anew, under the same name.
+                    // The bytes may have moved to other nodes, or been rebuilt, under the same name.
                     reopened += 1;
                     drop(flight);
                     self.reopen(&error)?;
@@ -75,11 +75,12 @@ impl FileInner {
         }
     }
 
-    /// Begins a read that one node can answer by itself, now. Nothing if it takes more than that;
-    /// [`Self::read_ranges`] knows what.
+    /// Begins a read that a single node can answer without waiting. `None` if the range needs more than that;
+    /// [`Self::read_ranges`] then has to be used.
     ///
-    /// It keeps nobody from writing, for whoever has begun it may write before its answer is taken. So pages of a
-    /// sealed file are opened as they were when it began, and nobody may be writing them then.
+    /// The read does not hold off writers, because the caller may write before it takes the answer. Pages of an
+    /// encrypted file are therefore decrypted as they were when the read began, and no write may be under way at that
+    /// moment.
     pub(crate) fn begin_node_read(self: &Arc<Self>, range: Range<u64>) -> Option<NodeRead> {
         if range.is_empty() {
             return None;
@@ -110,10 +111,10 @@ impl FileInner {
         Some(NodeRead { flight: Flight::of(Arc::clone(self), id), pieces, sealed })
     }
 
-    /// Reads from whichever copies answer.
+    /// Reads the ranges, from any copies that answer.
     pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>]) -> Result<(), Error> {
         let mut failed: Vec<(Arc<LeasedRegion>, Error)> = Vec::new();
-        // Where there is a disk, nobody waits for a node that did not answer the last time.
+        // If there is a local disk, a node that did not answer last time is left out at first.
         let mut asks_suspects = self.disk.is_none();
         loop {
             let plans = self.plan_reads(ranges, &failed, asks_suspects)?;
@@ -133,7 +134,7 @@ impl FileInner {
                         bare.next().map(|bare| (bare.clone(), None))
                     };
                     let Some((file, piece)) = next else { break };
-                    // What lies between was never written.
+                    // The bytes between were never written, so they are zero.
                     let (gap, behind) = rest.split_at_mut((file.start - at) as usize);
                     gap.fill(0);
                     let (into, behind) = behind.split_at_mut((file.end - file.start) as usize);
@@ -155,7 +156,7 @@ impl FileInner {
             }
             if missed.is_empty() {
                 match self.fetch_from_disk(from_disk) {
-                    // The disk has not taken it, but such a node may have it.
+                    // The disk does not have the bytes. A node that did not answer last time may have them.
                     Err(_) if !asks_suspects => asks_suspects = true,
                     other => return other,
                 }
@@ -164,7 +165,7 @@ impl FileInner {
         }
     }
 
-    /// Reads pieces; which of them did not come, and why.
+    /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
     fn fetch_plain(&self, pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
         let mut by_node = ByNode::default();
         let mut asked = Vec::with_capacity(pieces.len());
@@ -180,7 +181,7 @@ impl FileInner {
 
     fn fetch_from_disk(&self, ranges: Vec<(u64, &mut [u8])>) -> Result<(), Error> {
         for (offset, into) in ranges {
-            // There is something for the disk only if there is a disk.
+            // Ranges are left for the disk only if the file has one.
             if let Some(disk) = &self.disk {
                 self.session.behind.read(disk, offset, into)?;
             }
@@ -188,8 +189,10 @@ impl FileInner {
         Ok(())
     }
 
-    /// Which pieces to fetch for each range, and what of it only the disk has; an error if nobody has some of
-    /// it. Nodes that failed this read are not asked again.
+    /// Plans each range: segments to fetch, and ranges that only the disk has. Nodes that failed during this read are
+    /// not asked again.
+    ///
+    /// Errors: the range was poisoned, or nobody has some of its bytes.
     fn plan_reads(
         &self,
         ranges: &[&mut ReadRange<'_>],
@@ -223,7 +226,7 @@ impl FileInner {
         Ok(plans)
     }
 
-    /// Why a range cannot be read: what became of its copies.
+    /// Returns the error for a range that no copy can answer.
     fn nobody_has(
         &self,
         map: &FileMap<Arc<LeasedRegion>>,

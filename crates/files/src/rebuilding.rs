@@ -1,11 +1,11 @@
-//! How published files are built anew that a node took away: who said how, and whose turn it is.
+//! Rebuilding of published files whose bytes were lost with a node.
 //!
-//! The idea: of several that need a lost file, one builds it while the others wait for the turn; then they find it
-//! there.
+//! The idea: several threads may need the same lost file. One of them rebuilds it; the others wait on the mutex of its
+//! name and then find it rebuilt.
 //!
-//! Methods: [`Rebuilding::add`] and [`Rebuilding::known`] are asked by name; [`Rebuilding::turn`] gives what is taken
-//! while a file is built. The two locks are held for a look each and never together. The turn of a name is held while
-//! its file is built, for as long as that takes, and no other lock of the session is held by whoever waits for it.
+//! Locks: the two lists have a lock each, held for one access and never together. The mutex of a name
+//! ([`Rebuilding::turn`]) is held while the file is rebuilt, however long that takes. A thread that waits for it holds
+//! no other lock of the session.
 
 use crate::error::Error;
 use farpool_host::Turn;
@@ -14,16 +14,16 @@ use farpool_wire::Name;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Publishes a file of this name again.
+/// Function that publishes the file of a name again.
 pub(crate) type Rebuild = dyn Fn(&str) -> Result<(), Error> + Send + Sync;
 
-/// Builds files anew whose names begin with a prefix.
+/// Function that rebuilds all files whose names begin with `prefix`.
 struct Rebuilder {
     prefix: String,
     rebuild: Arc<Rebuild>,
 }
 
-/// See the module.
+/// Functions that rebuild lost files, and a mutex for each name that was rebuilt.
 #[derive(Default)]
 pub(crate) struct Rebuilding {
     rebuilders: Mutex<Vec<Rebuilder>>,
@@ -31,19 +31,19 @@ pub(crate) struct Rebuilding {
 }
 
 impl Rebuilding {
-    /// Notes how files are built whose names begin with a prefix.
+    /// Registers the function that rebuilds files whose names begin with `prefix`.
     pub(crate) fn add(&self, prefix: &str, rebuild: Arc<Rebuild>) {
         self.rebuilders.lock().push(Rebuilder { prefix: prefix.to_owned(), rebuild });
     }
 
-    /// Returns how a file of this name is built. Of two prefixes that fit, the one given last counts.
+    /// Returns the function that rebuilds the file `name`. If two prefixes match, the one registered last wins.
     pub(crate) fn known(&self, name: &Name) -> Option<Arc<Rebuild>> {
         let rebuilders = self.rebuilders.lock();
         let known = rebuilders.iter().rev().find(|known| name.starts_with(&*known.prefix))?;
         Some(Arc::clone(&known.rebuild))
     }
 
-    /// Returns the turn to build a file of this name.
+    /// Returns the mutex under which the file `name` is rebuilt.
     pub(crate) fn turn(&self, name: &Name) -> Arc<Turn<()>> {
         Arc::clone(self.turns.lock().entry(name.clone()).or_default())
     }

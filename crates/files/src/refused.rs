@@ -1,17 +1,17 @@
-//! What the broker refuses because of a node, told with the name and host of that node.
+//! Refusals of the broker that concern a node, as errors that name the node and its host.
 //!
-//! Idea: a refusal carries one number, the node's id, which means nothing to people. The broker's status has names, and
-//! so has this session of each node that it has used. Who is told of a loss also reads what to do.
+//! The idea: a refusal carries only the id of the node, which means nothing to a user. The broker's status has the
+//! names of nodes, and so has this session for each node it has used. An error about a loss also says what to do.
 
 use crate::error::{Error, name_and_host};
 use crate::nodes::Nodes;
 use farpool_wire::control::NodeStatus;
 use farpool_wire::{Code, NodeId, Refusal};
 
-/// What whoever has the bytes elsewhere can do about a published file that was lost.
+/// Advice for a lost published file, to a user who has the bytes elsewhere.
 const PUBLISH_AGAIN: &str = "put the table, or write and publish the file, again";
 
-/// Returns the error that a refusal of the broker is. `status` asks it what it knows of a node.
+/// Turns a refusal of the broker into an error. `status` asks the broker for its status of a node.
 pub(crate) fn refused(
     broker: &str,
     refusal: Refusal,
@@ -38,7 +38,7 @@ pub(crate) fn refused(
             ),
             None => format!("{refusal}; publish it again"),
         },
-        // Without an id it is about the whole pool.
+        // A refusal without a node id concerns the whole pool.
         Code::NoNodes if id != NodeId(0) => {
             let node = nodes.shown(id).map_or(String::new(), |shown| format!(", {shown},"));
             format!(

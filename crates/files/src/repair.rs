@@ -1,12 +1,11 @@
-//! Repair: which files are in its care, whether some of them may not be as they should be, and the thread that sees to
-//! it.
+//! Repair of files: which files are watched, whether one may need repair, and the thread that repairs them.
 //!
-//! The idea: whoever notices a loss, or a node to be left, only leaves a word ([`Repair::request`]). The session's
-//! renewals look for the word ([`Repair::claim`]) and start a thread ([`Repair::run`]), which goes from file to file
-//! until all are as they should be. How a file is mended is the file's ([`Mend`]).
+//! The idea: code that notices a lost or draining node only sets a flag ([`Repair::request`]). The session's renewals
+//! check the flag ([`Repair::claim`]) and start a thread ([`Repair::run`]). The thread goes from file to file until all
+//! are repaired. Each file knows how to repair itself ([`Mend`]).
 //!
-//! The lock is that of the list of files. It is held for a look, never while a file is mended, and nothing is locked
-//! within.
+//! The only lock is that of the list of files. It is held to copy the list, never while a file is repaired, and no
+//! other lock is taken inside it.
 
 use crate::base::Base;
 use crate::error::Error;
@@ -15,28 +14,28 @@ use farpool_lock::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Pause between two rounds while something could not be mended.
+/// Pause before the next round in ms, if a file could not be repaired.
 const RETRY_MS: u64 = 500;
 
-/// A file that can be mended.
+/// File that can be repaired.
 pub(crate) trait Mend: Send + Sync {
-    /// Does what can be done now.
+    /// Repairs what can be repaired now.
     fn mend(&self) -> Mended;
 
-    /// Bytes whose next loss would be for good.
+    /// Returns how many bytes the next loss would destroy.
     fn unprotected_bytes(&self) -> u64;
 }
 
-/// How a round over a file went.
+/// Result of one round over a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mended {
-    /// Everything is as it should be.
+    /// The file needs no repair any more.
     All,
-    /// Something is not, and could not be helped now.
+    /// Some of the file still needs repair and could not be repaired now.
     Part,
 }
 
-/// What there is to mend, and whether somebody is at it.
+/// Files of a session that may need repair, and whether a thread is repairing them.
 pub(crate) struct Repair {
     base: Arc<Base>,
     files: Mutex<Vec<Weak<dyn Mend>>>,
@@ -54,7 +53,7 @@ impl Repair {
         }
     }
 
-    /// Takes a file into care.
+    /// Adds a file to those that are watched.
     pub(crate) fn keep<F: Mend + 'static>(&self, file: &Arc<F>) {
         let file: Weak<F> = Arc::downgrade(file);
         let mut files = self.files.lock();
@@ -62,29 +61,29 @@ impl Repair {
         files.push(file);
     }
 
-    /// Bytes of files in care whose next loss would be for good.
+    /// Returns how many bytes of all watched files the next loss would destroy.
     pub(crate) fn unprotected_bytes(&self) -> u64 {
         let files: Vec<Weak<dyn Mend>> = self.files.lock().clone();
         files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()
     }
 
-    /// Notes that some file may not be as it should be.
+    /// Notes that a file may need repair.
     pub(crate) fn request(&self) {
         self.is_needed.store(true, Ordering::Release);
     }
 
-    /// Returns true if there is something to mend and nobody is at it: the caller is from now on, and starts
-    /// [`Self::run`] or says that it does not ([`Self::leave`]).
+    /// Returns true if repair was requested and no thread is running. The caller then owns the work: it starts
+    /// [`Self::run`], or calls [`Self::leave`] if it cannot.
     pub(crate) fn claim(&self) -> bool {
         self.is_needed.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes that nobody is at it.
+    /// Notes that no thread is repairing.
     pub(crate) fn leave(&self) {
         self.is_running.store(false, Ordering::Release);
     }
 
-    /// Mends until all files are as they should be, or the session ends.
+    /// Repairs until no file needs it, or until the session ends.
     pub(crate) fn run(&self) {
         while self.is_needed.swap(false, Ordering::AcqRel) {
             let files: Vec<Weak<dyn Mend>> = self.files.lock().clone();
@@ -108,7 +107,7 @@ impl Repair {
         self.leave();
     }
 
-    /// Lets as much time pass as so many bytes may take.
+    /// Counts repaired bytes, and waits as long as the configured repair rate allows for that many.
     pub(crate) fn keep_pace(&self, bytes: u64) -> Result<(), Error> {
         add(&self.base.counters.repaired_bytes, bytes);
         self.base.pause(bytes * 1_000 / self.base.options.repair_bytes_per_second)

@@ -1,5 +1,5 @@
-//! Reading and writing sealed files: whole pages, sealed before they leave this process and opened when they
-//! come back. Why and how: docs/decisions/0008-sealed-scratch.md.
+//! Reads and writes of encrypted files. Whole pages are encrypted before they leave this process and decrypted when
+//! they come back. The reasons are in docs/decisions/0008-sealed-scratch.md.
 
 use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
@@ -18,16 +18,16 @@ use std::sync::Arc;
 
 const PAGE: u64 = SEAL_PAGE_BYTES as u64;
 
-/// What goes to one copy in a write.
+/// Ciphertext of a write for one copy.
 pub(crate) struct SealedPiece<'p> {
     pub(crate) piece: &'p Piece<Arc<LeasedRegion>>,
-    /// The ciphertext.
+    /// Ciphertext of the segment.
     pub(crate) bytes: Vec<u8>,
-    /// What will open it.
+    /// Nonces and tags that will decrypt it.
     pub(crate) seals: Vec<Option<PageSealed>>,
 }
 
-/// Where a piece lies, for the seal of its first page.
+/// Returns the location that the first page of a segment is encrypted for.
 fn place(region: &LeasedRegion, offset: u64) -> PagePlace {
     PagePlace {
         incarnation: region.node.info.incarnation,
@@ -52,26 +52,27 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
     }
 }
 
-/// A read of whole pages that goes on beside writes. What opens them was noted when it began: it shows them as they
-/// were then, or not at all.
+/// Read of whole pages during which writes may begin. Nonces and tags are those of when the read began, so it returns
+/// the pages as they were then, or fails.
 pub(crate) struct SealedRead {
-    /// In order, and without gaps.
+    /// Segments in order, without gaps.
     pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
     seals: Vec<Vec<Option<PageSealed>>>,
-    /// [`FileMap::version`] of its pages when it began.
+    /// Value of [`FileMap::version`] for these pages when the read began.
     version: u64,
 }
 
-/// Why pages that have come could not be opened.
+/// Reason why received pages could not be decrypted.
 pub(crate) enum Unopened {
-    /// They were being written meanwhile.
+    /// A write began meanwhile.
     Overtaken,
-    /// Their node answered with other bytes.
+    /// The node answered with other bytes than were written.
     Tampered(Error),
 }
 
 impl SealedRead {
-    /// Of pieces without gaps between them, which nobody is writing now. Nothing if a copy has left the map.
+    /// Prepares to read segments that follow each other without gaps and that nobody is writing now. `None` if a copy
+    /// has left the map.
     pub(crate) fn of(
         map: &FileMap<Arc<LeasedRegion>>,
         pieces: &[Piece<Arc<LeasedRegion>>],
@@ -82,17 +83,17 @@ impl SealedRead {
         Some(SealedRead { pieces, seals, version })
     }
 
-    /// The pages of the file.
+    /// Returns the range of the file that the pages cover.
     pub(crate) fn file(&self) -> Range<u64> {
         let first = self.pieces.first().map_or(0, |piece| piece.file.start);
         first..self.pieces.last().map_or(first, |piece| piece.file.end)
     }
 }
 
-/// Who wants which bytes of the pages that one operation reads.
+/// Buffers that want bytes of the pages of one read operation.
 struct Wanted<'i> {
     parts: Vec<(Range<u64>, &'i mut [u8])>,
-    /// Where the pages are opened, unless a part is all of them: then there.
+    /// Buffer in which the pages are decrypted. Empty if a single part wants all of them; its own buffer is used then.
     room: Vec<u8>,
 }
 
@@ -104,7 +105,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Gives everybody their bytes of the pages that were opened.
+    /// Copies to each part its bytes of the decrypted pages.
     fn hand_out(self, pages: &Range<u64>) {
         for (part, into) in self.parts.into_iter().filter(|_| !self.room.is_empty()) {
             into.copy_from_slice(&self.room[within(&part, pages)]);
@@ -113,7 +114,7 @@ impl Wanted<'_> {
 }
 
 impl FileInner {
-    /// Opens what a read has brought, before its flight ends.
+    /// Decrypts the bytes of a read, before its range lock is released.
     pub(crate) fn open_read(&self, read: &SealedRead, bytes: &mut [u8]) -> Result<(), Unopened> {
         let Some(key) = &self.key else { return Ok(()) };
         let mut rest = bytes;
@@ -121,7 +122,7 @@ impl FileInner {
             let (pages, behind) = rest.split_at_mut((piece.file.end - piece.file.start) as usize);
             rest = behind;
             if let Err(error) = key.open(place(&piece.region, piece.offset), seals, pages) {
-                // A write that began since may have been at the node first: then nobody is to blame.
+                // A write that began since may have reached the node first. Then the node is not to blame.
                 if self.state().map.version(&read.file()) != read.version {
                     return Err(Unopened::Overtaken);
                 }
@@ -131,7 +132,8 @@ impl FileInner {
         Ok(())
     }
 
-    /// Runs of pages as they will be, sealed for each copy that gets them: `sent` has the copies of each run.
+    /// Encrypts the pages that runs of writes produce, once for each copy that gets them. `sent` lists the copies of
+    /// each run.
     pub(crate) fn seal_pages<'p>(
         &self,
         key: &PageKey,
@@ -153,11 +155,11 @@ impl FileInner {
         Ok(sealed)
     }
 
-    /// What runs of pages will hold. What pages hold already that are written in part comes from the nodes, for all
-    /// runs at once.
+    /// Returns the plaintext of whole pages as it will be after the write. Pages that are written only in part are
+    /// fetched first, for all runs at once.
     fn plain_pages<'r>(&self, runs: &[WriteRun<'r>]) -> Result<Vec<Cow<'r, [u8]>>, Error> {
         let prepared = |run: &WriteRun<'r>| match run.ranges.last() {
-            // Whatever is written before it will not be seen.
+            // This range covers the whole run and is written last, so nothing else of the run survives.
             Some(last) if last.file() == run.file => Cow::Borrowed(last.from),
             _ => Cow::Owned(vec![0; (run.file.end - run.file.start) as usize]),
         };
@@ -189,15 +191,15 @@ impl FileInner {
         Ok(plain)
     }
 
-    /// Reads pieces, each from the whole pages around it; which of them did not come, and why. Those of one node are
-    /// opened while the others still answer.
+    /// Reads segments of an encrypted file, each with the whole pages around it. Returns the regions whose bytes did
+    /// not come, with the reasons. Pages of one node are decrypted while other nodes still answer.
     pub(crate) fn fetch_sealed(
         &self,
         key: &PageKey,
         pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>,
     ) -> Vec<Missed> {
         let (pages, mut wanted) = together(pieces);
-        // Nobody seals them anew while this read goes on.
+        // The range lock of this read keeps the pages from being encrypted again meanwhile.
         let seals: Vec<_> = {
             let state = self.state();
             pages.iter().map(|piece| state.map.load_seals(piece)).collect()
@@ -213,7 +215,7 @@ impl FileInner {
             for (((piece, seals), opened), op) in answered.zip(ops) {
                 *opened = match seals {
                     Some(seals) => self.session.open_sealed(key, piece, seals, op.into),
-                    // A write elsewhere in the extent missed this copy, which left the file a moment ago.
+                    // A write elsewhere in the extent missed this copy, which was then dropped from the map.
                     None => Err(Error::lost(&node.info, "its copy has left the file")),
                 };
             }
@@ -229,7 +231,7 @@ impl FileInner {
         missed
     }
 
-    /// Copies what is written of an extent to another place, sealed anew for it.
+    /// Copies the written bytes of an extent to another location, encrypted again for it.
     pub(crate) fn copy_sealed(
         &self,
         key: &PageKey,
@@ -290,7 +292,7 @@ impl FileInner {
 }
 
 impl Session {
-    /// Opens pages of a piece. A node that answers with others than were written is not used any more.
+    /// Decrypts the pages of a segment. A node that answered with other bytes than were written is not used any more.
     fn open_sealed(
         &self,
         key: &PageKey,
@@ -301,7 +303,7 @@ impl Session {
         key.open(place(&piece.region, piece.offset), seals, bytes).map_err(|error| self.accuse(piece, error))
     }
 
-    /// Pages of a piece could not be opened though nobody was writing them.
+    /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.
     fn accuse(&self, piece: &Piece<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
             piece.region.node.bar("it answered with other bytes than were written");
@@ -311,8 +313,8 @@ impl Session {
     }
 }
 
-/// Runs of bytes, in the order of their starts, with the whole pages around them. Runs that share a page are together,
-/// for a page is sealed whole.
+/// Groups byte runs, sorted by their starts, with the whole pages around them. Runs that share a page are in one group,
+/// because a page is encrypted as a whole.
 fn by_pages(runs: &[Range<u64>]) -> Vec<(Range<u64>, Vec<Range<u64>>)> {
     let mut pages: Vec<(Range<u64>, Vec<Range<u64>>)> = Vec::new();
     for run in runs {
@@ -328,8 +330,8 @@ fn by_pages(runs: &[Range<u64>]) -> Vec<(Range<u64>, Vec<Range<u64>>)> {
     pages
 }
 
-/// What a batch writes: runs of whole pages, in order. Ranges that share a page are in one run, in the order in which
-/// they are to be written.
+/// Groups the ranges of a batch into runs of whole pages, in file order. Ranges that share a page are in one run, in
+/// the order in which they must be written.
 pub(crate) fn page_runs<'r>(ranges: &'r mut [WriteRange<'r>]) -> Vec<WriteRun<'r>> {
     let mut files: Vec<Range<u64>> = ranges.iter().map(WriteRange::file).collect();
     files.sort_unstable_by_key(|file| file.start);
@@ -340,7 +342,7 @@ pub(crate) fn page_runs<'r>(ranges: &'r mut [WriteRange<'r>]) -> Vec<WriteRun<'r
     pages.iter().zip(same_run).map(|((file, _), ranges)| WriteRun { file: file.clone(), ranges }).collect()
 }
 
-/// Pieces that follow one another in the same pages are read together, once.
+/// Merges segments that follow one another in the same pages, so that these are read once.
 fn together<'i>(
     pieces: Vec<(&Piece<Arc<LeasedRegion>>, &'i mut [u8])>,
 ) -> (Vec<Piece<Arc<LeasedRegion>>>, Vec<Wanted<'i>>) {
@@ -367,12 +369,12 @@ fn together<'i>(
     (pages, wanted)
 }
 
-/// Where a part lies in a range that has all of it.
+/// Returns where `part` lies in a range that contains it.
 pub(crate) fn within(part: &Range<u64>, of: &Range<u64>) -> Range<usize> {
     (part.start - of.start) as usize..(part.end - of.start) as usize
 }
 
-/// A piece with the whole of its first and last page. Extents begin and end with pages.
+/// Extends a segment to the whole of its first and last page. Extents begin and end at pages.
 fn around(piece: &Piece<Arc<LeasedRegion>>) -> Piece<Arc<LeasedRegion>> {
     let file = pages_around(piece.file.clone());
     Piece { offset: piece.offset - (piece.file.start - file.start), file, ..piece.clone() }

@@ -1,13 +1,5 @@
-//! A session: what this process holds in the pool, and the conversations that keep it.
-//!
-//! It is made of what it knows: its [`Broker`], its [`Nodes`], the [`Leases`] it has there, the [`Repair`] of files
-//! with bytes at them, and the [`Rebuilding`] of files that are lost. They share the [`Base`]; whoever wants something
-//! of one of them asks that one. Each has its locks and says in which order they are taken; a session has none of its
-//! own.
-//!
-//! Methods of three kinds: [`Session::open`] returns a session that the broker knows; those that follow are for use at
-//! any time, by any thread; [`Session::close`] and [`Session::abandon`] end it, and whatever is asked afterwards is
-//! refused.
+//! The session of a process with a pool: its leases, its broker, the nodes it uses, and the thread that renews the
+//! leases.
 
 use crate::base::Base;
 use crate::broker::Broker;
@@ -28,7 +20,16 @@ use farpool_wire::{MonoNs, Name};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What this process holds in the pool of a broker, and the conversations that keep it.
+/// Leases and connections of this process in the pool of one broker.
+///
+/// A session is made of parts: the `Broker`, the `Nodes`, the `Leases` at them, the `Repair` of files with lost copies,
+/// and the `Rebuilding` of lost published files. All share one `Base`. Code that needs one part calls that part.
+///
+/// Methods are of three kinds. `Session::open` opens the session at the broker and comes first. Most others may be
+/// called at any time, by any thread. `Session::close` and `Session::abandon` end the session; every later request is
+/// refused. `Session::keep_alive` is called by the session's own thread only, again and again.
+///
+/// The session has no lock of its own. Each part has its locks and says in which order they are taken.
 pub struct Session {
     pub(crate) base: Arc<Base>,
     pub(crate) broker: Arc<Broker>,
@@ -36,13 +37,13 @@ pub struct Session {
     pub(crate) repair: Arc<Repair>,
     pub(crate) leases: Leases,
     pub(crate) rebuilding: Rebuilding,
-    /// Failure domains that can grant leases, as the broker said last.
+    /// Failure domains whose nodes can grant leases, as the broker last reported.
     hosts: AtomicU32,
-    /// Seals the pages of sealed files; made when the first of them is.
+    /// Key that encrypts the pages of encrypted files. Made with the first such file.
     page_key: OnceLock<Arc<PageKey>>,
-    /// What waits for the local disk.
+    /// Writes that wait for the local disk.
     pub(crate) behind: Arc<WriteBehind>,
-    /// What has been received is to be received into again.
+    /// Keeps the pool of receive buffers alive, so that replies are received into used buffers.
     pub(crate) landing: Keeper,
     kept: Kept,
 }
@@ -85,7 +86,7 @@ impl Session {
         })
     }
 
-    /// Returns the clock, the threads, the random numbers and the ways to others that it has.
+    /// Returns the host, which gives clock, threads, random numbers and connections.
     pub fn host(&self) -> &Arc<dyn Dialer> {
         &self.base.host
     }
@@ -94,27 +95,27 @@ impl Session {
         &self.base.counters
     }
 
-    /// Returns its settings.
+    /// Returns the settings of the session.
     pub fn options(&self) -> &PoolOptions {
         &self.base.options
     }
 
-    /// Refuses what is asked of a session that was closed, or that another process opened.
+    /// Fails if the session was closed, or was opened by the process that this one was forked from.
     pub fn check_open(&self) -> Result<(), Error> {
         self.base.check_open()
     }
 
-    /// Returns what those who build on this session keep with it, of this type.
+    /// Returns the value of type `T` that crates above keep with this session. Makes it on the first call.
     pub fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.kept.get()
     }
 
-    /// Returns true if a node is on this machine.
+    /// Reports whether a node is on this machine.
     pub fn is_here(&self, node: &NodeLinks) -> bool {
         self.nodes.is_here(node)
     }
 
-    /// Counts row groups of tables that a query needs, and those that it passed over.
+    /// Counts the row groups of tables that a query read, and those it skipped.
     pub fn count_row_groups(&self, read: usize, skipped: usize) {
         add(&self.base.counters.row_groups_read, read as u64);
         add(&self.base.counters.row_groups_skipped, skipped as u64);
@@ -124,17 +125,17 @@ impl Session {
         self.base.is_forked()
     }
 
-    /// Until when something that begins now may last.
+    /// Returns the deadline of an operation that starts now and may take `timeout_ms`.
     pub fn deadline(&self, timeout_ms: u64) -> MonoNs {
         self.base.deadline(timeout_ms)
     }
 
-    /// Until when one peer may be waited for that is asked now.
+    /// Returns the deadline of a request to one peer that is sent now.
     pub fn request_deadline(&self) -> MonoNs {
         self.base.request_deadline()
     }
 
-    /// The key of sealed files. It never leaves this process, nor outlives the session.
+    /// Returns the key of encrypted files. It never leaves this process and ends with the session.
     pub(crate) fn page_key(&self) -> Result<Arc<PageKey>, Error> {
         if let Some(key) = self.page_key.get() {
             return Ok(Arc::clone(key));
@@ -147,20 +148,20 @@ impl Session {
         Ok(Arc::clone(self.page_key.get_or_init(|| Arc::new(PageKey::new(&mut secret)))))
     }
 
-    /// Failure domains that can grant leases.
+    /// Returns how many failure domains have nodes that can grant leases.
     pub(crate) fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
     }
 
-    /// Makes sure our leases at a node still hold, renewing at once if the time for it was missed.
+    /// Checks that the session's leases at the region's node still hold. Renews them first if they are past their time.
     pub fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
         self.leases.check(region)
     }
 
-    /// What the background thread does until the session ends: renew, notice losses, give idle regions back. Whether to
-    /// go on.
+    /// Waits for the next renewal, then renews the leases, notices lost nodes and gives idle regions back. The
+    /// session's thread calls this until it returns false, which it does once the session has ended.
     ///
-    /// The nodes come first, and the broker, which only lists us, last.
+    /// The nodes are renewed first and the broker last, because the broker only lists the session.
     pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
         let (period_ms, share_ms) = (self.leases.ttl_ms() / 3, self.leases.ttl_ms() / 4);
         if self.base.pause(period_ms.clamp(20, self.base.options.renew_ms_max)).is_err() {
@@ -171,7 +172,7 @@ impl Session {
         if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms)
             && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
         {
-            // What found no second place may find one now.
+            // A file with too few copies may find a second host now.
             self.repair.request();
         }
         self.leases.release_idle(share_ms);
@@ -179,14 +180,14 @@ impl Session {
         if self.repair.claim() {
             let session = Arc::clone(self);
             if self.base.host.spawn("farpool-mending", Box::new(move || session.repair.run())).is_err() {
-                // The next renewal tries again.
+                // No thread could be started. The next renewal tries again.
                 self.repair.leave();
             }
         }
         true
     }
 
-    /// Gives everything back and ends the session.
+    /// Ends the session and gives everything back.
     pub(crate) fn close(&self) {
         if self.base.close() {
             self.leases.end();
@@ -194,8 +195,8 @@ impl Session {
         }
     }
 
-    /// Ends the session in this process without telling anybody: after a fork the connections are another
-    /// process's conversations.
+    /// Ends the session in this process only, without a message to anybody. Called after a fork, when the connections
+    /// belong to the parent process.
     pub(crate) fn abandon(&self) {
         self.base.abandon();
     }

@@ -1,10 +1,10 @@
-//! What a session did and holds, counted without locks.
+//! Counters of a session, updated without locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// A reading of a session's counters, since it was opened.
+        /// Counters of a session since it was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64),* }
 
@@ -18,7 +18,7 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// Every counter with its name.
+            /// Returns every counter with its name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
             }
@@ -27,42 +27,42 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Reads asked for.
+    /// Ranges that were read.
     read_ops,
     /// Bytes read.
     bytes_read,
-    /// Writes asked for.
+    /// Ranges that were written.
     write_ops,
     /// Bytes written.
     bytes_written,
-    /// Questions put to the broker.
+    /// Requests sent to the broker.
     broker_calls,
-    /// Bytes of regions held now.
+    /// Bytes of the regions held now.
     leased_bytes,
-    /// Bytes of extents cut from them now.
+    /// Bytes of extents allocated in these regions now.
     used_bytes,
-    /// Bytes of regions leased in all.
+    /// Bytes of all regions leased since the session was opened.
     leased_bytes_total,
     /// Operations that failed.
     failed_ops,
     /// Nodes lost.
     nodes_lost,
-    /// Bytes of copies dropped because a write did not reach them, or their node was lost.
+    /// Bytes of copies dropped because a write did not reach them or their node was lost.
     dropped_copy_bytes,
-    /// Bytes of protected files that could not survive the next loss now: their second copy is still to be
-    /// made, or the local disk has not taken them.
+    /// Bytes of protected files that the next loss would destroy: their second copy is not made yet, or the local disk
+    /// has not taken them.
     unprotected_bytes,
-    /// Bytes of copies made anew in the background.
+    /// Bytes of lost copies made again in the background.
     repaired_bytes,
     /// Bytes written to the local disk.
     disk_bytes_written,
-    /// Bytes read from the local disk, because no node had them any more.
+    /// Bytes read from the local disk because no node had them any more.
     disk_bytes_read,
-    /// Nanoseconds that threads of this process have spun while they waited for nodes, in all pools together.
+    /// Nanoseconds that threads of this process spun while they waited for nodes, summed over all pools.
     spun_ns,
     /// Row groups of far tables that queries needed.
     row_groups_read,
-    /// Row groups that queries passed over, as their statistics show that no row passes the filters.
+    /// Row groups that queries skipped because their statistics show that no row passes the filters.
     row_groups_skipped,
 }
 

@@ -1,8 +1,8 @@
-//! Writing a far file: to every copy, or the copy that missed it is not part of the file any more.
+//! Writing a far file, to every copy of its extents.
 //!
-//! The idea: a write is acknowledged when every copy that the map still lists has it. A copy whose node did
-//! not take it is dropped from the map first, for good: no later read can come upon its old bytes, and a node
-//! that stalls costs its writers one timeout, not the query.
+//! The idea: a write is acknowledged when every copy that the map still lists has it. If a node did not take the write,
+//! its copy is dropped from the map first, for good. No later read can then return its old bytes. A node that stalls
+//! costs its writers one timeout and not the whole query.
 
 use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
 use crate::error::{Error, ErrorKind};
@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages of sealed files that are sealed before the first of them is sent, at most, but for a range that has more:
-/// they take as much memory again, once for each copy.
+/// Bytes of pages that are encrypted before the first of them is sent, at most. A single range may have more. The
+/// ciphertext takes this much memory again, once for each copy.
 const SEALED_BYTES_AT_ONCE: u64 = 8 << 20;
 
 impl FileInner {
     pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
-        // Writing nothing behind the end does not move it.
+        // An empty write behind the end does not move the end.
         let mut ranges: Vec<WriteRange<'_>> =
             ranges.iter().filter(|range| !range.from.is_empty()).copied().collect();
         if ranges.is_empty() {
@@ -54,9 +54,9 @@ impl FileInner {
         Ok(())
     }
 
-    /// Writes runs of a file, all at once. Those of a sealed file are of whole pages and do not overlap; once they are
-    /// sealed, each succeeds or fails by itself. What pages hold already is fetched for all of them: if that fails, or
-    /// an earlier write to one of them may still arrive, none is sent.
+    /// Writes several runs of a file at once. Runs of an encrypted file are whole pages and do not overlap. Bytes that
+    /// their pages already hold are fetched first, for all runs. If that fails, or if an earlier write to one of them
+    /// may still arrive, nothing is sent. After that, runs of an encrypted file succeed or fail one by one.
     fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
         let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
         let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));
@@ -69,10 +69,11 @@ impl FileInner {
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
                 if state.map.allocated() < hull.end {
-                    // Somebody cut off what was grown a moment ago.
+                    // Another thread has truncated the file since it was grown.
                     return Ok(None);
                 }
-                // In one step with the beginning, so that a copy being made of these extents is not taken in.
+                // Done under the same lock as the start of the operation, so that a copy being made of these extents is
+                // not accepted.
                 runs.iter().for_each(|run| state.map.begin_write(&run.file));
                 Ok(Some(runs.iter().map(|run| state.map.copies_of(run.file.clone())).collect::<Vec<_>>()))
             })?;
@@ -80,7 +81,7 @@ impl FileInner {
                 break (flight, pieces);
             }
         };
-        // Decided once: a node may come back to life while this write is under way.
+        // Decided once, because a node may answer again while this write is under way.
         let skipped: BTreeSet<CopyId> = pieces
             .iter()
             .flat_map(|pieces| pieces.iter().filter(|piece| self.is_better_dropped(piece, pieces)))
@@ -127,7 +128,7 @@ impl FileInner {
         let late: BTreeSet<CopyId> =
             pieces.iter().flatten().filter(is_late).map(|piece| piece.copy).collect();
         let mut state = self.state();
-        // Another write may have dropped them while this one was on its way there.
+        // Another write may have dropped these copies while this write was on its way to them.
         state.keep_from_use(&late);
         for (run, settled) in runs.iter().zip(&settled) {
             let is_written = if self.key.is_some() { settled.is_ok() } else { failed.is_none() };
@@ -136,7 +137,7 @@ impl FileInner {
             }
             for range in run.ranges {
                 match is_written {
-                    // Of the pages around it, only this is written: the rest is as it was, or zeros.
+                    // Only this range of the pages is written. The rest of them is as before, or zero.
                     true => state.map.wrote(range.file()),
                     false => state.map.extend(range.file().end),
                 }
@@ -147,8 +148,8 @@ impl FileInner {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Whether to give a copy up without trying: its node did not answer the last time, and another copy can
-    /// do without it. Otherwise every write would wait for it again.
+    /// Reports whether a copy should be dropped without sending it the write: its node did not answer last time, and
+    /// another copy or the disk can replace it. Otherwise each write would wait for that node again.
     fn is_better_dropped(
         &self,
         piece: &Piece<Arc<LeasedRegion>>,
@@ -159,8 +160,9 @@ impl FileInner {
         is_bad(&piece.region) && (has_other || self.disk.is_some())
     }
 
-    /// Decides what became of a written range: a copy that missed the write leaves the file, as long as
-    /// another has it; if none has, the write has failed.
+    /// Settles a written range. A copy that missed the write leaves the file if another copy or the disk has the bytes.
+    ///
+    /// Errors: no copy has all bytes of the range, so the write has failed.
     fn settle(
         &self,
         range: Range<u64>,
@@ -171,7 +173,7 @@ impl FileInner {
         let untried = Error::new(ErrorKind::Lost, "its node did not answer");
         let mut written = RangeSet::default();
         let mut missed: Vec<(&Piece<Arc<LeasedRegion>>, &Error)> = Vec::new();
-        // In one step with the dropping, so that two writes never drop each other's last copy.
+        // Checked and dropped under one lock, so that two writes never drop each other's last copy.
         let mut state = self.state();
         let listed: BTreeSet<CopyId> =
             state.map.copies_of(range.clone()).iter().map(|piece| piece.copy).collect();
@@ -198,8 +200,8 @@ impl FileInner {
         Ok(())
     }
 
-    /// Takes a copy out of the file for good. Its place is used again unless a write may still arrive there,
-    /// and not before all that is under way has ended: it may be on its way there.
+    /// Takes a copy out of the file for good. Its location is reused unless a write may still arrive there, and only
+    /// after all operations under way have ended, since one of them may be using it.
     fn drop_copy(&self, state: &mut FileState, id: CopyId, may_arrive_late: bool) {
         let Some(copy) = state.map.drop_copy(id) else { return };
         add(&self.session.counters().dropped_copy_bytes, copy.cut.bytes.into());
@@ -209,7 +211,7 @@ impl FileInner {
         self.session.repair.request();
     }
 
-    /// Gives every byte before `end` a place.
+    /// Allocates extents for all bytes before `end`.
     fn grow(&self, end: u64) -> Result<(), Error> {
         let missing = end.saturating_sub(self.state().map.allocated());
         if missing > EXTENT_BYTES_MAX && self.protection == Protection::None {
@@ -234,8 +236,8 @@ impl FileInner {
         }
     }
 
-    /// Gives the next `bytes` bytes behind all that have a place one in a single region, so that a single node can
-    /// serve them. Where they begin in the file.
+    /// Allocates the next `bytes` bytes of the file in a single region, so that a single node can serve them. Returns
+    /// where they begin in the file.
     pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
         let cuts = self.session.leases.cut_run(self.group, bytes)?;
@@ -252,7 +254,7 @@ impl FileInner {
         Ok(start)
     }
 
-    /// As many places for an extent as its protection asks for, or as there are.
+    /// Allocates as many copies of an extent as the protection of the file asks for, or as many as possible.
     fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
         match self.protection {
@@ -262,7 +264,7 @@ impl FileInner {
                 let label = first.region.node.info.host_label.clone();
                 match session.leases.cut(self.group, bytes, &[label], Patience::Brief) {
                     Ok(second) => Ok(vec![first, second]),
-                    // Better one copy than none; the second is made when there is room for it.
+                    // One copy is better than none. The repair makes the second when there is room.
                     Err(_) => {
                         session.repair.request();
                         Ok(vec![first])
@@ -272,7 +274,7 @@ impl FileInner {
             Protection::Local => match session.leases.cut(self.group, bytes, &[], Patience::Brief) {
                 Ok(cut) => Ok(vec![cut]),
                 Err(error) if error.kind() == ErrorKind::Closed => Err(error),
-                // The disk takes what the pool cannot.
+                // The disk holds what the pool has no room for.
                 Err(_) => {
                     session.repair.request();
                     Ok(Vec::new())
@@ -281,7 +283,7 @@ impl FileInner {
         }
     }
 
-    /// Writes zeros where nothing was written, so that all bytes of the file exist.
+    /// Writes zeros to ranges that were never written, so that all bytes of the file exist.
     pub(crate) fn fill_holes(&self, holes: &[Range<u64>]) -> Result<(), Error> {
         let zeros = vec![0; EXTENT_BYTES_MAX as usize];
         for hole in holes {

@@ -1,5 +1,5 @@
-//! Sealed pages against a donor that reads, alters, swaps and replays what it holds: whatever it answers, the
-//! client gets the bytes it wrote last, or an error and zeros.
+//! Encrypted pages against a donor that reads, alters, swaps and replays what it holds. Whatever it answers, the client
+//! gets the bytes it wrote last, or an error and zeros.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use farpool_files::plan::{
@@ -30,7 +30,7 @@ fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
-/// Numbers that look random and are the same in every run (SplitMix64).
+/// Pseudo-random numbers, the same in every run (SplitMix64).
 struct Draws(u64);
 
 impl Draws {
@@ -52,8 +52,8 @@ impl Draws {
     }
 }
 
-/// Test cases 13 to 16 of the paper that proposed GCM to NIST (McGrew and Viega, appendix B), which are those
-/// with a key of 256 and a nonce of 96 bits: the cipher underneath is AES-256-GCM.
+/// Test cases 13 to 16 of the paper that proposed GCM to NIST (McGrew and Viega, appendix B): those with a key of 256
+/// bits and a nonce of 96 bits. They show that the cipher is AES-256-GCM.
 #[test]
 fn cipher_gives_the_published_answers() {
     let feff = "feffe9928665731c6d6a8f9467308308".repeat(2);
@@ -82,8 +82,8 @@ fn cipher_gives_the_published_answers() {
     }
 }
 
-/// The same two pages sealed by OpenSSL 3.0, from the description in the decision record: key, order and width
-/// of the additional data, nonce.
+/// Compares two pages with those that OpenSSL 3.0 encrypted from the description in the decision record: key, nonce,
+/// and the order and width of the additional data.
 #[test]
 fn pages_are_sealed_as_openssl_seals_them() {
     let plain: Vec<u8> = (0..2 * SEAL_PAGE_BYTES).map(|index| ((index * 7 + 3) % 251) as u8).collect();
@@ -107,7 +107,7 @@ fn secret_is_wiped_when_the_key_is_made_and_is_never_shown() {
     assert_eq!(format!("{key:?}"), "PageKey { pages_sealed: 0, .. }");
 }
 
-/// A donor that compares two versions, or two copies on two nodes, learns nothing of what is equal in them.
+/// A donor that compares two versions, or two copies on two nodes, cannot see which parts are equal.
 #[test]
 fn same_page_sealed_twice_is_other_bytes_each_time() {
     let key = key(1);
@@ -153,13 +153,13 @@ fn nonces_never_repeat_across_threads() {
         sealers.into_iter().flat_map(|sealer| sealer.join().unwrap()).collect()
     });
     nonces.sort_unstable();
-    // Each once, and none left out: as many as pages, from 1 on.
+    // Each nonce occurs once and none is left out: as many as there are pages, from 1 on.
     let pages = (THREADS * RUNS * 3) as u64;
     assert!(nonces.into_iter().eq(1..=pages));
     assert_eq!(key.pages_sealed(), pages);
 }
 
-/// What the donor of the next test does to pages, or what the client mistakes them for.
+/// Changes that the donor of the next test makes to pages, and mistakes of the client about their location.
 const ATTACKS: [&str; 13] = [
     "one bit flipped",
     "some bytes changed",
@@ -186,7 +186,7 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
     let (mut older, mut newer) = (plain.clone(), plain.clone());
     let (mut older_sealed, mut sealed) = ([None; PAGES], [None; PAGES]);
     draws.fill(&mut plain);
-    // The same bytes both times: an old version must be refused even if it says the same.
+    // Both versions have the same bytes: an old version must be refused even then.
     ours.seal(place(0), &plain, &mut older, &mut older_sealed).unwrap();
     ours.seal(place(0), &plain, &mut newer, &mut sealed).unwrap();
 
@@ -196,7 +196,7 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
     let mut flipped = 0;
     for round in 0..TAMPERED {
         let attack = round % ATTACKS.len();
-        // Room for a run of three from here on.
+        // A run of three pages fits from here on.
         let page = draws.below(PAGES - 3);
         let other = (page + 1 + draws.below(PAGES - 1)) % PAGES;
         let of = |bytes: &[u8], page: usize| -> [u8; SEAL_PAGE_BYTES] {
@@ -207,7 +207,7 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
         let answer = &mut buffer[..bytes];
         answer.copy_from_slice(&of(&newer, page));
         match attack {
-            // Every bit of a page in turn.
+            // Each bit of a page in turn is flipped.
             0 => {
                 answer[flipped / 8 % SEAL_PAGE_BYTES] ^= 1 << (flipped % 8);
                 flipped += 1;
@@ -232,7 +232,7 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
             10 => entries = &older_sealed[page..=page],
             11 => key = &others,
             _ => {
-                // Asked for two pages, it answers with three, with one, or with the wrong two.
+                // The donor answers a request for two pages with three, with one, or with the wrong two.
                 let (from, pages) = [(page, 3), (page, 1), (page + 1, 2)][round / ATTACKS.len() % 3];
                 bytes = pages * SEAL_PAGE_BYTES;
                 buffer[..bytes].copy_from_slice(&newer[from * SEAL_PAGE_BYTES..][..bytes]);
@@ -245,7 +245,7 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
             Err(_) => refused[attack] += 1,
         }
         assert!(*answer == zeros[..bytes], "{}: something is left in the buffer", ATTACKS[attack]);
-        // Between the attacks, an honest answer: it is not that everything is refused.
+        // An honest answer now and then shows that not everything is refused.
         if round % 100 == 0 {
             let answer = &mut buffer[..SEAL_PAGE_BYTES];
             answer.copy_from_slice(&of(&newer, page));
@@ -329,19 +329,19 @@ fn seals_of_an_extent_do_not_reach_into_the_next() {
     PageSeals::new(65_536).load(15, &mut [None; 2]);
 }
 
-/// A file of one extent over a donor's memory, with the least that file I/O has to do.
+/// File of one extent in a donor's memory, with as little file I/O as the test needs.
 struct SealedFile {
     key: PageKey,
     seals: PageSeals,
     donor: Vec<u8>,
 }
 
-/// The extent does not begin where its region does.
+/// First page of the extent in its region. Not 0, so that the two are not confused.
 const FIRST_PAGE: u32 = 48;
 const EXTENT_BYTES: u64 = 128 << 10;
 
 impl SealedFile {
-    /// The pages of this range; those never written are zeros.
+    /// Returns the pages of a range. Those never written are zeros.
     fn read_pages(&self, pages: Range<u64>) -> Vec<u8> {
         let mut bytes = self.donor[pages.start as usize..pages.end as usize].to_vec();
         for (index, page) in bytes.chunks_mut(SEAL_PAGE_BYTES).enumerate() {
@@ -379,7 +379,7 @@ impl SealedFile {
 }
 
 fn range_below(end: u64) -> impl Strategy<Value = Range<u64>> {
-    // Half of the ends lie on a page's edge or next to it.
+    // Half of the range ends lie on a page boundary or next to one.
     let position = prop_oneof![
         0..=end,
         (0..=end / PAGE, -1..=1i64)
@@ -396,7 +396,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), range_below(EXTENT_BYTES), any::<u64>()), 1..20),
     ) {
         let seals = PageSeals::new(EXTENT_BYTES as u32);
-        // Extents are recycled without being wiped: what is there at first means nothing.
+        // Extents are reused without being wiped, so the bytes there at first are arbitrary.
         let mut file = SealedFile { key: key(8), seals, donor: vec![0xee; EXTENT_BYTES as usize] };
         let mut model = vec![0; EXTENT_BYTES as usize];
         for (is_write, range, seed) in steps {
@@ -436,7 +436,7 @@ proptest! {
 
     #[test]
     fn split_cuts_where_pages_begin_and_loses_nothing(range in range_below(1 << 20), far in any::<bool>()) {
-        // Also at the very end of all offsets.
+        // Half of the ranges lie at the very end of all offsets.
         let base = if far { (u64::MAX - (1 << 20)) / PAGE * PAGE } else { 0 };
         let range = base + range.start..base + range.end;
         let PageSplit { head, whole, tail } = PageSplit::of(range.clone());
@@ -456,7 +456,7 @@ proptest! {
         if !head.is_empty() && !tail.is_empty() {
             prop_assert_ne!(head.start / PAGE, tail.start / PAGE, "never one page twice");
         }
-        // As much as possible is whole: what pages_around adds lies in the pages of head and tail.
+        // The whole pages are as many as possible: `pages_around` adds only the pages of head and tail.
         let around = pages_around(range.clone());
         let partial = [&head, &tail].into_iter().filter(|part| !part.is_empty()).count() as u64;
         prop_assert_eq!(around.end - around.start, whole.end - whole.start + partial * PAGE);

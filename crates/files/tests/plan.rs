@@ -1,5 +1,5 @@
-//! The session's decisions against models: what a file's map plans to read is what the file wrote, and no
-//! two extents ever share a byte.
+//! Decisions of a session against models. The map of a file plans to read exactly what the file wrote, and no two
+//! extents share a byte.
 
 use farpool_files::plan::{
     Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, FlightKind, Flights, Group, PageSeals,
@@ -60,7 +60,8 @@ proptest! {
                             prop_assert!(held.iter().all(apart), "{cut:?} overlaps");
                             held.push(cut);
                         }
-                        // Only if it is really full: the smallest extents always fit what is free.
+                        // An allocation fails only if the group is full: the smallest extent always fits into free
+                        // space.
                         None => prop_assert!(bytes as u64 > EXTENT_BYTES_MIN || allocator.held(group).1 == 0),
                     }
                 }
@@ -76,14 +77,14 @@ proptest! {
         }
     }
 
-    /// Extents are recycled dirty; a map must never plan to read what its file did not write.
+    /// Extents are reused without being wiped, so a map must never plan to read bytes that its file did not write.
     #[test]
     fn file_map_plans_to_read_exactly_what_was_written(
         steps in prop::collection::vec((0..10u8, 0..1_500_000u64, 0..400_000u64), 1..40),
     ) {
         let mut map: FileMap<u32> = FileMap::default();
         let mut next = 0;
-        // What each position holds: written by this file, or zero, or unknown since a failed write.
+        // Model of each position: written by this file, zero, or unknown after a failed write.
         let (mut written, mut poisoned, mut length) = (RangeSet::default(), RangeSet::default(), 0u64);
         for (kind, offset, count) in steps {
             let range = offset..offset + count;
@@ -147,7 +148,7 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
     let mut map: FileMap<u32> = FileMap::default();
     let mut sizes = Vec::new();
     while let Some(bytes) = map.next_extent_bytes(4 << 20) {
-        // Written in small steps the file takes small extents first.
+        // A file that is written in small steps gets small extents first.
         let bytes = if map.allocated() == 0 {
             map.next_extent_bytes(1).unwrap_or(bytes)
         } else {
@@ -174,7 +175,7 @@ fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
     assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
 }
 
-/// A copy under way held the bytes of before a truncation, and was taken for one of the bytes written since: the
+/// A copy under way had bytes from before a truncation and was accepted as one of the bytes written since, because the
 /// new extent had been written as often as the old one.
 #[test]
 fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {

@@ -1,4 +1,4 @@
-//! Keeping what the session holds, sealing what is to outlive it, and giving back what it does not need.
+//! Renewing the leases of a session, sealing regions that will outlive it, and giving back regions it does not need.
 
 use super::{Leases, STEP_BYTES};
 use crate::broker::answer_of;
@@ -13,32 +13,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A region that holds nothing for this many renewals goes back.
+/// Renewals after which a region that holds no extent is given back.
 const IDLE_RENEWALS: u32 = 4;
 
 impl Leases {
-    /// Renews at every node, and notices losses.
+    /// Renews the leases at every node, and notices lost nodes.
     ///
-    /// A peer that hangs must not cost us the leases at others: every renewal has a share of the lease's time only, and
-    /// nodes that answered last time come first.
+    /// A node that hangs must not make the leases at others expire. Each renewal therefore gets only a share of the
+    /// lease time, and nodes that answered last time come first.
     pub(crate) fn renew_all(&self, share_ms: u64) {
         let mut nodes = self.nodes.all();
         nodes.sort_by_key(|links| links.is_suspect());
         let suspects_until = self.base.host.now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
-            // Also where nothing is held but something may be sealed, on its way to a name.
-            // And where nobody answered the last time: when it does, it is of use again.
+            // Nodes where nothing is held are renewed too, if something sealed may be on its way to a name there. Nodes
+            // that did not answer last time are asked so that they can be used again once they answer.
             let renews = holds || links.leased_until().0 > 0 || links.is_suspect();
             if renews && !links.is_lost() && (!links.is_suspect() || self.base.host.now() < suspects_until) {
                 let failed_before = links.is_suspect();
                 let fails = self.renew_within(&links, share_ms).is_err();
                 links.set_suspect(fails);
-                // A node that does not answer keeps our bytes until the lease is over on its clock as well. If
-                // it is one failure only, it was this process that let the time pass.
+                // A node that does not answer keeps our regions until the lease is over on its own clock. A single
+                // failure does not count: this process may have been stopped and let the time pass.
                 let over = links.leased_until().plus_ms(self.ttl_ms + self.grace_ms);
                 if fails && failed_before && links.leased_until().0 > 0 && self.base.host.now() > over {
-                    // What it held of ours is gone. The node may only be out of reach, and come back.
+                    // The regions there are gone. The node may only be out of reach, and come back.
                     links.end_lease();
                     if holds {
                         add(&self.base.counters.nodes_lost, 1);
@@ -52,12 +52,12 @@ impl Leases {
         }
     }
 
-    /// Gives back what has been idle for long, or is at a node that is being emptied.
+    /// Gives back regions that have been idle for several renewals, or that are idle on a draining node.
     pub(crate) fn release_idle(&self, timeout_ms: u64) {
         let mut leaving = Vec::new();
         {
             let mut held = self.held.lock();
-            // What a node did not hear is said again once it answers.
+            // Releases that a node did not receive are sent again once it answers.
             leaving.extend(held.unheard.extract_if(.., |region| !region.node.is_suspect()));
             let mut groups: Vec<Group> = held.allocator.regions().map(|(_, _, group)| group).collect();
             groups.sort_unstable();
@@ -83,7 +83,7 @@ impl Leases {
         self.release(&leaving, timeout_ms);
     }
 
-    /// Tells the nodes of regions that this session does not use any more.
+    /// Tells the nodes that this session does not use these regions any more.
     pub(crate) fn release(&self, regions: &[Arc<LeasedRegion>], timeout_ms: u64) {
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<&Arc<LeasedRegion>>> = BTreeMap::new();
         for region in regions {
@@ -100,15 +100,15 @@ impl Leases {
             });
             let deadline = self.base.deadline(timeout_ms);
             let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
-            // Our renewals would keep them for nobody until the session ends.
+            // If the node did not hear of it, renewals would keep the regions leased for nobody until the session ends.
             if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
                 self.held.lock().unheard.extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }
     }
 
-    /// Ends writing to every region of a file's group, and hands each over as it is afterwards, by the number it
-    /// had. If it fails, it can be done again: what was sealed stays so.
+    /// Seals every region of a file's group. `sealed` is called with the sealed regions, by the numbers that the leased
+    /// ones had. After an error it can be called again; regions that were sealed stay sealed.
     pub(crate) fn seal(
         &self,
         group: Group,
@@ -124,7 +124,7 @@ impl Leases {
             idle.iter().for_each(|region| self.forget_region(&mut held, region));
             (used, idle)
         };
-        // What holds nothing of the file need not outlive the session.
+        // Regions that hold nothing of the file need not outlive the session.
         self.release(&idle, self.base.options.request_timeout_ms);
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
         for region in regions {
@@ -140,7 +140,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Seals some regions of one node.
+    /// Seals some regions of one node, with one request.
     fn seal_step(&self, regions: &[Arc<LeasedRegion>]) -> Result<BTreeMap<u64, Arc<LeasedRegion>>, Error> {
         let Some(links) = regions.first().map(|region| Arc::clone(&region.node)) else {
             return Ok(BTreeMap::new());

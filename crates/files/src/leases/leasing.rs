@@ -1,7 +1,7 @@
-//! Getting memory: extents from what the session holds, regions from the pool when that is not enough.
+//! Getting memory: extents in regions that the session holds, and more regions from the pool.
 //!
-//! The idea: tickets from the broker, leases at the nodes, ahead of need and without taking everything. Nodes
-//! that are lost, being emptied or not answering are left out.
+//! The idea: tickets come from the broker, leases from the nodes. Regions are leased ahead of need, without taking
+//! everything. Nodes that are lost, draining or not answering are left out.
 
 use super::{Growing, Leases, Patience, STEP_BYTES};
 use crate::broker::answer_of;
@@ -15,24 +15,24 @@ use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Re
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Regions are leased ahead by a quarter of what is held, within these bounds: few questions to the broker,
-/// little taken in vain.
+/// Bytes leased ahead: a quarter of what is held, within these bounds. Few requests to the broker, and little taken
+/// without need.
 const AHEAD_BYTES_MIN: u64 = 128 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
-/// A node may be wiping what was just released: a full pool is asked again this often.
+/// Number of tries to lease from a full pool. A node may be wiping regions that were just released.
 const FULL_TRIES: u32 = 5;
 
-/// After a brief no, this long passes before the broker is asked again.
+/// Pause in ms after a refusal, before the broker is asked again for memory with [`Patience::Brief`].
 const BRIEF_PAUSE_MS: u64 = 1_000;
-/// Where no broker answered somebody for all of their patience, whoever asks this soon afterwards waits for none: they
-/// would otherwise wait as long each, one after the other.
+/// Time in ms after a broker did not answer for the whole patience, in which others that need memory ask only once.
+/// Otherwise they would all wait for as long, one after the other.
 const UNREACHABLE_PAUSE_MS: u64 = 1_000;
-/// A node touches each page of what it leases before it answers: at least so much in a millisecond, also where the host
-/// of a virtual machine has to find its pages first (400 MB/s were seen).
+/// Slowest rate at which a node is expected to touch the pages of a new lease, in bytes per ms. It touches them before
+/// it answers. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
 const READY_BYTES_PER_MS: u64 = 128 << 10;
 
 impl Leases {
-    /// Takes the turn to ask for more.
+    /// Waits for the mutex under which more memory is requested.
     fn grow(&self) -> MutexGuard<'_, Growing> {
         let asked = self.base.host.now();
         let mut growing = self.growing.take(&*self.base.host);
@@ -40,7 +40,7 @@ impl Leases {
         growing
     }
 
-    /// Cuts an extent on a node of none of the failure domains in `apart`, leasing more regions if need be.
+    /// Allocates an extent on a node outside the failure domains in `apart`. Leases more regions if necessary.
     pub(crate) fn cut(
         &self,
         group: Group,
@@ -55,7 +55,7 @@ impl Leases {
         }
         let mut growing = self.grow();
         loop {
-            // Another thread may have leased what both wanted.
+            // Another thread may have leased memory that serves both.
             if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
                 return Ok(cut);
             }
@@ -73,7 +73,7 @@ impl Leases {
                     growing.brief_until = self.base.deadline(BRIEF_PAUSE_MS);
                     return Err(error);
                 }
-                // A node that did not answer a moment ago is better than none.
+                // A node that did not answer last time is better than none.
                 let is_apart = |node: &NodeLinks| !apart.contains(&node.info.host_label);
                 return self.cut_from_held(group, bytes, is_apart).ok_or(error);
             }
@@ -93,7 +93,7 @@ impl Leases {
             add(&self.base.counters.used_bytes, bytes.into());
             let region = Arc::clone(held.regions.get(&cut.region)?);
             if region.node.is_lost() {
-                // Noticed by another operation a moment ago: nothing new goes there.
+                // Another operation has just noticed that the node is lost, so nothing new goes there.
                 self.forget_region(&mut held, &region);
                 continue;
             }
@@ -102,9 +102,9 @@ impl Leases {
         }
     }
 
-    /// Cuts extents of at least `bytes` bytes in all, one behind the other in one region, leasing more if need be.
+    /// Allocates consecutive extents in one region, of at least `bytes` bytes in all. Leases more regions if necessary.
     pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
-        // Each round leases a region; only one that is too small, or lost at once, makes another necessary.
+        // Each round leases a region. Another round is needed only if the region is too small or is lost at once.
         const ROUNDS: u32 = 3;
         let mut growing = self.grow();
         for _ in 0..ROUNDS {
@@ -136,8 +136,8 @@ impl Leases {
         }
     }
 
-    /// Leases a region of at least `bytes` bytes at a node where a group has none yet, so that the group's extents
-    /// take turns there. Whether there was one; if not, nothing is lost.
+    /// Leases a region of at least `bytes` bytes at a node where the group has none, so that its extents are spread
+    /// over that node too. Returns false if there is no such node; nothing else changes then.
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
         let _growing = self.grow();
         let mut avoid: Vec<Incarnation> = {
@@ -148,12 +148,12 @@ impl Leases {
         self.lease_once(group, bytes, &[], Patience::Brief, &mut avoid).is_ok()
     }
 
-    /// Bytes of a group's regions, and of these the bytes not cut.
+    /// Returns the bytes of a group's regions, and how many of them are free.
     pub(crate) fn held_by(&self, group: Group) -> (u64, u64) {
         self.held.lock().allocator.held(group)
     }
 
-    /// Gives extents back to the session.
+    /// Frees extents for other uses by the session.
     pub(crate) fn give_back(&self, cuts: Vec<Cut<Arc<LeasedRegion>>>) {
         let mut held = self.held.lock();
         for cut in cuts {
@@ -164,8 +164,8 @@ impl Leases {
         }
     }
 
-    /// Leases so much that a group holds at least `bytes` not cut yet, or nothing if the pool has not that
-    /// much: a write far behind a file's end must not take the pool and then fail.
+    /// Leases until a group has at least `bytes` free bytes. Leases nothing if the pool has not that many, so that a
+    /// write far behind a file's end does not take the pool and then fail.
     pub(crate) fn make_room(&self, group: Group, bytes: u64) -> Result<(), Error> {
         if self.held.lock().allocator.held(group).1 >= bytes {
             return Ok(());
@@ -178,8 +178,8 @@ impl Leases {
         self.lease_more(&mut growing, group, bytes - free, bytes - free, &[], Patience::Full)
     }
 
-    /// Leases so much that a group holds at least `bytes` not cut yet. Of scratch regions, that many stay
-    /// leased while the session lives.
+    /// Leases until a group has at least `bytes` free bytes. For scratch files, the regions held then stay leased while
+    /// the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
         let mut growing = self.grow();
         loop {
@@ -199,7 +199,8 @@ impl Leases {
         }
     }
 
-    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`, for whoever has the turn.
+    /// Leases `wanted` bytes or, if the pool has not that many, at least `needed`. The caller holds the mutex
+    /// `growing`.
     fn lease_more(
         &self,
         growing: &mut Growing,
@@ -212,7 +213,7 @@ impl Leases {
         if patience == Patience::Brief {
             return self.lease_within(group, needed, wanted, apart, patience);
         }
-        // Those who stood in line while others waited in vain have waited as long as they.
+        // Threads that queued for the mutex while another one waited without success have waited as long already.
         let waits = self.base.host.now() >= growing.unreachable_until && growing.asked >= growing.refused_at;
         let patience = if waits { patience } else { Patience::Brief };
         let leased = self.lease_within(group, needed, wanted, apart, patience);
@@ -265,8 +266,9 @@ impl Leases {
         }
     }
 
-    /// One round: tickets, then leases at each node. Nodes that fail are added to `avoid`; it is an error if
-    /// nothing came of it.
+    /// Asks for tickets once and leases at each node. Adds nodes that fail to `avoid`.
+    ///
+    /// Errors: no region was leased.
     fn lease_once(
         &self,
         group: Group,
@@ -310,7 +312,7 @@ impl Leases {
             }
         }
         match failed {
-            // Too little is something: the caller asks again for the rest.
+            // Less than requested is a success. The caller asks again for the rest.
             _ if leased > 0 => Ok(()),
             Some(error) => Err(Error::new(ErrorKind::Exhausted, error.to_string())),
             None => Err(Error::new(ErrorKind::Exhausted, "the broker granted nothing")),
@@ -319,8 +321,8 @@ impl Leases {
 
     fn redeem(&self, group: Group, offer: &TicketOffer) -> Result<u64, Error> {
         let links = self.links(&offer.node)?;
-        // After a pause longer than a lease, what we held there may be gone: learn that before a new lease
-        // makes the old ones look alive.
+        // The regions held at the node may be gone if this process paused for longer than a lease. A renewal must find
+        // that out before a new lease makes the old ones look valid.
         if links.leased_until().0 > 0 && self.base.host.now() >= links.leased_until() {
             self.renew(&links)?;
         }
@@ -329,8 +331,8 @@ impl Leases {
         let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
         let ready_ms = bytes / READY_BYTES_PER_MS;
         let deadline = self.base.deadline(self.base.options.request_timeout_ms.saturating_add(ready_ms));
-        // If the first try's answer was lost, the second is refused as spent; the regions of the first are
-        // this session's all the same and go back when it ends.
+        // If the answer to the first try was lost, the second is refused because the ticket is spent. The regions of
+        // the first then belong to this session and are freed when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
         let leased = answer_of!(reply, Lease)?;
         links.extend_lease(asked, leased.lease_ttl_ms);

@@ -1,12 +1,13 @@
-//! What a session holds at nodes: the leases, the regions they are for, and the extents cut from these.
+//! Leases of a session: the nodes that granted them, the regions they are for, and the extents allocated in these.
 //!
-//! Methods of four kinds. Those here begin with a node, check and renew what is held there, and take note of what was
-//! lost; those of `leasing` cut extents and get more when that is not enough; those of `keeping` seal, give back what
-//! is not needed, and are what the session's thread does until it ends; [`Leases::end`] gives all of it back.
+//! Methods are of four kinds. Those in this file contact a node, check and renew leases, and note losses. Those in
+//! `leasing` allocate extents and lease more regions if these are full. Those in `keeping` are called by the session's
+//! thread and by publishing: they renew, seal, and give back regions. [`Leases::end`] gives everything back and comes
+//! last.
 //!
-//! Two locks. The turn to ask for more is taken first, and held while the broker and the nodes are asked. What is held
-//! is locked within, for a look or a change each time and never while anybody is asked; whoever locks it may look at
-//! the table of nodes and at a node's links.
+//! Locks: the mutex `growing` is taken first and is held while the broker and nodes are asked for more memory. The lock
+//! `held` is taken inside it, for each access, and never while anybody is asked. A thread that has it may lock the
+//! table of nodes and a node's links.
 
 mod keeping;
 mod leasing;
@@ -28,45 +29,45 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A lease this large is made ready, and a seal this large is carried out, well within a request's time.
+/// Bytes leased or sealed by one request, at most. So many are made ready well within a request's timeout.
 const STEP_BYTES: u64 = 512 << 20;
 
-/// How hard to try to get memory.
+/// Effort to get memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Wait for a broker that restarts and for nodes that are wiping.
+    /// Long waits: for a broker that restarts, and for nodes that wipe regions.
     Full,
-    /// There is another way: ask once, and not again for a while if the answer was no.
+    /// One request, because the caller has an alternative. After a refusal none is sent for a while.
     Brief,
 }
 
-/// What is held, and what is known of it.
+/// Regions that are held, and their use.
 #[derive(Default)]
 struct Held {
     allocator: Allocator<u64>,
     regions: BTreeMap<u64, Arc<LeasedRegion>>,
     idle_for: BTreeMap<u64, u32>,
     next_id: u64,
-    /// Scratch bytes that stay leased however idle they are.
+    /// Bytes of scratch regions that stay leased even if they are idle.
     floor_bytes: u64,
-    /// Regions given up whose node has not heard of it.
+    /// Regions given back whose node has not received the release.
     unheard: Vec<Arc<LeasedRegion>>,
 }
 
-/// What those who ask for more learn from each other.
+/// Results of requests for memory, shared by the threads that ask.
 #[derive(Default)]
 struct Growing {
-    /// Since when whoever has the turn has wanted it.
+    /// Time at which the thread that holds the mutex began to wait for it.
     asked: MonoNs,
-    /// Until when not to ask for memory that there is another way for.
+    /// Time until which requests with [`Patience::Brief`] fail without asking the broker.
     brief_until: MonoNs,
-    /// Until when to ask for memory but once: no broker answered a moment ago.
+    /// Time until which requests are sent once and not retried, because no broker answered a moment ago.
     unreachable_until: MonoNs,
-    /// When somebody last heard that there is none, in spite of their patience.
+    /// Time at which a request with [`Patience::Full`] was last refused.
     refused_at: MonoNs,
 }
 
-/// See the module.
+/// Leases of a session.
 pub(crate) struct Leases {
     base: Arc<Base>,
     broker: Arc<Broker>,
@@ -76,12 +77,12 @@ pub(crate) struct Leases {
     ttl_ms: u64,
     grace_ms: u64,
     held: Mutex<Held>,
-    /// One thread at a time asks for more.
+    /// Mutex under which a thread asks for more memory.
     growing: Turn<Growing>,
 }
 
 impl Leases {
-    /// Nothing is held as yet. `opened` is the session that it will be held by.
+    /// Makes an empty set of leases for the session that was opened.
     pub(crate) fn new(
         base: Arc<Base>,
         broker: Arc<Broker>,
@@ -102,23 +103,23 @@ impl Leases {
         }
     }
 
-    /// What shows nodes and the broker whose the leases are.
+    /// Returns the session id and its secret, which prove to nodes and the broker whose the leases are.
     pub(crate) fn proof(&self) -> &SessionProof {
         &self.proof
     }
 
-    /// How long a lease lasts.
+    /// Returns the duration of a lease in ms.
     pub(crate) fn ttl_ms(&self) -> u64 {
         self.ttl_ms
     }
 
-    /// The links to a life of a node. One that was given up as lost, and is there after all, is begun anew with.
+    /// Returns the links to one life of a node. If that life was marked lost and answers again, makes new ones.
     pub(crate) fn links(&self, info: &NodeInfo) -> Result<Arc<NodeLinks>, Error> {
         self.nodes.links(info, |former, fresh| self.leave_behind(former, fresh))
     }
 
-    /// What we had at a node and gave up as lost, the node may still keep for us, and the next lease would prolong
-    /// that.
+    /// Releases all that this session still holds at a node that was marked lost. The node may still keep it for us,
+    /// and the next lease would prolong that.
     fn leave_behind(&self, former: &Arc<NodeLinks>, fresh: &NodeLinks) -> Result<(), Error> {
         self.lose_regions(former);
         let release = self.release_all();
@@ -129,7 +130,7 @@ impl Leases {
         })
     }
 
-    /// Makes sure our leases at a node still hold, renewing at once if the time for it was missed.
+    /// Checks that the leases at the region's node still hold. Renews them first if they are past their time.
     pub(crate) fn check(&self, region: &LeasedRegion) -> Result<(), Error> {
         region.check_usable()?;
         if region.is_leased && self.base.host.now() >= region.node.leased_until() {
@@ -139,7 +140,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Extends our leases at a node, or learns that they are over.
+    /// Renews the leases at a node, or finds that they are over.
     pub(crate) fn renew(&self, links: &Arc<NodeLinks>) -> Result<(), Error> {
         self.renew_within(links, self.base.options.request_timeout_ms)
     }
@@ -148,10 +149,10 @@ impl Leases {
         let asked = self.base.host.now();
         let deadline = self.base.deadline(timeout_ms);
         let renew = Request::Renew(self.proof.clone());
-        // What is leased while we ask is not what the answer is about.
+        // Regions leased while the request is under way are not covered by the answer.
         let below = self.held.lock().next_id;
         let answer = links.converse(deadline, Repeat::Harmless, |link| {
-            // A node that forgot the session has freed its regions: that is an answer, not a failure.
+            // A node that does not know the session has freed its regions. That is an answer and not a failure.
             match link.call(&renew, deadline) {
                 Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::UnknownSession => Ok(None),
                 other => other.map(Some),
@@ -168,8 +169,8 @@ impl Leases {
             }
             None => {
                 links.set_suspect(false);
-                // It told an earlier lease of ours that it was being emptied. Whether it still is, the next one
-                // hears; the broker gives no tickets for a node that is.
+                // The node reported over an earlier lease that it is draining. If it still is, it reports that with the
+                // next lease. The broker grants no tickets for a draining node.
                 links.set_draining(false);
                 self.lose_regions_below(links, below);
             }
@@ -177,13 +178,13 @@ impl Leases {
         Ok(())
     }
 
-    /// The regions held at a node are not ours any more.
+    /// Notes that no region held at a node is ours any more.
     pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) {
         self.lose_regions_below(links, u64::MAX);
     }
 
-    /// One region is not ours any more, although the node knows the session: it had forgotten us, and a lease
-    /// that was under way meanwhile introduced us anew. So no renewal tells; the region itself does.
+    /// Notes that one region is not ours any more, although the node knows the session. The node had forgotten the
+    /// session, and a lease that was under way introduced it again. No renewal shows that; only the region itself does.
     pub(crate) fn lose_region(&self, links: &Arc<NodeLinks>, region: RegionIndex, epoch: Epoch) {
         let mut held = self.held.lock();
         let is_it = |held: &&Arc<LeasedRegion>| {
@@ -224,7 +225,7 @@ impl Leases {
         subtract(&self.base.counters.leased_bytes, region.node.info.region_bytes);
     }
 
-    /// Gives everything back. Nodes that cannot be told free it by themselves.
+    /// Gives everything back. Nodes that cannot be reached free it by themselves.
     pub(crate) fn end(&self) {
         for links in self.nodes.all() {
             let release = self.release_all();

@@ -1,31 +1,32 @@
-//! `Allocator`: cuts extents from leased regions, and notices regions that hold none.
+//! `Allocator`: allocates extents in leased regions, and finds regions that hold none.
 //!
-//! The idea: an extent is 1 to 16 units of 64 KiB, a power of two and aligned to itself, so a region is a
-//! bitmap and a free place is a few shifts away. Consecutive extents come from the nodes in turn: a file is
-//! striped by being written. Regions are grouped by what their loss or sealing means: one group for each
-//! class, and one for each file that will be published, because sealing takes whole regions.
+//! The idea: an extent is 1 to 16 units of 64 KiB. The number of units is a power of two, and the extent is aligned to
+//! its size. A region is therefore a bitmap, and a free place is found by a few shifts. Consecutive extents come from
+//! the nodes in turn, so a file is striped as it is written. Regions are grouped by what their loss or sealing
+//! concerns: one group for each class, and one for each file that will be published, because sealing works on whole
+//! regions.
 
 use super::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::{FileClass, NodeId};
 use std::collections::BTreeMap;
 
-/// What a region's extents may be used for.
+/// Files that the extents of a region may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// Files of one class.
+    /// All files of one class.
     Class(FileClass),
     /// One file, by its number in this session.
     File(u64),
 }
 
-/// An extent: a run of bytes in one region.
+/// Extent: a run of bytes in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut<R> {
-    /// Which region.
+    /// Region that the extent lies in.
     pub region: R,
-    /// First byte in it.
+    /// Offset of the first byte in the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u32,
 }
 
@@ -33,17 +34,17 @@ pub struct Cut<R> {
 struct RegionUse {
     node: NodeId,
     group: Group,
-    /// One bit for each 64 KiB, set when in use.
+    /// One bit for each 64 KiB, set while that is in use.
     units: Vec<u64>,
     unit_count: u32,
     used_units: u32,
 }
 
-/// See the module. Regions are named by `R`.
+/// Use of all leased regions. Regions are identified by `R`.
 #[derive(Clone, Debug)]
 pub struct Allocator<R> {
     regions: BTreeMap<R, RegionUse>,
-    /// Where the next extent of a group goes, for taking turns.
+    /// Node of the last extent of each group. The next extent goes to the node after it.
     last_node: BTreeMap<Group, NodeId>,
 }
 
@@ -54,7 +55,7 @@ impl<R: Copy + Ord> Default for Allocator<R> {
 }
 
 impl RegionUse {
-    /// The first free run of `count` units (a power of two up to 16), aligned to itself.
+    /// Returns the first free run of `count` units, aligned to its size. `count` is a power of two up to 16.
     fn find(&self, count: u32) -> Option<u32> {
         let run = (1u64 << count) - 1;
         for (index, word) in self.units.iter().enumerate() {
@@ -76,7 +77,8 @@ impl RegionUse {
         None
     }
 
-    /// The first free run of any number of units, as aligned as the largest extent cut from it will be.
+    /// Returns the first free run of any number of units. It is aligned to the largest extent that will be allocated in
+    /// it.
     fn find_run(&self, count: u32) -> Option<u32> {
         let step = count.checked_next_power_of_two()?.min(units(EXTENT_BYTES_MAX as u32));
         let is_used = |unit: u32| self.units[unit as usize / 64] & 1 << (unit % 64) != 0;
@@ -111,21 +113,21 @@ fn units(bytes: u32) -> u32 {
 }
 
 impl<R: Copy + Ord> Allocator<R> {
-    /// Takes in a leased region.
+    /// Adds a leased region.
     pub fn add(&mut self, region: R, node: NodeId, group: Group, region_bytes: u64) {
         let unit_count = (region_bytes / EXTENT_BYTES_MIN) as u32;
         let units = vec![0; unit_count.div_ceil(64) as usize];
         self.regions.insert(region, RegionUse { node, group, units, unit_count, used_units: 0 });
     }
 
-    /// Forgets a region, whatever it holds (its lease is over). Returns the bytes that were cut from it.
+    /// Removes a region whose lease is over. Returns how many of its bytes were in use.
     pub fn remove(&mut self, region: R) -> u64 {
         let used_units = self.regions.remove(&region).map_or(0, |usage| usage.used_units);
         u64::from(used_units) * EXTENT_BYTES_MIN
     }
 
-    /// Cuts an extent, from the node whose turn it is of those that fit; nothing if no region of the group has
-    /// room there.
+    /// Allocates an extent on the next node, in turn, of those for which `fits` is true. `None` if no region of the
+    /// group has room there.
     pub fn cut(&mut self, group: Group, bytes: u32, fits: impl Fn(NodeId) -> bool) -> Option<Cut<R>> {
         let count = units(bytes);
         let (region, unit) = self.place(group, count, fits, |usage| usage.find(count))?;
@@ -133,8 +135,8 @@ impl<R: Copy + Ord> Allocator<R> {
         Some(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
     }
 
-    /// Cuts extents that lie one behind the other in one region and hold at least `bytes` bytes, from the node whose
-    /// turn it is of those that fit; nothing if no region of the group has a place of that size there.
+    /// Allocates consecutive extents in one region that hold at least `bytes` bytes, on the next node, in turn, of
+    /// those for which `fits` is true. `None` if no region of the group has a free run of that length there.
     pub fn cut_run(
         &mut self,
         group: Group,
@@ -146,7 +148,7 @@ impl<R: Copy + Ord> Allocator<R> {
         let mut cuts = Vec::new();
         let (mut unit, mut left) = (first, count);
         while left > 0 {
-            // The largest power of two that is left: what is cut before it is a multiple of it.
+            // The largest power of two that is left. The offset so far is a multiple of it, so the extent is aligned.
             let part = (1 << left.ilog2()).min(units(EXTENT_BYTES_MAX as u32));
             self.mark_used(region, unit, part);
             let bytes = part * EXTENT_BYTES_MIN as u32;
@@ -163,7 +165,7 @@ impl<R: Copy + Ord> Allocator<R> {
         }
     }
 
-    /// Where so many units go. The turn passes to the node that has the place.
+    /// Finds a place for `count` units on the next node, and makes that node the last one used.
     fn place(
         &mut self,
         group: Group,
@@ -172,7 +174,7 @@ impl<R: Copy + Ord> Allocator<R> {
         find: impl Fn(&RegionUse) -> Option<u32>,
     ) -> Option<(R, u32)> {
         let last = self.last_node.get(&group).copied();
-        // For each node the first region with room, then the first node behind the last one used.
+        // The first region with room of each node. Then the first node after the one used last.
         let mut places: BTreeMap<NodeId, (R, u32)> = BTreeMap::new();
         for (region, usage) in &self.regions {
             if usage.group == group
@@ -193,20 +195,20 @@ impl<R: Copy + Ord> Allocator<R> {
         Some((region, unit))
     }
 
-    /// Gives an extent back. Of a region already forgotten, nothing happens.
+    /// Frees an extent. Does nothing if its region was removed.
     pub fn give_back(&mut self, cut: Cut<R>) {
         if let Some(usage) = self.regions.get_mut(&cut.region) {
             usage.mark((cut.offset / EXTENT_BYTES_MIN) as u32, units(cut.bytes), false);
         }
     }
 
-    /// Regions of a group that hold no extent.
+    /// Returns the regions of a group that hold no extent.
     pub fn idle(&self, group: Group) -> Vec<R> {
         let is_idle = |usage: &RegionUse| usage.group == group && usage.used_units == 0;
         self.regions.iter().filter(|(_, usage)| is_idle(usage)).map(|(region, _)| *region).collect()
     }
 
-    /// Bytes of a group's regions, and of these the bytes not cut.
+    /// Returns the bytes of a group's regions, and how many of them are free.
     pub fn held(&self, group: Group) -> (u64, u64) {
         self.regions.values().filter(|usage| usage.group == group).fold((0, 0), |(all, free), usage| {
             let unit_bytes = EXTENT_BYTES_MIN;
@@ -217,7 +219,7 @@ impl<R: Copy + Ord> Allocator<R> {
         })
     }
 
-    /// Every region with its node.
+    /// Returns every region with its node and group.
     pub fn regions(&self) -> impl Iterator<Item = (R, NodeId, Group)> + '_ {
         self.regions.iter().map(|(region, usage)| (*region, usage.node, usage.group))
     }

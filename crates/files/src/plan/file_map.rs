@@ -1,15 +1,14 @@
-//! `FileMap`: where the bytes of a file are, how many copies of them there are, and which mean anything.
+//! `FileMap`: where the bytes of a file are, how many copies there are, and which bytes can be read.
 //!
-//! The idea: extents are recycled between the files of a session without being wiped, so an extent's bytes
-//! mean nothing until this file has written them. The map therefore keeps the ranges not yet written, which
-//! read as zeros, and those whose last write failed, which cannot be read at all until written anew.
+//! The idea: extents are reused by the files of a session without being wiped. The bytes of an extent mean nothing
+//! until this file has written them. The map therefore keeps the ranges that were never written, which read as zeros,
+//! and the ranges whose last write failed, which cannot be read until they are written again.
 //!
-//! An extent has up to two copies in far memory, and may have none when a local disk holds its bytes. Every
-//! copy that the map lists is *in sync*: a copy that missed a write is dropped from the map before that write
-//! is acknowledged, and never comes back. So any listed copy may answer a read.
+//! An extent has up to two copies in far memory. It may have none if a local disk holds its bytes. Every listed copy is
+//! *in sync*: a copy that missed a write is dropped from the map before that write is acknowledged, and never returns.
+//! Any listed copy may therefore answer a read.
 //!
-//! Invariants: I3 (no byte is ever planned to be read that this file did not write), I7 (only copies in sync
-//! are read).
+//! Invariants: I3 (only bytes that this file wrote are planned to be read), I7 (only copies in sync are read).
 
 use super::page_seal::{PageSealed, PageSeals, SEAL_PAGE_BYTES};
 use super::range_set::RangeSet;
@@ -17,11 +16,11 @@ use super::{Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::mutant;
 use std::ops::Range;
 
-/// Names a copy of an extent for as long as its map lives; never reused.
+/// Id of a copy of an extent. Unique for the life of the map, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(u64);
 
-/// The map of one file over regions named by `R`.
+/// Map of one file, over regions identified by `R`.
 #[derive(Clone, Debug)]
 pub struct FileMap<R> {
     extents: Vec<Extent<R>>,
@@ -29,34 +28,34 @@ pub struct FileMap<R> {
     unwritten: RangeSet,
     poisoned: RangeSet,
     next_copy: u64,
-    /// The version of the extent written last.
+    /// Version of the extent that was written last.
     version: u64,
-    /// See [`FileMap::layout`].
+    /// Value of [`FileMap::layout`].
     layout: u64,
 }
 
-/// A run of bytes that were written and can be read, and one copy that has them.
+/// Run of bytes that were written and can be read, with one copy of it.
 #[derive(Clone, Debug)]
 pub struct Readable<R> {
-    /// The file bytes.
+    /// Range of the file.
     pub file: Range<u64>,
-    /// The copy, its offset moved to the first of them.
+    /// The copy, beginning at the first byte of the range.
     pub cut: Cut<R>,
-    /// Whether it is the only copy, and may be written.
+    /// True if this is the only copy and it may be written.
     pub is_only: bool,
 }
 
-/// One copy of an extent.
+/// Copy of an extent.
 #[derive(Clone, Debug)]
 pub struct ExtentCopy<R> {
-    /// Its name.
+    /// Id of the copy.
     pub id: CopyId,
-    /// Where it lies.
+    /// Location of the copy.
     pub cut: Cut<R>,
-    /// A write whose fate is unknown may still arrive here: it is neither written nor recycled until the
-    /// region's lease ends.
+    /// True if a write whose result is unknown may still arrive here. The copy is then neither written nor reused until
+    /// the lease of its region ends.
     pub is_quarantined: bool,
-    /// What opens its pages, in a sealed file.
+    /// Nonces and tags of its pages, if the file is encrypted.
     pub seals: PageSeals,
 }
 
@@ -65,7 +64,7 @@ struct Extent<R> {
     start: u64,
     bytes: u32,
     copies: Vec<ExtentCopy<R>>,
-    /// Another with each write begun, and never again one that an extent of this file has had.
+    /// Version, changed when a write begins. No extent of this file has had the same version before.
     version: u64,
 }
 
@@ -79,41 +78,41 @@ impl<R> Extent<R> {
     }
 }
 
-/// A run of file bytes inside one copy of an extent.
+/// Segment of a file inside one copy of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<R> {
-    /// Which copy.
+    /// Copy that holds the segment.
     pub copy: CopyId,
-    /// Which region.
+    /// Region that the copy lies in.
     pub region: R,
-    /// First byte in the region.
+    /// Offset of the first byte in the region.
     pub offset: u64,
-    /// The file bytes.
+    /// Range of the file.
     pub file: Range<u64>,
 }
 
-/// How to read a range.
+/// Plan to read a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadPlan<R> {
-    /// Part of it was last written without success: this part.
+    /// Part of the range whose last write failed. The range cannot be read.
     Poisoned(Range<u64>),
-    /// Fetch the pieces; every other byte of the range is zero.
+    /// The range is read from these places; every other byte of it is zero.
     Fetch {
-        /// One for each run of written bytes with a copy to read, in order.
+        /// One segment for each run of written bytes that has a readable copy, in order.
         pieces: Vec<Piece<R>>,
-        /// Written bytes that no far copy has, in order.
+        /// Written bytes that no copy in far memory has, in order.
         bare: Vec<Range<u64>>,
     },
 }
 
-/// An extent as it was when a copy of it began to be made.
+/// State of an extent when the making of a new copy began.
 #[derive(Clone, Debug)]
 pub struct Snapshot<R> {
-    /// Its bytes in the file.
+    /// Range of the extent in the file.
     pub range: Range<u64>,
-    /// Of these, what is written and can be read.
+    /// Parts of the range that were written and can be read.
     pub written: Vec<Range<u64>>,
-    /// Its copies.
+    /// Copies of the extent.
     pub copies: Vec<ExtentCopy<R>>,
     version: u64,
 }
@@ -133,7 +132,7 @@ impl<R: Clone> Default for FileMap<R> {
 }
 
 impl<R: Clone> FileMap<R> {
-    /// A map over extents that are all written: a published file.
+    /// Makes the map of a published file: all extents are written.
     pub fn sealed(cuts: Vec<Cut<R>>) -> Self {
         let mut map = FileMap::default();
         for cut in cuts {
@@ -144,18 +143,18 @@ impl<R: Clone> FileMap<R> {
         map
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Bytes that have an extent; may be more or less than the length.
+    /// Returns how many bytes have an extent. May be more or less than the length.
     pub fn allocated(&self) -> u64 {
         self.extents.last().map_or(0, Extent::end)
     }
 
-    /// The next extent to cut so that `end` bytes have a place; nothing if they have. Extents double with
-    /// the file up to their maximum: a small file takes little, a large one few.
+    /// Returns the size of the next extent to allocate so that `end` bytes have one. `None` if they have. Extents
+    /// double with the file up to their maximum, so a small file takes little memory and a large one has few extents.
     pub fn next_extent_bytes(&self, end: u64) -> Option<u32> {
         let allocated = self.allocated();
         if end <= allocated {
@@ -165,7 +164,7 @@ impl<R: Clone> FileMap<R> {
         Some(wanted.clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32)
     }
 
-    /// Adds an extent at the end, with a copy at each cut; none, if a local disk is to hold it.
+    /// Adds an extent at the end with one copy for each of `cuts`. There are none if a local disk is to hold it.
     pub fn push(&mut self, bytes: u32, cuts: Vec<Cut<R>>) {
         let start = self.allocated();
         let copies = cuts.into_iter().map(|cut| self.copy(cut)).collect();
@@ -182,18 +181,18 @@ impl<R: Clone> FileMap<R> {
         ExtentCopy { id, cut, is_quarantined: false, seals }
     }
 
-    /// Another number whenever bytes that could be read where they were cannot be any more: they lie elsewhere, or
-    /// nowhere. Whatever was concluded from the map before may be wrong then.
+    /// Returns the layout number of the map. It changes whenever bytes cannot be read any more from where they were,
+    /// because they moved or are gone. Conclusions drawn from the map before may then be wrong.
     pub fn layout(&self) -> u64 {
         self.layout
     }
 
-    /// Puts another map in the place of this one.
+    /// Replaces this map by another.
     pub fn replace(&mut self, map: FileMap<R>) {
         *self = FileMap { layout: self.layout + 1, ..map };
     }
 
-    /// Everything that can be read, each run from one copy, in order. `rank` as in [`Self::plan_read`].
+    /// Returns all bytes that can be read, in order, each run with one copy. `rank` is as in [`Self::plan_read`].
     pub fn readable(&self, rank: impl Fn(&R) -> Option<u32>) -> Vec<Readable<R>> {
         let mut all = Vec::with_capacity(self.extents.len());
         for extent in &self.extents {
@@ -212,7 +211,7 @@ impl<R: Clone> FileMap<R> {
         all
     }
 
-    /// The parts of an allocated range that were written and can be read.
+    /// Returns the parts of an allocated range that were written and can be read.
     fn readable_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut readable = Vec::new();
         for written in self.written(range) {
@@ -242,26 +241,26 @@ impl<R: Clone> FileMap<R> {
         &self.extents[first..end.max(first)]
     }
 
-    /// Every copy of an allocated range: where a write must go.
+    /// Returns all copies of an allocated range. A write must go to each of them.
     pub fn copies_of(&self, range: Range<u64>) -> Vec<Piece<R>> {
         let hit = self.hit(&range).iter();
         hit.flat_map(|extent| extent.copies.iter().map(|copy| piece(extent, copy, &range))).collect()
     }
 
-    /// A write of this range begins: whoever is making a copy of what it touches has to look again.
+    /// Notes that a write of this range begins. Copies that are being made of its extents become out of date.
     pub fn begin_write(&mut self, range: &Range<u64>) {
         self.version += 1;
         let version = self.version;
         self.hit_mut(range).iter_mut().for_each(|extent| extent.version = version);
     }
 
-    /// A greater number than before whenever a write of something in the extents of this range has begun since.
+    /// Returns a number that grows whenever a write to an extent of this range begins.
     pub fn version(&self, range: &Range<u64>) -> u64 {
         self.hit(range).iter().map(|extent| extent.version).max().unwrap_or(0)
     }
 
-    /// How to read a range that lies within the file's length. `rank` says how good a copy's region is to
-    /// read from, lower is better; nothing if it is not to be used.
+    /// Plans to read a range within the file's length. `rank` says how good a region is to read from: lower is better,
+    /// and `None` means that it must not be used.
     pub fn plan_read(&self, range: Range<u64>, rank: impl Fn(&R) -> Option<u32>) -> ReadPlan<R> {
         if let Some(part) = self.poisoned.overlaps(range.clone()).next() {
             return ReadPlan::Poisoned(part);
@@ -279,7 +278,7 @@ impl<R: Clone> FileMap<R> {
         ReadPlan::Fetch { pieces, bare }
     }
 
-    /// The parts of an allocated range that were written.
+    /// Returns the parts of an allocated range that were written.
     fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
         if mutant!(UnwrittenRead) {
             return if range.is_empty() { Vec::new() } else { vec![range] };
@@ -298,7 +297,7 @@ impl<R: Clone> FileMap<R> {
         written
     }
 
-    /// A write of this range succeeded.
+    /// Notes that a write of this range succeeded.
     pub fn wrote(&mut self, range: Range<u64>) {
         self.length = self.length.max(range.end);
         if !self.unwritten.is_empty() {
@@ -309,9 +308,9 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// A write of this range failed: nobody knows how much of it is there. The length does not change (see
-    /// [`Self::extend`]). Copies where it may even arrive
-    /// later (the connection broke before the answer) are put out of use for writing.
+    /// Notes that a write of this range failed: it is unknown how much of it was stored. The length does not change
+    /// (see [`Self::extend`]). Copies for which `may_arrive_late` is true are not written any more, because the
+    /// connection broke before the answer and the write may still arrive.
     pub fn poison(&mut self, range: Range<u64>, may_arrive_late: impl Fn(CopyId) -> bool) {
         self.layout += 1;
         for extent in self.hit_mut(&range) {
@@ -326,17 +325,17 @@ impl<R: Clone> FileMap<R> {
         self.poisoned.insert(range);
     }
 
-    /// The file reaches at least to here.
+    /// Notes that the file reaches at least to `end`.
     pub fn extend(&mut self, end: u64) {
         self.length = self.length.max(end);
     }
 
-    /// Whether a write to this range would go to a copy that is out of use.
+    /// Reports whether a write to this range would go to a copy that must not be written.
     pub fn is_quarantined(&self, range: Range<u64>) -> bool {
         self.hit(&range).iter().any(|extent| extent.copies.iter().any(|copy| copy.is_quarantined))
     }
 
-    /// Takes a copy that is not in sync, or not wanted, out of the map; nothing if it is not there any more.
+    /// Removes a copy that is not in sync, or not wanted. `None` if it is not in the map any more.
     pub fn drop_copy(&mut self, id: CopyId) -> Option<ExtentCopy<R>> {
         let has = |extent: &&mut Extent<R>| extent.copies.iter().any(|copy| copy.id == id);
         let extent = self.extents.iter_mut().find(has)?;
@@ -345,7 +344,7 @@ impl<R: Clone> FileMap<R> {
         Some(extent.copies.remove(index))
     }
 
-    /// Takes out every copy whose region is gone.
+    /// Removes every copy whose region is lost.
     pub fn drop_lost(&mut self, is_lost: impl Fn(&R) -> bool) {
         self.layout += 1;
         for extent in &mut self.extents {
@@ -353,13 +352,14 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// The first extent at or behind `from` whose copies are not as they should be: its start.
+    /// Returns the start of the first extent at or after `from` for which `needs_work` is true.
     pub fn find_extent(&self, from: u64, needs_work: impl Fn(&[ExtentCopy<R>]) -> bool) -> Option<u64> {
         let first = self.extents.partition_point(|extent| extent.start < from);
         self.extents[first..].iter().find(|extent| needs_work(&extent.copies)).map(|extent| extent.start)
     }
 
-    /// The extent that starts here, for making another copy of it; nothing if there is none any more.
+    /// Returns the state of the extent that starts at `start`, for making another copy of it. `None` if there is no
+    /// such extent any more.
     pub fn snapshot(&self, start: u64) -> Option<Snapshot<R>> {
         let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
         let extent = &self.extents[index];
@@ -368,8 +368,8 @@ impl<R: Clone> FileMap<R> {
         Some(Snapshot { range, written: readable, copies: extent.copies.clone(), version: extent.version })
     }
 
-    /// Takes in a copy made from a snapshot, unless the extent has been written or cut off since: then the cut
-    /// comes back.
+    /// Adds a copy that was made from a snapshot. If the extent was written or truncated since, the error returns the
+    /// location of the copy.
     pub fn attach(
         &mut self,
         snapshot: &Snapshot<R>,
@@ -386,7 +386,7 @@ impl<R: Clone> FileMap<R> {
             Some(extent) => {
                 let id = copy.id;
                 extent.copies.push(copy);
-                // Whoever took the only copy for the only one must not write it alone.
+                // A fast path that took the old copy for the only one must not write to that one alone.
                 self.layout += 1;
                 Ok(id)
             }
@@ -394,7 +394,7 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// Puts other regions in the place of those that have changed (their bytes are the same).
+    /// Replaces regions by others with the same bytes.
     pub fn replace_regions(&mut self, replaced: impl Fn(&R) -> Option<R>) {
         self.layout += 1;
         for copy in self.extents.iter_mut().flat_map(|extent| &mut extent.copies) {
@@ -404,8 +404,8 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// What opens the pages of a piece, which begins and ends with a page; nothing if its copy is not in the
-    /// map any more.
+    /// Returns the nonces and tags of the pages of a segment, which begins and ends with a page. `None` if its copy is
+    /// not in the map any more.
     pub fn load_seals(&self, piece: &Piece<R>) -> Option<Vec<Option<PageSealed>>> {
         let extent = self.hit(&piece.file).first()?;
         let copy = extent.copies.iter().find(|copy| copy.id == piece.copy)?;
@@ -414,7 +414,7 @@ impl<R: Clone> FileMap<R> {
         Some(sealed)
     }
 
-    /// Keeps what opens the pages of a piece from now on.
+    /// Stores new nonces and tags for the pages of a segment.
     pub fn store_seals(&mut self, piece: &Piece<R>, sealed: &[Option<PageSealed>]) {
         for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&piece.file)) {
             let first = page_of(extent, piece);
@@ -424,7 +424,7 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
-    /// Ranges below the length that were never written.
+    /// Returns the ranges below the length that were never written.
     pub fn holes(&self) -> Vec<Range<u64>> {
         let mut holes: Vec<_> = self.unwritten.overlaps(0..self.length).collect();
         if self.length > self.allocated() {
@@ -433,13 +433,13 @@ impl<R: Clone> FileMap<R> {
         holes
     }
 
-    /// Whether any range cannot be read.
+    /// Reports whether any range cannot be read.
     pub fn is_poisoned(&self) -> bool {
         !self.poisoned.is_empty()
     }
 
-    /// Sets the length; what is cut off is gone, what is added reads as zeros. Returns extents not needed
-    /// any more.
+    /// Sets the length. What is cut off is gone, and what is added reads as zeros. Returns the extents that are not
+    /// needed any more.
     pub fn set_length(&mut self, length: u64) -> Vec<Cut<R>> {
         let mut freed = Vec::new();
         if length < self.length {
@@ -450,7 +450,7 @@ impl<R: Clone> FileMap<R> {
             let allocated = self.allocated();
             self.unwritten.remove(allocated..u64::MAX);
             self.poisoned.remove(length..u64::MAX);
-            // What stays of the last extent holds old bytes: growing again must not bring them back.
+            // The rest of the last extent holds old bytes. They must not reappear if the file grows again.
             let rest = length.min(allocated)..allocated;
             self.begin_write(&rest);
             if !mutant!(CutOffBytesBack) {
@@ -461,12 +461,12 @@ impl<R: Clone> FileMap<R> {
         freed
     }
 
-    /// The copies of every extent, in file order.
+    /// Returns the copies of every extent, in file order.
     pub fn extents(&self) -> impl Iterator<Item = (Range<u64>, &[ExtentCopy<R>])> {
         self.extents.iter().map(|extent| (extent.start..extent.end(), &extent.copies[..]))
     }
 
-    /// Empties the map. Returns the extents that may be used again.
+    /// Empties the map. Returns the extents that may be reused.
     pub fn clear(&mut self) -> Vec<Cut<R>> {
         let extents = std::mem::take(&mut self.extents);
         self.replace(FileMap::default());
@@ -474,7 +474,7 @@ impl<R: Clone> FileMap<R> {
     }
 }
 
-/// The copy to read from. Copies that are equally good take turns, so that both nodes serve.
+/// Returns the copy to read from. Equally good copies alternate from extent to extent, so that both nodes serve.
 fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&ExtentCopy<R>> {
     let turn = (extent.start / EXTENT_BYTES_MAX) as usize;
     (0..extent.copies.len())
@@ -484,12 +484,12 @@ fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&Exte
         .map(|(_, copy)| copy)
 }
 
-/// The page of an extent with which a piece of it begins.
+/// Returns the page of an extent at which a segment of it begins.
 fn page_of<R>(extent: &Extent<R>, piece: &Piece<R>) -> u32 {
     ((piece.file.start - extent.start) / SEAL_PAGE_BYTES as u64) as u32
 }
 
-/// What of an extent other files may use.
+/// Returns the locations of an extent that other files may use.
 fn recyclable<R>(extent: Extent<R>) -> impl Iterator<Item = Cut<R>> {
     extent.copies.into_iter().filter(|copy| !copy.is_quarantined).map(|copy| copy.cut)
 }

@@ -1,39 +1,45 @@
-//! `Flights`: which operations on a file may be under way at the same time.
+//! `Flights`: range locks, which decide the operations on a file that may run at the same time.
 //!
-//! The idea: the one writer of a file orders its writes, so two writes that overlap never run at once; or the
-//! copies of a mirror could take them in different orders and differ for ever. Whatever moves or frees extents
-//! (truncate, delete, publish, attaching a repaired copy) waits until nothing runs in them, so no copy ever
-//! runs into an extent that has become another file's.
+//! The idea: think of a road. Cars pass side by side. Road works close a stretch: no car enters it any more, and the
+//! works begin when the last car has left. Reads and writes are the cars. Operations that move or free extents
+//! (truncate, delete, publish, adding a repaired copy) are the road works. No read or write can therefore reach an
+//! extent that belongs to another file by now.
 //!
-//! An operation on several ranges counts as one on all between the first and the last of them: that can only
-//! make others wait longer.
+//! - Usual case: nothing conflicts, and an operation begins at once.
+//! - Two writes that overlap never run at the same time. Otherwise the copies of a mirror could receive them in
+//!   different orders and differ for ever.
+//! - Busy case: a change that waits keeps out whatever begins after it. Otherwise a steady stream of reads would make
+//!   it wait for ever.
+//!
+//! An operation on several ranges counts as one from the first byte to the last. That is simpler, and can only make
+//! others wait longer.
 
 use farpool_wire::mutant;
 use std::ops::Range;
 
-/// What an operation does to its range.
+/// Kinds of operations, by what they do to their range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlightKind {
-    /// Reads. Other reads and writes may run beside it: it sees each byte before or after a write.
+    /// Read. Other reads and writes may run beside it; it sees each byte as before or after a write.
     Read,
-    /// Reads, and needs each page whole: no write may run beside it.
+    /// Read of whole pages. No write may run beside it.
     ReadWhole,
-    /// Writes.
+    /// Write. No other write of the same bytes may run beside it.
     Write,
-    /// Changes where the bytes lie.
+    /// Change of the location of bytes. Nothing else may run beside it.
     Change,
 }
 
-/// An operation under way, or a change that waits.
+/// Id of an operation under way, or of a change that waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlightId(u64);
 
-/// See the module.
+/// Operations under way on one file, and changes that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Flights {
     open: Vec<(FlightId, FlightKind, Range<u64>)>,
-    /// Changes that wait, in the order they were asked for: nothing new begins in their way, or they would
-    /// wait for ever.
+    /// Changes that wait, in the order of their requests. Nothing that conflicts with one may begin, or it would wait
+    /// for ever.
     waiting: Vec<(FlightId, Range<u64>)>,
     next: u64,
 }
@@ -52,7 +58,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Flights {
-    /// Begins an operation, unless something under way, or a change that waits, is in its way.
+    /// Begins an operation. `None` if it conflicts with one under way or with a change that waits.
     pub fn begin(&mut self, kind: FlightKind, range: Range<u64>) -> Option<FlightId> {
         let is_blocked =
             self.open.iter().any(|(_, open, over)| exclude(kind, *open) && overlap(&range, over))
@@ -65,16 +71,16 @@ impl Flights {
         Some(id)
     }
 
-    /// Asks for a change: from now on nothing new begins in its way. Try [`Self::begin_change`] whenever
-    /// something has ended.
+    /// Requests a change. From now on nothing that conflicts with it begins. Call [`Self::begin_change`] whenever an
+    /// operation has ended.
     pub fn request_change(&mut self, range: Range<u64>) -> FlightId {
         let id = self.fresh();
         self.waiting.push((id, range));
         id
     }
 
-    /// Begins a change that was asked for, if nothing is in its way any more. Of two changes in each other's
-    /// way, the one asked for first goes first.
+    /// Begins a requested change if nothing conflicts with it any more. Of two conflicting changes the one requested
+    /// first goes first.
     pub fn begin_change(&mut self, id: FlightId) -> bool {
         let Some(place) = self.waiting.iter().position(|(waiting, _)| *waiting == id) else { return true };
         let range = self.waiting[place].1.clone();
@@ -87,18 +93,18 @@ impl Flights {
         !is_blocked
     }
 
-    /// An operation is over, or a change is not wanted any more.
+    /// Ends an operation, or withdraws a change that waits.
     pub fn end(&mut self, id: FlightId) {
         self.open.retain(|(open, ..)| *open != id);
         self.waiting.retain(|(waiting, _)| *waiting != id);
     }
 
-    /// A moment: what is under way now began before it.
+    /// Returns an id that is greater than those of all operations under way.
     pub fn mark(&mut self) -> FlightId {
         self.fresh()
     }
 
-    /// Whether something that began before a moment is still under way.
+    /// Reports whether an operation with a smaller id is under way.
     pub fn has_older(&self, than: FlightId) -> bool {
         self.open.iter().any(|(open, ..)| *open < than)
     }

@@ -1,6 +1,6 @@
-//! What a session decides, without a socket or a clock: where extents are cut, which extents a range of a
-//! file lies in, which of its bytes were never written, and how pages are sealed against the node that holds
-//! them. The simulator runs this very code.
+//! Decisions of a session, without sockets or clocks: where extents are allocated, which extents hold a range of a
+//! file, which bytes were never written, and how pages are encrypted against the node that holds them. The simulator
+//! runs this code.
 
 mod allocator;
 mod file_map;
@@ -17,9 +17,9 @@ pub use page_seal::{
 };
 pub use range_set::RangeSet;
 
-/// Smallest extent: what a file of one byte takes.
+/// Smallest extent in bytes. A file of one byte takes one.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;
-/// Largest extent: large enough that a node's share of a large read is one frame.
+/// Largest extent in bytes. Large enough that a node's share of a large read fills a frame.
 pub const EXTENT_BYTES_MAX: u64 = 1 << 20;
 
 const _: () = assert!(EXTENT_BYTES_MAX as usize <= farpool_wire::limits::IO_BYTES_MAX);

@@ -1,19 +1,19 @@
-//! Sealed pages: the form in which a donor holds scratch bytes, so that it can neither read nor alter them, nor
-//! answer with other or older ones unnoticed.
+//! Encrypted pages: the form in which a donor holds scratch bytes. The donor can neither read nor alter them, nor
+//! answer with other or older ones, without being noticed.
 //!
-//! The idea: every page of 4 KiB is sealed by itself with AES-256-GCM, and only the ciphertext travels; it has
-//! the page's length, so extents keep their layout. The nonce and the tag of each page stay with the client in
-//! a [`PageSeals`]. A page is therefore accepted only if it is the very one that this client sealed last for
-//! that place: an older version has another tag, and a donor has no tag to offer at all. The place (which life
-//! of which node, region, epoch, page) is authenticated as well, which catches mistakes of our own with the
-//! table.
+//! The idea: each page of 4 KiB is encrypted by itself with AES-256-GCM. Only the ciphertext travels. It is as long as
+//! the page, so extents keep their layout. The nonce and the tag of each page stay with the client in [`PageSeals`]. A
+//! page is accepted only if it is the one that this client encrypted last for that location: an older version has
+//! another tag, and the donor supplies no tag at all. The location (incarnation of the node, region, epoch, page) is
+//! authenticated too, which catches our own mistakes with the table.
 //!
-//! Never in this module: I/O, a clock, randomness (the key's bytes are an argument), or allocation for a run.
+//! Never in this module: I/O, a clock, randomness (the bytes of the key are an argument), or an allocation for each
+//! run.
 //!
-//! Invariants: no nonce is used twice under a key, whatever the threads do; a run that is not opened whole
-//! leaves zeros in the caller's buffer; no page is opened that this client did not seal.
+//! Invariants: no nonce is used twice under a key, whatever the threads do; if a run cannot be decrypted as a whole,
+//! the caller's buffer holds zeros; only pages that this client encrypted are decrypted.
 //!
-//! Why so, and what it does not protect: docs/decisions/0008-sealed-scratch.md.
+//! The reasons, and what this does not protect against, are in docs/decisions/0008-sealed-scratch.md.
 
 use super::EXTENT_BYTES_MIN;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -25,90 +25,91 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zeroize::Zeroize;
 
-/// Bytes of a page: what is sealed and opened at once. Small enough that reading a page of a database does not
-/// fetch much more, large enough that 24 bytes kept for each are 0.6 %.
+/// Bytes of a page, the unit of encryption. Small enough that reading a page of a database does not fetch much more,
+/// and large enough that the 24 bytes kept for each page are 0.6 %.
 pub const SEAL_PAGE_BYTES: usize = 4096;
-/// Pages that one key seals at most, 4 PiB. Nonces would last for 2^64; what AES-GCM promises does not: to here,
-/// ciphertext can be told from noise with a probability below 2^-32.
+/// Pages that one key may encrypt, 4 PiB in all. There are 2^64 nonces, but the guarantee of AES-GCM ends earlier: up
+/// to this limit, ciphertext can be told from noise with a probability below 2^-32.
 pub const SEAL_PAGES_PER_KEY_MAX: u64 = 1 << 40;
 
 const PAGE: u64 = SEAL_PAGE_BYTES as u64;
 const REGION_PAGES_MAX: u64 = REGION_BYTES_MAX / PAGE;
-/// In front of all additional data, so that nothing else sealed under the key is ever taken for a page.
+/// Prefix of all additional data, so that nothing else encrypted under the key is ever accepted as a page.
 const DOMAIN: [u8; 16] = *b"farpool page 1\0\0";
 const TAG_BYTES: usize = 16;
 
-// A page of a file is then a page of a region.
+// Extents begin at a page, so a page of a file is a page of a region.
 const _: () = assert!(EXTENT_BYTES_MIN.is_multiple_of(PAGE));
 const _: () = assert!(size_of::<Option<PageSealed>>() == 24);
 
-/// Where a page lies.
+/// Location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlace {
-    /// Which life of which node.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Which of its regions.
+    /// Region of the node.
     pub region: RegionIndex,
-    /// Which holding of the region.
+    /// Epoch of the region.
     pub epoch: Epoch,
-    /// Which page of the region, counted from 0 in units of [`SEAL_PAGE_BYTES`].
+    /// Index of the page in the region, in units of [`SEAL_PAGE_BYTES`].
     pub page: u32,
 }
 
-/// What the client keeps of a page: only with it can the page be opened. Made by sealing alone.
+/// Nonce and tag of a page, which the client keeps. The page cannot be decrypted without them. Only encrypting makes
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSealed {
     nonce: NonZeroU64,
     tag: [u8; TAG_BYTES],
 }
 
-/// The key of a session's sealed pages, and how many it has sealed. May be used from many threads at once.
+/// Key of a session's encrypted pages, and how many it has encrypted. May be used by many threads at once.
 ///
-/// It must not be used in two processes that began as one, by a fork or a restored snapshot: both would go on
-/// with the same nonces.
+/// It must not be used in two processes that were one before, through a fork or a restored snapshot: both would
+/// continue with the same nonces.
 pub struct PageKey {
     key: LessSafeKey,
     pages_sealed: AtomicU64,
 }
 
-/// Why pages were not sealed or opened.
+/// Reason why pages were not encrypted or decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageError {
-    /// The bytes are not those that were sealed last for this place.
+    /// The bytes are not those that were encrypted last for this location.
     Tampered {
-        /// The first page of the run of which that is true.
+        /// First page of the run for which this holds.
         place: PagePlace,
     },
-    /// This client has sealed no page there.
+    /// This client has encrypted no page for this location.
     NeverSealed {
-        /// The first page of the run of which that is true.
+        /// First page of the run for which this holds.
         place: PagePlace,
     },
-    /// A buffer is not as long as the pages of the run.
+    /// The length of a buffer is not that of the pages of the run.
     WrongLength {
-        /// Bytes of the buffer.
+        /// Bytes in the buffer.
         bytes: usize,
-        /// Pages of the run.
+        /// Pages in the run.
         pages: usize,
     },
     /// The run ends behind the end of the largest region.
     OutsideRegion {
         /// First page of the run.
         page: u32,
-        /// Pages of the run.
+        /// Pages in the run.
         pages: usize,
     },
-    /// The key has no nonces left for so many pages: take a new key.
+    /// The key has not enough nonces left. Use a new key.
     KeySpent {
-        /// Pages it has sealed.
+        /// Pages that the key has encrypted.
         pages_sealed: u64,
-        /// Pages it was to seal.
+        /// Pages that it was asked to encrypt.
         pages: usize,
     },
 }
 
 impl PagePlace {
-    /// The page `index` pages behind this one, in a run that was checked.
+    /// Returns the page that is `index` pages behind this one. The run was checked to fit the region.
     fn behind(self, index: usize) -> PagePlace {
         PagePlace { page: self.page + index as u32, ..self }
     }
@@ -132,18 +133,18 @@ impl fmt::Display for PagePlace {
 }
 
 impl PageSealed {
-    /// The number under which it was sealed; no other page of its key has it.
+    /// Returns the number that the page's nonce is made of. No other page of the key has it.
     pub fn nonce(&self) -> u64 {
         self.nonce.get()
     }
 
-    /// What proves that a page is the one that was sealed.
+    /// Returns the tag, which proves that a page is the one that was encrypted.
     pub fn tag(&self) -> &[u8; TAG_BYTES] {
         &self.tag
     }
 }
 
-/// The counter as a little-endian number of 96 bits, of which the upper 32 are zero.
+/// Returns the counter as a little-endian number of 96 bits; the upper 32 are zero.
 fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[..8].copy_from_slice(&counter.to_le_bytes());
@@ -161,24 +162,24 @@ fn check_run(first: PagePlace, pages: usize, bytes: usize) -> Result<(), PageErr
 }
 
 impl PageKey {
-    /// A key from 32 random bytes that were made for it and are used for nothing else. They are wiped; the
-    /// library wipes the key's expanded form when it is dropped.
+    /// Makes a key from 32 random bytes that are used for nothing else, and wipes them. The library wipes the expanded
+    /// key when it is dropped.
     pub fn new(secret: &mut [u8; 32]) -> PageKey {
         let key = UnboundKey::new(&AES_256_GCM, secret).expect("an AES-256 key is 32 bytes");
         secret.zeroize();
         PageKey { key: LessSafeKey::new(key), pages_sealed: AtomicU64::new(0) }
     }
 
-    /// Pages it has sealed so far, at most [`SEAL_PAGES_PER_KEY_MAX`].
+    /// Returns how many pages were encrypted so far, at most [`SEAL_PAGES_PER_KEY_MAX`].
     pub fn pages_sealed(&self) -> u64 {
         self.pages_sealed.load(Ordering::Relaxed)
     }
 
-    /// Seals the pages of `plain`, which lie at `first` and behind it, into `into`, and notes in `sealed` what
-    /// will open them. All three are of the same number of pages.
+    /// Encrypts the pages of `plain`, which lie at `first` and after it, into `into`, and stores their nonces and tags
+    /// in `sealed`. All three have the same number of pages.
     ///
-    /// Errors: [`PageError::WrongLength`], [`PageError::OutsideRegion`], [`PageError::KeySpent`]; nothing has
-    /// been written then.
+    /// Errors: [`PageError::WrongLength`], [`PageError::OutsideRegion`], [`PageError::KeySpent`]; nothing was written
+    /// then.
     pub fn seal(
         &self,
         first: PagePlace,
@@ -191,7 +192,7 @@ impl PageKey {
         let mut counter = self.reserve(sealed.len())?;
         let pages = plain.chunks_exact(SEAL_PAGE_BYTES).zip(into.chunks_exact_mut(SEAL_PAGE_BYTES));
         for (index, ((plain, into), sealed)) in pages.zip(sealed).enumerate() {
-            // Page by page, so that the copy is still in the nearest cache when it is encrypted.
+            // The copy is made page by page, so that it is still in the nearest cache when it is encrypted.
             into.copy_from_slice(plain);
             let place = Aad::from(first.behind(index).additional_data());
             let tag = self
@@ -206,12 +207,11 @@ impl PageKey {
         Ok(())
     }
 
-    /// Turns sealed pages, which lie at `first` and behind it, back into what they were, if each is the one
-    /// that `sealed` is of.
+    /// Decrypts pages, which lie at `first` and after it, in place. Each must be the page that its entry of `sealed`
+    /// was made for.
     ///
     /// Errors: [`PageError::Tampered`], [`PageError::NeverSealed`], [`PageError::WrongLength`],
-    /// [`PageError::OutsideRegion`]. Every byte of `in_place` is zero then, also those of pages before the one
-    /// that failed.
+    /// [`PageError::OutsideRegion`]. Every byte of `in_place` is zero then, including pages before the one that failed.
     pub fn open(
         &self,
         first: PagePlace,
@@ -245,10 +245,10 @@ impl PageKey {
         Ok(())
     }
 
-    /// Takes so many nonces, of which the first is returned, for good.
+    /// Takes `pages` nonces for good, and returns the first.
     fn reserve(&self, pages: usize) -> Result<NonZeroU64, PageError> {
         let spent = |pages_sealed| PageError::KeySpent { pages_sealed, pages };
-        // One atomic step on one number: no order with other memory is needed for it to be unique.
+        // One atomic step on one number. Uniqueness needs no ordering with other memory.
         let before = self
             .pages_sealed
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sealed| {
@@ -289,26 +289,26 @@ impl fmt::Display for PageError {
 
 impl std::error::Error for PageError {}
 
-/// What opens the pages of one copy of an extent, page by page. Takes memory from the first page stored, 24 bytes
-/// for each page of the extent.
+/// Nonces and tags of the pages of one copy of an extent. Takes memory when the first page is stored: 24 bytes for each
+/// page of the extent.
 #[derive(Clone, Debug)]
 pub struct PageSeals {
     pages: usize,
-    /// Empty, or one for each page.
+    /// Empty, or one entry for each page.
     sealed: Vec<Option<PageSealed>>,
 }
 
 impl PageSeals {
-    /// For an extent of so many bytes, of which no page is sealed. Only its whole pages of [`SEAL_PAGE_BYTES`] can be;
-    /// a published file's last extent may end between two, and is never sealed by pages.
+    /// Makes an empty table for an extent of `extent_bytes`. Only whole pages of [`SEAL_PAGE_BYTES`] can be encrypted.
+    /// The last extent of a published file may end within a page, but published files are never encrypted by pages.
     pub fn new(extent_bytes: u32) -> PageSeals {
         PageSeals { pages: extent_bytes as usize / SEAL_PAGE_BYTES, sealed: Vec::new() }
     }
 
-    /// Keeps what opens the pages from `first` on, counted from the extent's start. What was kept of them before
-    /// is gone, and with it every older version of these pages.
+    /// Stores the nonces and tags of the pages from `first` on, counted from the extent's start. Older versions of
+    /// these pages can then not be decrypted any more.
     ///
-    /// Panics if they do not lie in the extent.
+    /// Panics if these pages do not lie in the extent.
     pub fn store(&mut self, first: u32, sealed: &[Option<PageSealed>]) {
         let range = self.range(first, sealed.len());
         if self.sealed.is_empty() {
@@ -317,9 +317,9 @@ impl PageSeals {
         self.sealed[range].copy_from_slice(sealed);
     }
 
-    /// Looks up what opens the pages from `first` on; nothing for those never sealed.
+    /// Loads the nonces and tags of the pages from `first` on. `None` for pages that were never encrypted.
     ///
-    /// Panics if they do not lie in the extent.
+    /// Panics if these pages do not lie in the extent.
     pub fn load(&self, first: u32, into: &mut [Option<PageSealed>]) {
         let range = self.range(first, into.len());
         if self.sealed.is_empty() {
@@ -329,7 +329,7 @@ impl PageSeals {
         }
     }
 
-    /// Bytes of memory it has allocated.
+    /// Returns how many bytes of memory the table has allocated.
     pub fn memory_bytes(&self) -> usize {
         self.sealed.capacity() * size_of::<Option<PageSealed>>()
     }
@@ -342,20 +342,20 @@ impl PageSeals {
     }
 }
 
-/// A range of bytes of a file (or a region), cut where pages begin. The three parts follow one another, and may
-/// be empty.
+/// Range of bytes of a file (or a region), split where pages begin. The three parts follow one another, and may be
+/// empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageSplit {
-    /// The end of a page, or a part from the middle of one; never a whole one.
+    /// End of a page, or bytes from the middle of one. Never a whole page.
     pub head: Range<u64>,
     /// Whole pages.
     pub whole: Range<u64>,
-    /// The start of a page; never a whole one.
+    /// Start of a page. Never a whole page.
     pub tail: Range<u64>,
 }
 
 impl PageSplit {
-    /// Cuts a range. To write it, pages that it covers in part must be read, changed and sealed anew.
+    /// Splits a range. To write the range, pages that it covers in part must be read, changed and encrypted again.
     pub fn of(range: Range<u64>) -> PageSplit {
         let Range { start, end } = range;
         let whole_end = end - end % PAGE;
@@ -368,14 +368,14 @@ impl PageSplit {
     }
 }
 
-/// The smallest range of whole pages that has all of `range` in it: what to fetch, to read or change part of a
-/// page. Nothing for an empty range.
+/// Returns the smallest range of whole pages that contains `range`: the bytes to fetch in order to read or change part
+/// of a page. Empty for an empty range.
 pub fn pages_around(range: Range<u64>) -> Range<u64> {
     let start = range.start - range.start % PAGE;
     if range.is_empty() {
         return start..start;
     }
-    // The last page of all 2^64 bytes is taken for one byte shorter; no file reaches it.
+    // The last page of all 2^64 bytes would end at 2^64; its end is one byte less here. No file reaches it.
     start..range.end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
 }
 
@@ -383,7 +383,7 @@ pub fn pages_around(range: Range<u64>) -> Range<u64> {
 mod tests {
     use super::*;
 
-    /// The limit cannot be reached by sealing, so the counter is set to where it would be.
+    /// The limit cannot be reached by encrypting, so the counter is set close to it.
     #[test]
     fn key_at_its_limit_seals_the_last_page_and_refuses_the_next() {
         let key = PageKey::new(&mut [7; 32]);

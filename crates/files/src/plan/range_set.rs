@@ -1,17 +1,17 @@
-//! A set of byte positions kept as disjoint, non-touching ranges.
+//! Set of byte positions, stored as disjoint ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// See the module.
+/// Set of byte positions, stored as ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// Start to end, exclusive.
+    /// End of each range (exclusive), by its start.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
-    /// Whether nothing is in it.
+    /// Reports whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -22,7 +22,7 @@ impl RangeSet {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // Whatever overlaps or touches is swallowed.
+        // Ranges that overlap or touch the new one are merged into it.
         while let Some((&left, &right)) = self.ranges.range(..=end).next_back()
             && right >= start
         {
@@ -33,7 +33,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    /// Takes every position of `range` out.
+    /// Removes every position of `range`.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -51,9 +51,9 @@ impl RangeSet {
         }
     }
 
-    /// The parts of `range` that are in the set, in order.
+    /// Returns the parts of `range` that are in the set, in order.
     pub fn overlaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        // The one that starts before and reaches in, then those that start inside.
+        // First the range that starts before and reaches in, then those that start inside.
         let before = self.ranges.range(..range.start).next_back().filter(|(_, end)| **end > range.start);
         let inside = self.ranges.range(range.start..range.end.max(range.start));
         before
@@ -63,7 +63,7 @@ impl RangeSet {
             .filter(|part| !part.is_empty())
     }
 
-    /// Whether any position of `range` is in the set.
+    /// Reports whether any position of `range` is in the set.
     pub fn touches(&self, range: Range<u64>) -> bool {
         self.overlaps(range).next().is_some()
     }
