@@ -1,4 +1,4 @@
-//! The types of columns: which are kept, and their byte-exact form, and that of single values.
+//! Types of columns: which types a table can store, and the stored bytes of types and of single values.
 
 use crate::{BOUND_BYTES_MAX, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, FIXED_BYTES_MAX, ZONE_BYTES_MAX};
 use arrow_schema::{DataType, Field as ArrowField, Schema, TimeUnit};
@@ -10,9 +10,9 @@ use farpool_wire::codec::{Cursor, Field};
 
 const DECIMAL_DIGITS_MAX: u8 = 38;
 
-/// The schema as a table keeps it: types in their stored form, no metadata.
+/// Returns the schema as a table stores it: with stored types and without metadata.
 ///
-/// Errors: [`ErrorKind::Invalid`] naming the column that cannot be kept, and why.
+/// Errors: [`ErrorKind::Invalid`] with the name of the column that cannot be stored, and the reason.
 pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     let count = schema.fields().len();
@@ -36,12 +36,12 @@ pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
     Ok(Schema::new(fields))
 }
 
-/// The type in which a column of this type is kept, or why it is not.
+/// Returns the type that stores a column of type `given`, or the reason why no type does.
 fn stored_type(given: &DataType) -> Result<DataType, String> {
     match given {
         DataType::LargeUtf8 | DataType::Utf8View => Ok(DataType::Utf8),
         DataType::LargeBinary | DataType::BinaryView => Ok(DataType::Binary),
-        // Whether a row group has a dictionary is decided anew.
+        // A dictionary in the given batches is dropped: each row group decides by itself whether to have one.
         DataType::Dictionary(_, values)
             if matches!(stored_type(values)?, DataType::Utf8 | DataType::Binary) =>
         {
@@ -71,7 +71,7 @@ fn is_decimal(precision: u8, scale: i8) -> bool {
         && (-i16::from(DECIMAL_DIGITS_MAX)..=i16::from(precision)).contains(&scale)
 }
 
-/// The number of a type in a footer.
+/// Returns the number that identifies a type in a footer; `None` if tables cannot store it.
 pub(crate) fn type_code(of: &DataType) -> Option<u8> {
     Some(match of {
         DataType::Boolean => 1,
@@ -95,17 +95,17 @@ pub(crate) fn type_code(of: &DataType) -> Option<u8> {
     })
 }
 
-/// How the columns of a table lie in rows of fixed width: one behind the other.
+/// Positions of columns within a row of fixed width, in which the columns follow each other without gaps.
 #[derive(Debug)]
 pub(crate) struct RowPlaces {
-    /// Which byte of a row is the first one of each column.
+    /// Offset of each column in the row, in bytes.
     pub(crate) starts: Vec<usize>,
     /// Bytes of a row, a multiple of 8.
     pub(crate) row_bytes: usize,
 }
 
 impl RowPlaces {
-    /// Nothing if a value may have any width or be missing.
+    /// Returns the positions; `None` if a column is Boolean or has values of variable width.
     pub(crate) fn of(schema: &Schema) -> Option<RowPlaces> {
         let mut end = 0;
         let mut start = |field: &ArrowField| {
@@ -131,7 +131,7 @@ pub(crate) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -
     String::from_utf8(from.bytes(bytes)?.to_vec()).map_err(|_| WireError::Text { what })
 }
 
-/// Appends a stored type.
+/// Appends the encoding of a stored type.
 pub(crate) fn put_type(of: &DataType, out: &mut Vec<u8>) {
     type_code(of).unwrap_or(0).put(out);
     match of {
@@ -150,7 +150,7 @@ pub(crate) fn put_type(of: &DataType, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a stored type.
+/// Decodes a stored type.
 pub(crate) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
     Ok(match u8::take(from)? {
         1 => DataType::Boolean,
@@ -196,7 +196,7 @@ pub(crate) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
     })
 }
 
-/// Appends a value of a column of this type, as wide as the type.
+/// Appends a value of a column of this type, in as many bytes as the type has.
 pub(crate) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Boolean(value) => value.put(out),
@@ -213,7 +213,7 @@ pub(crate) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a value of a column of this type.
+/// Decodes a value of a column of this type.
 pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, WireError> {
     Ok(match of {
         DataType::Boolean => Value::Boolean(bool::take(from)?),
@@ -245,12 +245,12 @@ pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, 
             }
             Value::Bytes(from.bytes(bytes)?.to_vec())
         }
-        // Int64 and timestamps.
+        // These are Int64 and timestamps.
         _ => Value::Integer(u64::take(from)?.cast_signed().into()),
     })
 }
 
-/// A bound, which NaN is not.
+/// Makes a float of its bits. NaN is refused, because no bound is NaN.
 fn float(is_nan: bool, bits: u64) -> Result<Value, WireError> {
     match is_nan {
         true => Err(WireError::Value { what: "a smallest or largest value", found: bits }),

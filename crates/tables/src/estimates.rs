@@ -1,41 +1,41 @@
-//! What each way to run a query is expected to take, for whoever asks.
+//! Estimates of a query for users: what fetching, shipping and splitting are expected to take.
 
 use farpool_planner::{StepEstimates, Way};
 use std::fmt;
 use std::time::Duration;
 
-/// What running a query one way would take, as far as was known before it ran.
+/// Expected time and bytes of a query under one placement, estimated before it ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// From the call to the result.
+    /// Time from the call to the result.
     pub time: Duration,
-    /// Bytes of columns, results, keys and filters over links.
+    /// Bytes of columns, results, keys and filters that cross links.
     pub link_bytes: u64,
-    /// Time that nodes run the program, all together.
+    /// Time that nodes run the program, summed over the nodes.
     pub node_time: Duration,
-    /// Time that the program runs here.
+    /// Time that the client runs the program.
     pub client_time: Duration,
 }
 
-/// What fetching, shipping and splitting would take, and which is best.
+/// Estimates for fetching, shipping and splitting a query, and the best of the three.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimates {
-    /// Fetching.
+    /// Estimate for fetching.
     pub fetch: Estimate,
-    /// Shipping.
+    /// Estimate for shipping.
     pub ship: Estimate,
-    /// Splitting.
+    /// Estimate for splitting.
     pub split: Estimate,
-    /// The one to take.
+    /// The best placement.
     pub choice: Way,
-    /// Whether the same was run before, so that this says what is known and not what is believed.
+    /// True if the same query was measured before. Otherwise the estimates rest on typical costs.
     pub is_sure: bool,
-    /// Why, in a sentence.
+    /// The reason for the choice, in a sentence.
     pub why: String,
 }
 
 impl Estimates {
-    /// Of one way.
+    /// Returns the estimate of one placement; for [`Placement::Auto`], of the chosen one.
     pub fn of(&self, way: Way) -> &Estimate {
         match way {
             Way::Fetch => &self.fetch,
@@ -44,8 +44,8 @@ impl Estimates {
         }
     }
 
-    /// Adds those of a further step. The choice is then the one that is best for all of them, and the reason that of
-    /// the last step.
+    /// Adds the estimates of a further step of the query. The choice becomes the placement that is fastest over all
+    /// steps, and the reason becomes that of the last step.
     pub fn add(&mut self, step: &Estimates) {
         let sum = |into: &mut Estimate, more: &Estimate| {
             into.time = into.time.saturating_add(more.time);
@@ -80,7 +80,7 @@ impl Estimates {
     }
 }
 
-/// Each with its time and bytes, the choice, and why.
+/// Formats time and bytes of each placement, the choice, and the reason.
 impl fmt::Display for Estimates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for way in Way::ALL {

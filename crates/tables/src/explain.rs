@@ -1,4 +1,4 @@
-//! What a query would do, before it is done: what it reads, where each step runs. Nothing is asked of any node.
+//! Explanation of a query before it runs: what it reads and where each step runs. Explaining sends no request.
 
 use crate::FarTable;
 use crate::estimates::Estimates;
@@ -9,39 +9,39 @@ use farpool_planner::Placement;
 use farpool_wire::shown;
 use std::fmt;
 
-/// See the module.
+/// Explanation of a query: what it would read and do, and what each placement is expected to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The table.
+    /// Name of the table.
     pub table: String,
-    /// Columns that are read, in the order of the table.
+    /// Names of the columns that the query reads, in the order of the table.
     pub columns: Vec<String>,
-    /// Columns of the table.
+    /// Number of columns of the table.
     pub columns_total: usize,
-    /// Row groups that are read.
+    /// Number of row groups that the query reads.
     pub row_groups: usize,
-    /// Row groups of the table.
+    /// Number of row groups of the table.
     pub row_groups_total: usize,
-    /// Rows of these groups.
+    /// Number of rows of the row groups that the query reads.
     pub rows: u64,
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub rows_total: u64,
-    /// Bytes of these columns in these groups.
+    /// Bytes of the columns and row groups that the query reads.
     pub bytes: u64,
-    /// The steps over the rows that are read, a line for each.
+    /// Steps that run over each row group, one line each.
     pub near: Vec<String>,
-    /// How the semi-joins among them would be done where nodes take part, in order.
+    /// Semi-joins among these steps, in order, as they would be done if nodes take part.
     pub semi_joins: Vec<SemiJoin>,
-    /// The steps that finish the merged result.
+    /// Steps that the client runs over the merged rows, one line each.
     pub finish: Vec<String>,
-    /// The columns of the result.
+    /// Names and types of the columns of the result.
     pub result: Vec<(String, Type)>,
-    /// What each way to run it is expected to take, by what the session has seen so far.
+    /// Estimates for each placement, by what the session has measured so far.
     pub estimates: Estimates,
 }
 
 impl FarTable {
-    /// Says what [`FarTable::run`] would do.
+    /// Explains what [`FarTable::run`] would do with this plan.
     pub fn explain(&self, plan: &Plan) -> Explanation {
         let (_, places) = plan.near.narrowed();
         let fields = self.schema().fields();

@@ -1,4 +1,4 @@
-//! A far table as its reader sees it: what it says of itself, and its rows, fetched ahead of whoever takes them.
+//! A far table as its readers see it: its schema, its row groups, and its rows, which a thread prefetches.
 
 use crate::TABLE_PREFIX;
 use crate::column_type::RowPlaces;
@@ -21,54 +21,61 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Read with the trailer: all of most footers.
+/// Bytes at the end of a file that are read first. They contain most footers as a whole.
 const TAIL_BYTES: u64 = 64 << 10;
-/// So many bytes of row groups are asked for at once, but for a group that has more: enough to keep several nodes
-/// at work.
+/// Bytes of row groups that are requested at once, unless one row group is larger. It is enough to keep several nodes
+/// busy.
 const FETCH_BYTES: u64 = 8 << 20;
-/// So many batches wait for whoever takes them, at most, before more are fetched.
+/// Number of batches that wait for the reader before fetching pauses.
 const WAITING_MAX: usize = 4;
 
-/// What is told of a table in a listing.
+/// Entry of a list of far tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Bytes of its file.
+    /// Size of the table's file in bytes.
     pub bytes: u64,
-    /// Whether a node that held some of it is gone.
+    /// True if some of its bytes are lost with a node.
     pub is_lost: bool,
 }
 
-/// Where a row group lies: all of it, without a gap, in one region.
+/// Memory of a row group that lies as a whole in one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
-    /// The name of the memory node.
+    /// Name of the memory node.
     pub node: String,
-    /// The place of the region among those of its node, counted from 0.
+    /// Number of the region at its node, counted from 0.
     pub region: u32,
-    /// First byte in the region.
+    /// Offset of the row group in the region, in bytes.
     pub offset: u64,
 }
 
-/// A table, opened. Clones are cheap and may be read from many threads at once.
+/// An open far table. Clones are cheap and may be read from many threads at once.
 ///
-/// It stays the table that was opened: if another takes its name, or it is dropped, reading it is an error.
+/// Methods are of four kinds. `name`, `schema`, `row_groups`, `rows`, `layout` and `bytes` describe the table from
+/// the footer that was read when it was opened; they send no request. `read` fetches rows: it starts a thread that
+/// fetches ahead of the returned iterator. `query` begins a plan; `explain` and `estimate` say what the plan would
+/// do, and `run` and `run_groups` run it. `caller` runs functions over the table. Methods may be called in any order. A
+/// table holds no lock of its own while it is idle: the footer is immutable, and each read or query has its own state.
+///
+/// A handle keeps the table that was opened: if the table is dropped or another one replaces it, reads are errors.
 #[derive(Clone)]
 pub struct FarTable {
     name: Arc<str>,
     pub(crate) file: FarFile,
     footer: Arc<Footer>,
-    /// Of an encrypted table that was opened with its key.
+    /// Key of the table if it is encrypted and was opened with its key.
     pub(crate) seal: Option<Arc<TableSeal>>,
     pub(crate) seal_answers: bool,
 }
 
-/// Opens a far table, with the key that it was put with if it is encrypted and is to be read.
+/// Opens a far table. An encrypted table is opened with the key that it was written with; without the key it can be
+/// described but not read.
 ///
-/// Errors: [`ErrorKind::NotFound`] if there is none of this name, [`ErrorKind::Lost`] if its bytes are gone,
-/// [`ErrorKind::Invalid`] if a file has its name and is no far table, or if it has another key, or is not encrypted;
-/// [`ErrorKind::Refused`] if what it says of itself was changed.
+/// Errors: [`ErrorKind::NotFound`] if there is no table of this name; [`ErrorKind::Lost`] if its bytes are lost;
+/// [`ErrorKind::Invalid`] if the file of this name is not a far table, if the key is another one, or if a key is
+/// given and the table is not encrypted; [`ErrorKind::Refused`] if the footer was changed after it was encrypted.
 pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
     let open = || {
         let file = pool.open(&file_name(name)?)?;
@@ -80,7 +87,7 @@ pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<Far
     open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
 }
 
-/// Returns the published far tables, in the order of their names.
+/// Returns the published far tables, ordered by name.
 pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
     let describe = |info: FileInfo| {
         let name = info.name.strip_prefix(TABLE_PREFIX)?.to_owned();
@@ -89,7 +96,7 @@ pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
     Ok(pool.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
 }
 
-/// Opens what a table says of itself with a key.
+/// Decrypts the statistics of a footer with the owner's key.
 fn opened(footer: &mut Footer, key: &TableKey) -> Result<TableSeal, Error> {
     let error = |kind, why: &str| Error::new(kind, why.to_owned());
     let salt = footer.seal.as_ref().map(|seal| seal.salt);
@@ -138,27 +145,27 @@ impl std::fmt::Debug for FarTable {
 }
 
 impl FarTable {
-    /// Its name.
+    /// Returns the name of the table.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its columns, in their stored types.
+    /// Returns the columns of the table, in their stored types.
     pub fn schema(&self) -> &SchemaRef {
         &self.footer.schema
     }
 
-    /// Its row groups: rows, statistics, and where in the file each buffer lies.
+    /// Returns the row groups: their rows and statistics, and the offset of each buffer in the file.
     pub fn row_groups(&self) -> &[RowGroup] {
         &self.footer.groups
     }
 
-    /// Its rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         self.footer.rows()
     }
 
-    /// How its rows lie.
+    /// Returns the layout of the rows.
     pub fn layout(&self) -> TableLayout {
         match self.footer.groups.first().and_then(RowGroup::rows_buffer) {
             Some(_) => TableLayout::Rows,
@@ -166,18 +173,18 @@ impl FarTable {
         }
     }
 
-    /// Whether only those can read it who have its key.
+    /// Reports whether the table is encrypted, so that only clients with its key can read it.
     pub fn is_encrypted(&self) -> bool {
         self.footer.seal.is_some()
     }
 
-    /// Has nodes seal what scans leave, under a key for each scan; they do not unless this is said. It protects
-    /// nothing that the way of the answers does not protect already: keys go no other way (see ADR 0018).
+    /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no
+    /// protection over the link's own, because keys are sent only over protected links (ADR 0018).
     pub fn sealing_answers(self) -> FarTable {
         FarTable { seal_answers: true, ..self }
     }
 
-    /// That it can be read.
+    /// Checks that the table can be read: an encrypted table needs its key.
     pub(crate) fn check_key(&self) -> Result<(), Error> {
         if self.is_encrypted() && self.seal.is_none() {
             let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
@@ -186,14 +193,14 @@ impl FarTable {
         Ok(())
     }
 
-    /// The keys that its scans need which read these columns.
+    /// Returns the keys that scans of these columns need.
     pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
         let columns = || columns.iter().map(|column| *column as u16).collect();
         let table = self.seal.as_ref().map(|seal| (Arc::clone(seal), columns()));
         ScanKeys { table, seal_answers: self.seal_answers }
     }
 
-    /// Of each row group, which row of the table its first one is.
+    /// Returns the number of the first row of each row group.
     pub(crate) fn positions(&self) -> Vec<u64> {
         let mut next = 0;
         let first = |group: &RowGroup| {
@@ -208,31 +215,31 @@ impl FarTable {
         session_of(&self.file)
     }
 
-    /// Its file.
+    /// Returns the file of the table.
     pub(crate) fn file(&self) -> &FarFile {
         &self.file
     }
 
-    /// Bytes of its file.
+    /// Returns the size of the table's file in bytes.
     pub fn bytes(&self) -> u64 {
         self.file.length()
     }
 
-    /// Where a row group lies in memory; nothing if there is no such group, or it does not lie in one piece: putting
-    /// a table takes care that it does, and emptying a node may scatter it.
+    /// Returns where a row group lies in memory. `None` if there is no such group, or if no single region holds it:
+    /// writing a table puts each group in one region, but draining a node may scatter it.
     pub fn place(&self, group: usize) -> Option<GroupPlace> {
         let group = self.footer.groups.get(group)?;
         let (region, offset) = in_one_region(&self.file, group.offset..group.end().max(group.offset + 1))?;
         Some(GroupPlace { node: region.node.info.name.to_string(), region: region.region.0, offset })
     }
 
-    /// Its rows, a batch for each row group: of the columns and of the row groups asked for, by their places and in
-    /// the order asked for; of all, if nothing is said. Only what is asked for is fetched, on a thread that keeps
-    /// ahead of whoever takes the batches.
+    /// Returns an iterator over the rows: a batch for each row group, with the columns and row groups asked for, in
+    /// the order asked for. `None` asks for all. Only these bytes are fetched, by a thread that keeps ahead of the
+    /// iterator.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group, or it is encrypted and was opened
-    /// without a key. What fails later is the iterator's last item: [`ErrorKind::Lost`] if the table's bytes are gone,
-    /// [`ErrorKind::Closed`] if it was dropped or replaced.
+    /// Errors: [`ErrorKind::Invalid`] if there is no such column or row group, or if the table is encrypted and was
+    /// opened without a key. A later error is the iterator's last item: [`ErrorKind::Lost`] if bytes of the table are
+    /// lost, [`ErrorKind::Closed`] if the table was dropped or replaced.
     pub fn read(&self, columns: Option<&[usize]>, groups: Option<&[usize]>) -> Result<TableReader, Error> {
         let chosen = |asked: Option<&[usize]>, count: usize, what: &str| match asked {
             None => Ok((0..count).collect::<Vec<_>>()),
@@ -265,7 +272,8 @@ impl FarTable {
         Ok(TableReader { table: self.clone(), schema, shared })
     }
 
-    /// The error of a read, and if the name has another file now, that.
+    /// Adds the table to the error of a read. If the table was dropped or replaced meanwhile, returns that as the
+    /// error.
     fn cause_of(&self, error: Error) -> Error {
         let error = error.during(format_args!("reading far table {:?}", self.name));
         if error.kind() != ErrorKind::Lost {
@@ -280,11 +288,11 @@ impl FarTable {
     }
 }
 
-/// Batches on their way from the thread that fetches them.
+/// Batches that the fetching thread passes to the reader.
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// Bytes that came, and nanoseconds that they were on their way.
+    /// Bytes that have arrived, and the time that they took in ns.
     moved: (AtomicU64, AtomicU64),
     changed: Bell,
 }
@@ -292,16 +300,16 @@ struct Shared {
 #[derive(Default)]
 struct Waiting {
     batches: VecDeque<Result<RecordBatch, Error>>,
-    /// Nothing more will come.
+    /// True if the fetching thread has ended.
     is_complete: bool,
-    /// Nobody will take what comes.
+    /// True if the reader was dropped.
     is_unwanted: bool,
 }
 
-/// Whoever waits looks again after this long, should nobody call.
+/// Time in ms after which a waiting thread looks again even if it was not woken.
 const WAIT_MS: u64 = 1_000;
 
-/// The batches of a table, as they come.
+/// Iterator over the batches of a table, one for each row group.
 pub struct TableReader {
     table: FarTable,
     schema: SchemaRef,
@@ -309,12 +317,12 @@ pub struct TableReader {
 }
 
 impl TableReader {
-    /// The columns that were asked for.
+    /// Returns the columns that were asked for.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Returns the bytes that came so far, and how long they were on their way.
+    /// Returns the bytes that have arrived so far, and the time that they took.
     pub(crate) fn moved(&self) -> Took {
         let (bytes, ns) = &self.shared.moved;
         Took { bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
@@ -345,26 +353,26 @@ impl Iterator for TableReader {
 }
 
 impl Drop for TableReader {
-    /// Does not wait for the thread, which ends once what it has asked for is there: it may be building the table anew
-    /// by a function that waits for whoever drops this.
+    /// Does not wait for the fetching thread, which ends when its requests are answered. Waiting could block for
+    /// ever: the thread may be recreating lost bytes with a function that itself waits for whoever drops this reader.
     fn drop(&mut self) {
         self.shared.waiting.lock().is_unwanted = true;
         self.shared.changed.ring();
     }
 }
 
-/// What the fetching thread does.
+/// State of the fetching thread.
 struct Fetch {
     table: FarTable,
     columns: Vec<usize>,
     groups: VecDeque<usize>,
-    /// Of each row group of the table, which row its first one is.
+    /// Number of the first row of each row group of the table.
     positions: Vec<u64>,
     schema: SchemaRef,
     shared: Arc<Shared>,
 }
 
-/// Says that nothing more will come, however the thread ends.
+/// Guard that marks the batches as complete when it is dropped, so also if the thread panics.
 struct Completion(Arc<Shared>);
 
 impl Drop for Completion {
@@ -388,7 +396,7 @@ impl Fetch {
         }
     }
 
-    /// Whether anybody still wants batches, once there is room for them.
+    /// Waits until there is room for more batches. Reports whether the reader still exists.
     fn wait_for_room(&self) -> bool {
         let session = self.table.session();
         loop {
@@ -403,7 +411,7 @@ impl Fetch {
         }
     }
 
-    /// Fetches the next row groups, all at once.
+    /// Fetches the next row groups with one batch of reads.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
         let tag_bytes = if table.seal.is_some() { TAG_BYTES } else { 0 };
@@ -473,13 +481,13 @@ impl Fetch {
                 arrays.push(column.map_err(damaged)?);
             }
         }
-        // Of no columns, the rows are still counted.
+        // A batch without columns still has its number of rows.
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
             .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
     }
 
-    /// A buffer that has come, if it is as it was put.
+    /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
     fn checked(&self, mut landed: Landing, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
         match &self.table.seal {
             Some(seal) => seal.seals.open(place, landed.as_mut()).map_err(|error| error.to_string())?,

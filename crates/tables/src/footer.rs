@@ -1,7 +1,8 @@
-//! What a table says of itself: its columns, and of each row group where every buffer lies and what is in it.
+//! Footer and trailer of a far table: the columns, and the offset, size and statistics of the buffers of each row
+//! group.
 //!
-//! Invariant I10: the bytes come from nodes, so every count is checked against what is left before anything is
-//! allocated, and every place against where it may be.
+//! Invariant I10: these bytes come from nodes. Every count is checked against the bytes that are left before anything
+//! is allocated, and every offset against the range that it must lie in.
 
 use crate::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
 use crate::statistics::Statistics;
@@ -16,102 +17,103 @@ use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"FPTABLE1";
 const VERSION: u16 = 1;
-/// Of encrypted tables.
+/// Version of encrypted tables.
 const VERSION_SEALED: u16 = 2;
-/// The fewest bytes of a column in the schema (an empty name, a type, nullable), of a row group, and of a
-/// column in it (a Boolean one).
+/// Fewest bytes that each of these takes in a footer: a column of the schema (an empty name, a type, nullable), a row
+/// group, and a column of a row group (a Boolean one).
 const COLUMN_BYTES_MIN: usize = 4;
 const GROUP_BYTES_MIN: usize = 8 + 4 + 4;
 const CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES;
 
-/// The last bytes of a table's file.
+/// The last bytes of a table's file, which locate the footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Where the footer begins; it ends where the trailer begins.
+    /// Offset of the footer in the file. The footer ends where the trailer begins.
     pub footer_offset: u64,
-    /// Bytes of the footer.
+    /// Size of the footer in bytes.
     pub footer_bytes: u32,
     /// CRC32C of the footer.
     pub footer_crc: u32,
-    /// Whether the table is encrypted.
+    /// True if the table is encrypted.
     pub is_sealed: bool,
 }
 
-/// A buffer of a column in a row group.
+/// Position and checksum of a buffer of a column in a row group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferAt {
-    /// First byte, counted from the start of the row group; a multiple of [`BUFFER_ALIGN`].
+    /// Offset from the start of the row group, in bytes; a multiple of [`BUFFER_ALIGN`].
     pub offset: u32,
-    /// Bytes, without padding, and without the tag behind them if the table is encrypted.
+    /// Size in bytes, without padding, and without the tag that follows it in an encrypted table.
     pub bytes: u32,
-    /// CRC32C of them; 0 if the table is encrypted.
+    /// CRC32C of the buffer; 0 if the table is encrypted.
     pub crc: u32,
 }
 
 /// A column in a row group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnChunk {
-    /// How it lies there.
+    /// Encoding of its values.
     pub encoding: Encoding,
-    /// How many of its rows have no value.
+    /// Number of NULL values.
     pub null_count: u32,
-    /// Validity bitmap if there are nulls; then keys of a dictionary; then offsets of text and binary; then values. Of
-    /// rows: all of them, the same for each column.
+    /// Buffers in this order: validity bitmap if there are nulls; keys of a dictionary; offsets of text or binary;
+    /// values. In the row layout there is one buffer, the same for each column.
     pub buffers: Vec<BufferAt>,
-    /// Between what its values are; nothing if it has none, or (of floating-point numbers) only NaN; or of an encrypted
-    /// table that is not opened.
+    /// Smallest and largest value. `None` if there is no value, if all values are NaN, or if the table is encrypted
+    /// and was opened without its key.
     pub statistics: Option<Statistics>,
 }
 
-/// Up to [`GROUP_ROWS_MAX`] rows, whose buffers were put in one region.
+/// Row group: 1 to [`GROUP_ROWS_MAX`] rows, whose buffers were written to one region.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowGroup {
-    /// First byte in the file; a multiple of [`GROUP_ALIGN`].
+    /// Offset in the file, in bytes; a multiple of [`GROUP_ALIGN`].
     pub offset: u64,
-    /// Bytes, to the end of its last buffer.
+    /// Bytes from the start of the row group to the end of its last buffer.
     pub bytes: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Its columns, in the order of the schema.
+    /// Columns, in the order of the schema.
     pub columns: Vec<ColumnChunk>,
 }
 
-/// What a table says of itself.
+/// Footer of a table: its schema and its row groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footer {
-    /// Its columns, in their stored types, without metadata.
+    /// Columns in their stored types, without metadata.
     pub schema: SchemaRef,
-    /// Its row groups, in the order of their rows and of their places.
+    /// Row groups, in the order of their rows and of their offsets.
     pub groups: Vec<RowGroup>,
-    /// What opens it, but for the key, if it is encrypted.
+    /// Salt, key check and encrypted statistics; `None` if the table is not encrypted.
     pub seal: Option<FooterSeal>,
 }
 
-/// What the footer of an encrypted table has besides.
+/// Additional fields of the footer of an encrypted table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FooterSeal {
-    /// Random, and no other table's.
+    /// Random salt, which no other table has.
     pub salt: [u8; SALT_BYTES],
-    /// What tells the key from others.
+    /// Value derived from the key, by which a wrong key is recognised.
     pub check: [u8; KEY_BYTES],
-    /// The statistics of all columns of all row groups, and the tag behind them, which is that of the footer as well.
+    /// Encrypted statistics of all columns of all row groups, followed by the tag, which authenticates the whole
+    /// footer.
     pub statistics: Vec<u8>,
 }
 
-/// Why a key does not open a table.
+/// Reason why a key does not open a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrongKey {
-    /// It is another table's.
+    /// The key is not this table's.
     Other,
-    /// It is the table's, whose footer was changed.
+    /// The key is right, but the footer was changed after it was encrypted.
     Changed,
 }
 
 impl Trailer {
-    /// Bytes of a trailer.
+    /// Size of a trailer in bytes.
     pub const BYTES: usize = 32;
 
-    /// Appends the trailer.
+    /// Appends the encoded trailer.
     pub fn put(&self, out: &mut Vec<u8>) {
         let start = out.len();
         self.footer_offset.put(out);
@@ -123,7 +125,7 @@ impl Trailer {
         MAGIC.put(out);
     }
 
-    /// Reads the trailer of a file of this length; if it is none, says why not.
+    /// Decodes the trailer of a file of this length. The error is a text that says what is wrong with it.
     pub fn take(bytes: &[u8; Trailer::BYTES], file_bytes: u64) -> Result<Trailer, String> {
         let (fields, magic) = bytes.split_at(24);
         if magic != MAGIC {
@@ -161,7 +163,7 @@ impl Trailer {
 }
 
 impl BufferAt {
-    /// The fewest that one takes in a footer.
+    /// Fewest bytes that a buffer takes in a footer.
     const BYTES: usize = 8;
 
     fn put(&self, is_sealed: bool, out: &mut Vec<u8>) {
@@ -177,20 +179,20 @@ impl BufferAt {
         Ok(BufferAt { offset, bytes, crc: if is_sealed { 0 } else { u32::take(from)? } })
     }
 
-    /// First byte behind it and its tag.
+    /// Returns the offset behind the buffer and its tag.
     fn end(&self, is_sealed: bool) -> u64 {
         let tag = if is_sealed { TAG_BYTES as u64 } else { 0 };
         u64::from(self.offset) + u64::from(self.bytes) + tag
     }
 }
 
-/// Bytes of a bitmap of so many rows.
+/// Returns the bytes of a bitmap for this many rows.
 pub(crate) fn bitmap_bytes(rows: usize) -> usize {
     rows.div_ceil(8)
 }
 
 impl ColumnChunk {
-    /// How many buffers a column of this type has.
+    /// Returns the number of buffers that a column of this type has.
     fn buffer_count(of: &DataType, encoding: Encoding, has_nulls: bool) -> usize {
         let values = match (encoding, of) {
             (Encoding::Dictionary, _) => 3,
@@ -240,7 +242,8 @@ impl ColumnChunk {
         Ok(chunk)
     }
 
-    /// Every buffer but that of text or binary values has the size that the rows give it.
+    /// Checks the sizes of the buffers. All are determined by the number of rows, but for those of text, binary and
+    /// dictionary values.
     fn check_sizes(&self, of: &DataType, rows: usize) -> Result<(), WireError> {
         let mut buffers = self.buffers.iter();
         let mut check = |expected: Option<usize>| match buffers.next() {
@@ -275,7 +278,7 @@ impl ColumnChunk {
             (Encoding::Plain, of) => {
                 check(Some(rows * value_bytes(of).unwrap_or(0)))?;
             }
-            // As many as all columns make, which are not known here.
+            // The size is that of all columns together, which are not known here; [`RowGroup::take`] checks it.
             (Encoding::Rows, _) if self.null_count == 0 => {
                 check(None)?;
             }
@@ -289,7 +292,7 @@ impl ColumnChunk {
 }
 
 impl RowGroup {
-    /// First byte of the file behind it.
+    /// Returns the offset in the file behind the row group.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.bytes)
     }
@@ -303,7 +306,7 @@ impl RowGroup {
         }
     }
 
-    /// Reads a group that lies in `from_offset..end_max` of the file.
+    /// Decodes a row group. It must lie in `from_offset..end_max` of the file.
     fn take(
         from: &mut Cursor<'_>,
         schema: &Schema,
@@ -339,7 +342,7 @@ impl RowGroup {
             if column.encoding == Encoding::Rows
                 && columns.first().is_some_and(|first: &ColumnChunk| first.buffers == column.buffers)
             {
-                // The same bytes are all columns.
+                // All columns share one buffer in the row layout.
                 columns.push(column);
                 continue;
             }
@@ -370,21 +373,21 @@ impl RowGroup {
         }
     }
 
-    /// Where its rows are, if they are rows of fixed width that lie one behind the other.
+    /// Returns the buffer with all rows if the group has the row layout, otherwise `None`.
     pub(crate) fn rows_buffer(&self) -> Option<BufferAt> {
         let first = self.columns.first().filter(|first| first.encoding == Encoding::Rows)?;
         first.buffers.first().copied()
     }
 
-    /// The buffers that these columns lie in, each once.
+    /// Returns the buffers that hold these columns, each once.
     pub(crate) fn buffers<'g>(&'g self, columns: &'g [usize]) -> impl Iterator<Item = &'g BufferAt> {
-        // Rows are the same buffer for all columns.
+        // All columns share one buffer in the row layout.
         let columns = if self.rows_buffer().is_some() { &columns[..columns.len().min(1)] } else { columns };
         columns.iter().filter_map(|column| self.columns.get(*column)).flat_map(|chunk| &chunk.buffers)
     }
 }
 
-/// So many things of at least so many bytes must fit what is left.
+/// Checks that `count` items of at least `each` bytes fit the bytes that are left.
 fn check_count(what: &'static str, count: usize, each: usize, from: &Cursor<'_>) -> Result<(), WireError> {
     match count.checked_mul(each) {
         Some(bytes) if bytes <= from.left() => Ok(()),
@@ -393,12 +396,12 @@ fn check_count(what: &'static str, count: usize, each: usize, from: &Cursor<'_>)
 }
 
 impl Footer {
-    /// Rows of the table.
+    /// Returns the number of rows of the table.
     pub fn rows(&self) -> u64 {
         self.groups.iter().map(|group| u64::from(group.rows)).sum()
     }
 
-    /// Appends the footer. Of an encrypted table, statistics are those of its [`FooterSeal`].
+    /// Appends the encoded footer. An encrypted table stores the encrypted statistics of its [`FooterSeal`].
     pub fn put(&self, out: &mut Vec<u8>) {
         self.put_open(out);
         if let Some(seal) = &self.seal {
@@ -407,7 +410,7 @@ impl Footer {
         }
     }
 
-    /// All of the footer that anybody can read.
+    /// Appends the part of the footer that is not encrypted.
     fn put_open(&self, out: &mut Vec<u8>) {
         let is_sealed = self.seal.is_some();
         if let Some(seal) = &self.seal {
@@ -424,7 +427,8 @@ impl Footer {
         self.groups.iter().for_each(|group| group.put(&self.schema, is_sealed, out));
     }
 
-    /// Makes it the footer of an encrypted table with this key, its salt, and what tells the key from others.
+    /// Turns the footer into that of an encrypted table: encrypts the statistics, and adds the salt and the check of
+    /// the key.
     pub fn seal(&mut self, seals: &TableSeals, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
         let mut statistics = Vec::new();
         for group in &self.groups {
@@ -441,8 +445,8 @@ impl Footer {
         }
     }
 
-    /// Makes its statistics readable, and tells by that whether all of it is as it was sealed. What opens the buffers,
-    /// and the key of the table; nothing if it is not encrypted.
+    /// Decrypts the statistics, which also proves that no byte of the footer was changed. Returns what decrypts the
+    /// buffers, and the key of the table; `None` if the table is not encrypted.
     pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableSeals, SealKey)>, WrongKey> {
         let Some(seal) = &self.seal else { return Ok(None) };
         let (key, check) = key.of_table(&seal.salt);
@@ -458,7 +462,7 @@ impl Footer {
         Ok(Some((seals, key)))
     }
 
-    /// Reads the statistics of an encrypted table, opened.
+    /// Decodes the decrypted statistics of an encrypted table.
     pub fn take_statistics(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut from = Cursor::new(bytes);
         for group in &mut self.groups {
@@ -469,13 +473,13 @@ impl Footer {
         from.finish()
     }
 
-    /// Reads the footer of a table that is not encrypted, as its trailer says. It lies at `footer_offset` of its file;
-    /// every row group lies before.
+    /// Decodes the footer of a table that is not encrypted; the trailer says whether it is. The footer lies at
+    /// `footer_offset` of its file, and all row groups must lie before it.
     pub fn take(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
         Footer::take_form(bytes, footer_offset, false)
     }
 
-    /// Reads the footer of an encrypted table, otherwise as [`Footer::take`] does.
+    /// Decodes the footer of an encrypted table, otherwise like [`Footer::take`].
     pub fn take_sealed(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
         Footer::take_form(bytes, footer_offset, true)
     }

@@ -1,8 +1,9 @@
-//! How a query's semi-joins are done: what nodes look up in, and what is looked up here.
+//! Semi-joins of a query: whether their keys are looked up at the nodes, by a filter, or on the client.
 //!
-//! The idea: every way leaves the same rows. Keys travel as they are while they are few. Of many, a Bloom filter of
-//! them travels, if rows leave the nodes with their keys: then those that it keeps are looked up exactly where rows are
-//! merged. What can be done neither way is done here, over columns that are fetched.
+//! The idea: a query keeps the rows whose key is in a set, and every method leaves the same rows. While the set is
+//! small it is sent to each node, and the nodes look the keys up. If it is large and the rows leave the nodes with
+//! their keys, a Bloom filter of the set is sent instead. The filter passes some rows too many, and the client
+//! removes them when it merges. If neither can be sent, the client fetches the columns and looks the keys up itself.
 
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
@@ -14,32 +15,32 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of keys that travel as they are even if a filter would do: less than a filter saves.
+/// Bytes of keys up to which the keys themselves are sent, even if a filter would be possible (ADR 0019).
 const KEYS_BYTES_MAX: usize = 4 << 20;
 
-/// Where the rows of a semi-join are found.
+/// Method of a semi-join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JoinBy {
-    /// By the keys, at the nodes.
+    /// Nodes look up the keys.
     Keys,
-    /// By a Bloom filter at the nodes, and by the keys here.
+    /// Nodes apply a Bloom filter, and the client looks up the keys of the rows that pass.
     Filter,
-    /// By the keys, here: nothing is shipped.
+    /// The client looks up the keys in columns that it fetches. Nothing is shipped.
     Here,
 }
 
-/// How a semi-join, or an anti-join, over a table's rows is done.
+/// How a semi-join, or an anti-join, over the rows of a table is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemiJoin {
-    /// How.
+    /// The method.
     pub by: JoinBy,
-    /// Keys of the other table, each once.
+    /// Number of distinct keys of the other table.
     pub keys: usize,
-    /// Bytes that are sent to each node for it.
+    /// Bytes that are sent to each node for the join.
     pub bytes: usize,
 }
 
-/// In words, behind "semi-join".
+/// Formats the words that follow "semi-join with".
 impl fmt::Display for SemiJoin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SemiJoin { by, keys, bytes } = self;
@@ -53,9 +54,10 @@ impl fmt::Display for SemiJoin {
     }
 }
 
-/// A query as it is shipped, and how each of its semi-joins over the table's rows is done, by number.
+/// A query as it is shipped, and how each semi-join over the rows of the table is done, by its number.
 pub(crate) struct Joining {
-    /// Its program beside the data may keep too many rows; its finish then drops them.
+    /// The plan that is shipped. If a filter replaces keys, its program passes rows too many and its finish removes
+    /// them.
     pub(crate) plan: Plan,
     pub(crate) joins: Vec<SemiJoin>,
 }
@@ -64,7 +66,7 @@ impl Joining {
     pub(crate) fn of(plan: &Plan, placement: Placement) -> Joining {
         let mut shipped = plan.clone();
         let mut joins = Vec::new();
-        // Those of the program beside the data are numbered first, and in its order.
+        // The semi-joins of the program that is shipped have the first numbers, in the order of that program.
         for number in plan.near_key_sets() {
             let Some(set) = plan.key_sets.get(number) else { continue };
             let (keys, travel) = (set.count(), set.travel_bytes());
@@ -85,17 +87,17 @@ impl Joining {
         if joins.iter().all(|join| join.by != JoinBy::Here) {
             return Joining { plan: shipped, joins };
         }
-        // One that is done here takes the others with it.
+        // If one semi-join is done on the client, nothing can be shipped, and all of them are done there.
         let joins = joins.into_iter().map(|join| SemiJoin { by: JoinBy::Here, bytes: 0, ..join }).collect();
         Joining { plan: plan.clone(), joins }
     }
 
-    /// Whether nodes can do their part.
+    /// Reports whether nodes can do their part of the query.
     pub(crate) fn is_shipped(&self) -> bool {
         self.joins.iter().all(|join| join.by != JoinBy::Here)
     }
 
-    /// What nodes are sent, by number.
+    /// Returns the keys and filters to send to nodes, by number.
     pub(crate) fn uploads(&self) -> Result<Vec<Upload>, Stopped> {
         let upload = |(join, set): (&SemiJoin, &Arc<KeySet>)| match join.by {
             JoinBy::Filter => Ok(Upload { kind: LookupKind::Bloom, bytes: set.filter()?.to_bytes() }),
@@ -105,13 +107,14 @@ impl Joining {
     }
 }
 
-/// What semi-joins look up in, as it travels.
+/// The keys or the filter of one semi-join, encoded for sending.
 pub(crate) struct Upload {
     pub(crate) kind: LookupKind,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The keys that a program looks up in here, by number.
+/// Builds the hash tables of the keys that a program looks up on the client, by number. A number that the program
+/// does not use gets an empty table.
 pub(crate) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host) -> Result<Lookups, Error> {
     let failed = |why: String| Error::new(ErrorKind::Invalid, why);
     let is_used = |number: usize| {
@@ -129,7 +132,7 @@ pub(crate) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host
     key_sets.iter().enumerate().map(table).collect()
 }
 
-/// No keys, of any type.
+/// Returns a table without keys, which fits keys of any type.
 pub(crate) fn none() -> Result<Arc<LookupTable>, Stopped> {
     let none = LookupTable::from_bytes(Lookup::Keys, Vec::<u8>::new().into(), 0);
     none.map(Arc::new).map_err(|error| Stopped::Columns(error.to_string()))

@@ -1,4 +1,4 @@
-//! `Packer`: makes row groups of record batches of any size.
+//! Encoding of row groups: record batches of any size become the bytes of row groups.
 
 use crate::column_type::{RowPlaces, stored_schema};
 use crate::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
@@ -15,35 +15,37 @@ use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How the rows of a table lie.
+/// Layout of the rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TableLayout {
-    /// Each column by itself, as Arrow has it: a query reads the columns it needs and no others.
+    /// Each column is stored by itself, as in Arrow. A query reads only the columns that it needs.
     #[default]
     Columns,
-    /// One behind the other, each of the same width, as in row stores and in the paper on Farview: no text, no nulls.
-    /// A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
+    /// Rows of fixed width follow each other, as in row stores and in the paper on Farview. Text and nulls are not
+    /// possible. A query at the node reads the cache lines of its columns; a client that fetches rows fetches all
+    /// columns.
     Rows,
 }
 
-/// A row group as it is written.
+/// An encoded row group, ready to be written.
 #[derive(Debug)]
 pub struct EncodedGroup {
-    /// What the footer says of it, as if it lay at 0.
+    /// Description of the group for the footer, with offset 0.
     pub group: RowGroup,
-    /// Its bytes, and zeros up to a multiple of [`GROUP_ALIGN`].
+    /// Bytes of the group, with zeros up to a multiple of [`GROUP_ALIGN`].
     pub bytes: Vec<u8>,
 }
 
-/// See the module.
+/// Encoder that packs batches into row groups. Call [`Packer::push`] for each batch, then [`Packer::finish`]; both hand
+/// over row groups as they become full.
 #[derive(Debug)]
 pub struct Packer {
     given: SchemaRef,
     schema: SchemaRef,
-    /// Where columns lie in rows; nothing if each lies by itself.
+    /// Positions of columns in the row layout; `None` in the column layout.
     places: Option<RowPlaces>,
     bytes_max: usize,
-    /// Bytes that are left behind each buffer.
+    /// Bytes left free behind each buffer for its tag; 0 if the table is not encrypted.
     tag_bytes: usize,
     parts: Vec<RecordBatch>,
     rows: usize,
@@ -54,21 +56,21 @@ fn invalid(message: String) -> Error {
 }
 
 impl Packer {
-    /// Takes in batches of this schema and makes groups of at most so many bytes: those of a region.
+    /// Makes a packer for batches of this schema. A row group has at most `bytes_max` bytes, the size of a region.
     pub fn new(schema: SchemaRef, bytes_max: u64) -> Result<Packer, Error> {
         let stored = Arc::new(stored_schema(&schema)?);
-        // Offsets of text are `i32`, and so are places within a group.
+        // Offsets of text are `i32`, and so are offsets within a group.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
         let (places, parts) = (None, Vec::new());
         Ok(Packer { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
     }
 
-    /// The same, of rows of fixed width that lie one behind the other.
+    /// Switches to the row layout: rows of fixed width that follow each other.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if the values of a column may have any width.
+    /// Errors: [`ErrorKind::Invalid`] if the values of a column have variable width.
     pub fn in_rows(mut self) -> Result<Packer, Error> {
         self.places = RowPlaces::of(&self.schema);
-        // A scan reads all of a row group.
+        // A scan of the row layout reads all of a row group.
         self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
         let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
         match self.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
@@ -83,17 +85,17 @@ impl Packer {
         }
     }
 
-    /// Leaves room behind each buffer, for the tag of one that is sealed; its checksum is 0 then.
+    /// Leaves room behind each buffer for the tag of its encryption. Checksums are 0 then.
     pub fn leaving_tags(self) -> Packer {
         Packer { tag_bytes: TAG_BYTES, ..self }
     }
 
-    /// The columns in their stored types.
+    /// Returns the columns in their stored types.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Takes in a batch, and gives the groups that are full to `ready`.
+    /// Adds a batch, and calls `ready` with each row group that is full.
     pub fn push(
         &mut self,
         batch: &RecordBatch,
@@ -113,7 +115,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Gives what is left to `ready`.
+    /// Calls `ready` with the last row group, if any rows are left.
     pub fn finish(&mut self, mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>) -> Result<(), Error> {
         self.rows = 0;
         let parts = std::mem::take(&mut self.parts);
@@ -142,7 +144,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Makes one group of rows or, where a region is too small for it, several.
+    /// Encodes rows as one row group, or as several if one would be larger than a region.
     fn encode(
         &self,
         parts: Vec<RecordBatch>,
@@ -200,7 +202,7 @@ impl Packer {
     }
 }
 
-/// Bytes that a column takes as it is, with what aligns its buffers.
+/// Returns the bytes of a column without a dictionary, including the alignment of its buffers.
 fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize, tag_bytes: usize) -> usize {
     let aligned = |bytes: usize| bytes.saturating_add(tag_bytes).next_multiple_of(BUFFER_ALIGN);
     let validity =
@@ -213,12 +215,12 @@ fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize, tag_bytes: usize) ->
     validity + values
 }
 
-/// Bytes of text or binary values.
+/// Returns the total bytes of text or binary values.
 fn value_bytes(parts: &[ArrayRef]) -> usize {
     values(parts).flatten().map(<[u8]>::len).sum()
 }
 
-/// Text or binary values, and nulls.
+/// Iterates over text or binary values; NULL is `None`.
 fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
     fn of(part: &ArrayRef) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
         match part.data_type() {
@@ -248,7 +250,7 @@ fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
     parts.iter().flat_map(of)
 }
 
-/// A row group as it grows.
+/// Bytes of a row group while it is encoded.
 struct Out {
     bytes: Vec<u8>,
     tag_bytes: usize,
@@ -267,7 +269,7 @@ fn put_buffer(out: &mut Out, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
 }
 
 fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Out) -> ColumnChunk {
-    // A dictionary may have a null among its values.
+    // Counts logical nulls: a dictionary may have NULL among its values.
     let null_count: usize = parts.iter().map(|part| part.logical_null_count()).sum();
     let mut buffers = Vec::with_capacity(4);
     if null_count > 0 {
@@ -301,7 +303,7 @@ fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Out) 
     ColumnChunk { encoding, null_count: null_count as u32, buffers, statistics }
 }
 
-/// The values of fixed width of part of a column.
+/// Calls `take` with the bytes of the values of fixed width in one array of a column.
 fn fixed_values(part: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
     let data = part.to_data();
     let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
@@ -378,8 +380,8 @@ fn encode_bytes(
     }
 }
 
-/// Keys and distinct values, if they take at most half as much as the values themselves. Gives up as soon as they
-/// do not.
+/// Builds a dictionary: the key of each row, and the distinct values. `None` if there are no values, or as soon as
+/// the dictionary would take more than half the bytes of the plain values.
 fn dictionary(parts: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Vec<u16>, Vec<&[u8]>)> {
     let mut bytes = rows * 2 + 4;
     let mut known: HashMap<&[u8], u16> = HashMap::new();
@@ -396,7 +398,7 @@ fn dictionary(parts: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Ve
                 if bytes * 2 > plain_bytes {
                     return None;
                 }
-                // Not more values than rows, of which there are up to 65,536.
+                // The number of values is at most the number of rows, 65,536, so each has a `u16`.
                 let key = distinct.len() as u16;
                 known.insert(value, key);
                 distinct.push(value);

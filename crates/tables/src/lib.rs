@@ -1,13 +1,15 @@
 //! Far tables: Arrow columns in pinned, published far files, byte for byte as `spec/table.md` says.
 //!
-//! The idea: the buffers of a row group lie in one region just as Arrow wants them in memory, aligned to 64 bytes.
-//! Whoever reads some columns fetches their buffers and nothing else, and code beside the region could use them where
-//! they are. A footer says where every buffer lies and between which values its column is; a fixed trailer at the end
-//! of the file says where the footer is.
+//! The idea: a table is stored in the layout that Arrow has in memory. The rows are divided into row groups of up to
+//! 65,536 rows, and all buffers of a row group lie in one region of one node, aligned to 64 bytes. A client that
+//! reads two columns therefore fetches the buffers of these two and nothing else. The node that holds the region can
+//! run a program over the columns without decoding or moving them. The footer lists the offset of every buffer and
+//! the smallest and largest value of every column of a row group. A trailer of fixed size at the end of the file
+//! locates the footer.
 //!
-//! What decides about bytes (`column_type`, `footer`, `layout`, `statistics`) and which of them a query needs
-//! (`skipping`) is pure, and so is the planner that `placing` asks where to run it; `put` and `far_table` move them,
-//! `query` runs programs of operators over them, `shipping` beside them.
+//! The modules `column_type`, `footer`, `layout` and `statistics` (the stored form) and `skipping` (which row groups
+//! a query can leave out) are pure: no I/O. `put` writes tables and `far_table` reads them. `query` runs a query,
+//! `shipping` runs its program at the nodes, and `placing` asks the planner where it should run.
 //!
 //! Never in this crate: an operator of our own over columns, or another file format.
 #![forbid(unsafe_code)]
@@ -35,7 +37,7 @@ mod window;
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, tables};
-/// Expressions, queries and the programs they become.
+/// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
 /// Keys of encrypted tables.
 pub use farpool_sealing::{TableKey, WrongKeyLength};
@@ -51,30 +53,30 @@ pub use statistics::Statistics;
 
 pub use column_type::stored_schema;
 
-/// Tables are the published files whose names begin so; a file's trailer tells whether it is one.
+/// Prefix of the names of published files that are far tables. The trailer of a file decides whether it is one.
 pub const TABLE_PREFIX: &str = "tables/";
 
-/// Rows of a row group, at most: what is read, skipped and one day computed at a time.
+/// Largest number of rows of a row group, which is the unit that is read, skipped and run.
 pub const GROUP_ROWS_MAX: usize = 65_536;
-/// Every buffer begins at a multiple of this, in the file and in its region.
+/// Alignment of buffers in bytes, in the file and in its region.
 pub const BUFFER_ALIGN: usize = 64;
-/// Every row group begins at a multiple of this: an extent's smallest size.
+/// Alignment of row groups in bytes: the smallest size of an extent.
 pub const GROUP_ALIGN: usize = 65_536;
-/// Columns of a table, at most.
+/// Largest number of columns of a table.
 pub const COLUMNS_MAX: usize = 4_096;
-/// Bytes of a column's name, at most.
+/// Largest length of a column's name, in bytes.
 pub const COLUMN_NAME_BYTES_MAX: usize = 1_024;
-/// Bytes of a time zone's name, at most.
+/// Largest length of a time zone's name, in bytes.
 pub const ZONE_BYTES_MAX: usize = 255;
-/// Bytes of a value of a fixed-size binary column, at most.
+/// Largest width of a fixed-size binary column, in bytes.
 pub const FIXED_BYTES_MAX: usize = 65_536;
-/// Bytes of a smallest or largest text or binary value that are kept, at most.
+/// Longest prefix of a smallest or largest text or binary value that statistics keep, in bytes.
 pub const BOUND_BYTES_MAX: usize = 64;
-/// Row groups of a table, at most: each has at least one extent.
+/// Largest number of row groups of a table. Each has at least one extent.
 pub const ROW_GROUPS_MAX: usize = farpool_wire::limits::NAMED_EXTENTS_MAX;
-/// Bytes of a footer, at most.
+/// Largest size of a footer, in bytes.
 pub const FOOTER_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(GROUP_ALIGN as u64 == farpool_files::plan::EXTENT_BYTES_MIN);
-// A dictionary's keys are `u16`.
+// The keys of a dictionary are `u16`.
 const _: () = assert!(GROUP_ROWS_MAX == 1 << 16);

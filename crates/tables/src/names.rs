@@ -1,10 +1,10 @@
-//! Names of far tables, and the files that they name.
+//! Names of far tables, and the names of their files.
 
 use crate::TABLE_PREFIX;
 use farpool_files::{Error, ErrorKind, Pool};
 use farpool_wire::Name;
 
-/// The name of a table's file.
+/// Returns the name of a table's file.
 pub(crate) fn file_name(table: &str) -> Result<String, Error> {
     let name = format!("{TABLE_PREFIX}{table}");
     let max = farpool_wire::limits::NAME_BYTES_MAX - TABLE_PREFIX.len();
@@ -15,15 +15,15 @@ pub(crate) fn file_name(table: &str) -> Result<String, Error> {
     Ok(name)
 }
 
-/// Returns whether there is a far table of this name, be it lost.
+/// Reports whether a far table of this name exists, even if its bytes are lost.
 ///
-/// Errors: [`ErrorKind::Invalid`] for what is no name of a table.
+/// Errors: [`ErrorKind::Invalid`] if the name cannot be the name of a table.
 pub fn has_table(pool: &Pool, name: &str) -> Result<bool, Error> {
     let file = file_name(name)?;
     Ok(pool.list(&file)?.iter().any(|info| info.is_published && info.name == file))
 }
 
-/// Drops a far table: its name, and the memory it takes.
+/// Drops a far table: removes its name and frees its memory.
 pub fn drop_table(pool: &Pool, name: &str) -> Result<(), Error> {
     pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping far table {name:?}")))
 }

@@ -1,13 +1,21 @@
-//! Whether it pays to take a row group out of a node's hands, from what has been seen so far.
+//! Pacing of a split: whether the client should fetch the next row group of a scan itself or leave it to the node.
 //!
-//! The idea: a node that waits, for its results to be taken or to be asked for more, is not what holds the query up,
-//! the link is: fetching whole columns over it would cost more than the results that they take the place of. A node
-//! that does not wait is at its limit, and whatever is fetched meanwhile is won, if it is here before the node would
-//! have come to it.
+//! The idea: two people clear a long table, one from each end. It helps if the second one takes plates that the first
+//! one would reach late. It hurts if both need the same narrow door to carry them out.
 //!
-//! Pure: times are given, in nanoseconds.
+//! The door is the link. A node that spends its time waiting for the client is limited by the link: results do not
+//! leave fast enough. Fetching whole columns over the same link would make the query slower, so the client fetches
+//! nothing. A node that never waits is limited by its CPU. Whatever the client fetches then is gained, if it arrives
+//! before the node would have reached that row group. At the end of the scan the client stops, because one late row
+//! group delays the whole query. A node that is many times slower than fetching loses all its remaining row groups to
+//! the client.
+//!
+//! A fixed division by estimated speeds would be simpler. It would be wrong whenever a node is busy with other
+//! clients, so the decision is made anew for each row group from what was seen of this scan.
+//!
+//! Pure: callers pass all times, in nanoseconds.
 
-/// Row groups done, and the time that took.
+/// Row groups that were done, and the time for all of them in ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
     groups: u32,
@@ -15,90 +23,94 @@ struct Done {
 }
 
 impl Done {
-    /// Nanoseconds for each, if enough of them have been seen.
+    /// Returns the time for one row group in ns; `None` until [`SEEN_MIN`] row groups were seen.
     fn each_ns(self) -> Option<f64> {
         (self.groups >= SEEN_MIN).then(|| self.ns as f64 / f64::from(self.groups))
     }
 }
 
-/// What has been seen of a scan.
+/// Progress of one scan, as seen by the client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pace {
     /// Row groups of the scan.
     groups: u32,
     /// Row groups that the node has run the program over.
     done: u32,
-    /// Since the scan was opened, up to the last chunk.
+    /// Time from the opening of the scan to its last chunk, in ns.
     elapsed_ns: u64,
-    /// Of these, how long the node waited for us, weighted towards the last chunks.
+    /// Time that the node waited for the client, in ns. It and `recent_ns`, the time in all, decay by
+    /// [`HALF_LIFE_NS`].
     waited_ns: f64,
     recent_ns: f64,
-    /// Bytes of results that came.
+    /// Bytes of results that have arrived.
     result_bytes: u64,
-    /// While nothing was being fetched, and while something was.
+    /// Row groups that the node did while the client fetched nothing (`alone`) and while it fetched something
+    /// (`beside`).
     alone: Done,
     beside: Done,
 }
 
-/// What was seen weighs half as much after so long.
+/// Time in ns after which an observation counts half.
 const HALF_LIFE_NS: f64 = 4e6;
-/// A node that waits for more than this share of its time is not what holds the query up.
+/// Share of a node's time, 0 to 1. A node that waits longer for the client is limited by the link, not by its CPU.
 const WAITED_MAX: f64 = 0.1;
-/// Fetching that adds less than this share to what the node does by itself is not worth its risk: a row group fetched
-/// at the end keeps the query waiting.
+/// Smallest gain, as a share of the node's speed, that is worth fetching. A row group that is fetched at the end can
+/// delay the query, so a smaller gain is not worth the risk.
 const GAIN_MIN: f64 = 0.05;
-/// A node that takes this many times as long for a row group as fetching it from it is left with none.
+/// Ratio of times per row group. If the node takes this many times as long as fetching, the client claims all that is
+/// left.
 const SLOW_MIN: f64 = 4.0;
-/// Results of so many times the bytes of their columns are more than these. With all rows kept they are level but for
-/// what announces them, and a node that has read the columns already sends them sooner.
+/// Ratio of bytes. Results that are this many times as large as their columns count as larger. If every row passes,
+/// results are as large as the columns plus their headers, and the node sends them sooner because it has read the
+/// columns already.
 const MORE_MIN: f64 = 1.125;
-/// Row groups that tell how long one takes.
+/// Number of row groups after which the time for one row group is known.
 const SEEN_MIN: u32 = 2;
-/// A scan of fewer is over before anything has been learnt.
+/// Number of row groups. A shorter scan is over before anything is known about it.
 const MANY: u32 = 16;
 
-/// What to do about the next row group from the back.
+/// Decision about the next row group from the back of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Take it.
+    /// Claim it.
     Now,
-    /// Take all that are left.
+    /// Claim all that are left.
     All,
-    /// Ask again when more has been seen.
+    /// Decide later, when more is known.
     Later,
     /// Leave all that are left to the node.
     Never,
 }
 
-/// What is known on this side.
+/// State of the client's own fetching.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetching {
-    /// Row groups of the scan that were claimed.
+    /// Row groups of the scan that the client has claimed.
     pub(crate) claimed: u32,
-    /// Row groups on their way, of any scan.
+    /// Row groups that the client is fetching, of any scan.
     pub(crate) ahead: u32,
-    /// How long each of the last took, if any has come.
+    /// Time to fetch one row group in ns, by the last fetch; `None` before the first has arrived.
     pub(crate) each_ns: Option<u64>,
-    /// Since the scan was opened.
+    /// Time since the scan was opened, in ns.
     pub(crate) elapsed_ns: u64,
-    /// Bytes of the columns of a row group, on average.
+    /// Average bytes of the columns of a row group.
     pub(crate) group_bytes: u64,
-    /// Whether results and columns come over one link.
+    /// True if results and fetched columns cross the same link.
     pub(crate) is_shared: bool,
 }
 
-/// What a chunk tells.
+/// Observation that comes with a chunk of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard {
-    /// Row groups done in all.
+    /// Row groups that the node has done since the scan was opened.
     pub(crate) done: u32,
-    /// How long the scan has been open.
+    /// Time since the scan was opened, in ns.
     pub(crate) elapsed_ns: u64,
-    /// How long the node waited for us since the last chunk.
+    /// Time that the node waited for the client since the last chunk, in ns.
     pub(crate) waited_ns: u64,
-    /// Bytes of results in it.
+    /// Bytes of results in the chunk.
     pub(crate) bytes: u64,
-    /// Whether something was being fetched.
+    /// True if the client was fetching row groups meanwhile.
     pub(crate) is_fetching: bool,
 }
 
@@ -107,7 +119,7 @@ impl Pace {
         Pace { groups: groups as u32, ..Pace::default() }
     }
 
-    /// Notes a chunk.
+    /// Adds the observation that a chunk brings.
     pub(crate) fn note(&mut self, heard: Heard) {
         let Heard { done, elapsed_ns, waited_ns, bytes, is_fetching } = heard;
         self.result_bytes += bytes;
@@ -123,7 +135,7 @@ impl Pace {
         self.done = done;
     }
 
-    /// Whether to claim a row group.
+    /// Decides whether to claim a row group.
     pub(crate) fn claim(&self, fetching: Fetching) -> Claim {
         let Fetching { claimed, ahead, each_ns, elapsed_ns, group_bytes, is_shared } = fetching;
         let left = self.groups.saturating_sub(self.done).saturating_sub(claimed);
@@ -131,21 +143,21 @@ impl Pace {
             return Claim::Never;
         }
         let Some(fetch_ns) = each_ns else {
-            // The first shows how long it takes.
+            // The first fetch measures how long one takes.
             let may_begin = self.done > 0 || self.groups >= MANY;
             return if ahead == 0 && may_begin { Claim::Now } else { Claim::Later };
         };
         let fetch_ns = fetch_ns.max(1) as f64;
-        // If it has not done any, it takes at least as long as it has been at it.
+        // A node that has done no row group needs at least the time since the scan was opened.
         let so_far = elapsed_ns as f64 / f64::from(self.done.max(1));
         let node_ns = self.beside.each_ns().or(self.alone.each_ns()).unwrap_or(so_far);
-        // Where the node sends the columns as well, what it does with the program slows that down. Elsewhere it may go
-        // on.
+        // Claims everything only where the node sends results over the link that the columns take: there the slow
+        // program also delays the columns. On another link the node may go on.
         if is_shared && node_ns > SLOW_MIN * fetch_ns && elapsed_ns as f64 > SLOW_MIN * fetch_ns {
             return Claim::All;
         }
         if is_shared && self.waited_ns > self.recent_ns * WAITED_MAX {
-            // What comes of a row group may take more than its columns do.
+            // The results of a row group may be larger than its columns; then fetching saves bytes.
             let column_bytes = group_bytes.saturating_mul(self.done.max(SEEN_MIN).into());
             let is_more = self.result_bytes as f64 > column_bytes as f64 * MORE_MIN;
             return if is_more { Claim::All } else { Claim::Later };
@@ -174,7 +186,8 @@ mod tests {
         pace.note(Heard { done, elapsed_ns, waited_ns, bytes: 10, is_fetching });
     }
 
-    /// A node that has done `done` of 100 in so many ms, always waiting for this share of its time.
+    /// Returns the pace of a node that has done `done` of 100 row groups in `ms` ms and always waited for this share
+    /// of its time.
     fn seen(done: u32, ms: u64, waited: f64) -> Pace {
         let mut pace = Pace::new(100);
         for step in 1..=ms {
@@ -184,7 +197,7 @@ mod tests {
         pace
     }
 
-    /// Whether to claim after one came that took so long.
+    /// Returns the decision after one fetch that took `fetch_ms`.
     fn claim(pace: &Pace, ahead: u32, fetch_ms: u64, is_shared: bool) -> Claim {
         let (elapsed_ns, each_ns) = (pace.elapsed_ns, Some(fetch_ms * MS));
         pace.claim(Fetching { claimed: 1, ahead, each_ns, elapsed_ns, group_bytes: 100, is_shared })
@@ -234,7 +247,8 @@ mod tests {
             (1..=4).for_each(|step| note(&mut pace, 10 + step as u32, 10 + ms * step, 0.0, true));
             claim(&pace, 0, 4, true)
         };
-        // A quarter more by fetching: worth it at the same pace, not if the node falls to half of it.
+        // Fetching adds a quarter of the node's speed. That pays at the same pace, but not if the node falls to half
+        // of it.
         assert_eq!((beside(1), beside(2)), (Claim::Now, Claim::Never));
     }
 

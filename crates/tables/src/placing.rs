@@ -1,8 +1,13 @@
-//! Where a query is run, when that is left to us: what is asked of the planner, and what it is told afterwards.
+//! Placement of a query: describes the query to the planner, and reports to it what the query took.
 //!
-//! The idea: the planner knows bytes and rates, not programs. Here a plan over some row groups becomes shares of bytes
-//! by node, a prior of what its program costs, and a key to remember it by; and what a run took becomes what the
-//! session has learnt, for whoever runs the same or the like next.
+//! The idea: the planner is like a haulier who knows roads and weights, but not what is in the boxes. It knows bytes
+//! and rates, not programs. This module turns a plan over some row groups into bytes for each node, a first guess of
+//! what the program costs per byte, and a key under which the planner remembers the real cost. After the query, the
+//! measured times and bytes go back to the planner, for the next query that is the same or similar.
+//!
+//! If the query was run before and the links are known, nothing is asked of any node before it starts. If little is
+//! known, a few bytes are read over each unknown link, and a few row groups are shipped first as a trial. Forced
+//! placements skip both and still report what they took.
 
 use crate::FarTable;
 use crate::estimates::Estimates;
@@ -21,71 +26,73 @@ use farpool_planner::{
 };
 use std::sync::Arc;
 
-/// Which way a query goes, by what is known before any of it has run.
+/// Placement of a query, chosen before any of it has run.
 pub(crate) struct Choice {
     pub(crate) way: Way,
     pub(crate) estimates: Estimates,
-    /// Row groups to ship before all others, because too little is known; in ascending order.
+    /// Row groups to ship before all others because too little is known, in ascending order.
     pub(crate) trial: Vec<usize>,
 }
 
-/// A part of a query that is run in one go.
+/// Part of a query that is run in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// A few row groups, to see what the query takes: too few for their own time to tell what all of them would take.
+    /// A few row groups that are run to measure the query. They are too few for their elapsed time to say anything
+    /// about all row groups.
     Trial,
-    /// All others.
+    /// All row groups that were not in the trial.
     Rest,
 }
 
-/// A scan that has ended well.
+/// Measurements of a scan that has ended without an error.
 #[derive(Clone)]
 pub(crate) struct ScanRan {
     pub(crate) node: Arc<NodeLinks>,
     pub(crate) seen: ScanSeen,
-    /// Bytes of its results, as they came.
+    /// Bytes of results, encoded as they arrived.
     pub(crate) result_bytes: u64,
-    /// How long the node worked for it, as the node says.
+    /// Time that the node worked for the scan in ns, as the node reports it.
     pub(crate) busy_ns: u64,
 }
 
-/// What a part of a query took.
+/// Measurements of one part of a query.
 #[derive(Clone, Default)]
 pub(crate) struct Ran {
-    /// From its first request to its last answer.
+    /// Time from the part's first request to its last answer, in ns.
     pub(crate) elapsed_ns: u64,
-    /// Bytes that nodes ran the program over, and how long they worked.
+    /// Bytes that nodes ran the program over, and the time that they worked.
     pub(crate) node: Took,
-    /// Bytes that the program was run over here, and for how long.
+    /// Bytes that the client ran the program over, and the time that it worked.
     pub(crate) client: Took,
     /// Bytes of results.
     pub(crate) result_bytes: u64,
-    /// Columns that were fetched while nothing else went on, and how long they were on their way.
+    /// Columns that were fetched while nothing else ran, and the time that they took to arrive.
     pub(crate) fetched: Took,
     pub(crate) scans: Vec<ScanRan>,
 }
 
-/// Bytes that tell how fast a link is, and how often they are read.
+/// Bytes of one probe of a link's rate, and number of probes, of which the median counts (ADR 0020).
 const PROBE_BYTES: u64 = 256 << 10;
 const PROBES: u64 = 3;
-/// A node with fewer bytes is not worth asking.
+/// Bytes of columns. A node that holds fewer for the query is not probed.
 const PROBED_BYTES_MIN: f64 = (8 << 20) as f64;
-/// A query over fewer row groups is run at once as seems best.
+/// Number of row groups (ADR 0020). A query over fewer has no trial.
 const TRIED_MIN: usize = 16;
-/// Of the row groups of others, one of so many is run first, to see.
+/// Divisor of the number of row groups (ADR 0020): the trial runs one in this many.
 const TRIED_SHARE: usize = 16;
-/// Keys of semi-joins that are more than this are not sent for a trial.
+/// Bytes of keys and filters. If more must be sent to nodes, the query has no trial.
 const SENT_MAX: f64 = (256 << 10) as f64;
-/// Results that tell how fast they come.
+/// Bytes of results from which their rate is learnt.
 const RESULTS_MIN: u64 = 1 << 20;
-/// Where a node waits for more than this share of its time, and we for it, the link is what both wait for.
+/// Shares of a scan's time. If the node waited for more than `WAITED_MIN` of it and the client for more than
+/// `BLOCKED_MIN`, the link is what limited the scan.
 const WAITED_MIN: f64 = 0.5;
 const BLOCKED_MIN: f64 = 0.7;
-/// A scan that is shorter tells nothing of a node's load; nor does so small a share of its time.
+/// Shortest scan in ns, and smallest share of its time spent on other work, from which the load of a node is learnt.
 const LOAD_NS_MIN: u64 = 10_000_000;
 const LOAD_MIN: f64 = 0.15;
 
-/// A plan over a table, as the planner sees it.
+/// A plan over row groups of a table, in the terms of the planner.
 pub(crate) struct Placing<'t> {
     table: &'t FarTable,
     observed: Arc<Observed>,
@@ -95,7 +102,7 @@ pub(crate) struct Placing<'t> {
     sent_bytes: f64,
     may_ship: bool,
     is_limited: bool,
-    /// Bytes of a row as it leaves.
+    /// Average bytes of a row that leaves the program.
     row_bytes: f64,
     machine: Machine,
     rows: f64,
@@ -118,7 +125,7 @@ impl<'t> Placing<'t> {
         let file = table.file.name().to_owned();
         let program = near.encode().unwrap_or_default();
         let is_encrypted = table.is_encrypted();
-        // The program knows its columns by their places among those that it reads.
+        // The program counts columns among those that it reads, so their numbers in the table are part of the key.
         let places: Vec<u8> = columns.iter().flat_map(|column| (*column as u32).to_le_bytes()).collect();
         let exact = fingerprint([file.as_bytes(), &table.bytes().to_le_bytes(), &places, &program]);
         let key = Key { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
@@ -185,7 +192,7 @@ impl<'t> Placing<'t> {
         self.observed.learned().known(self.key, &self.prior)
     }
 
-    /// What each way would take over these row groups.
+    /// Returns the estimates of all placements for these row groups.
     pub(crate) fn estimates(&self, groups: &[usize]) -> Estimates {
         let Known { cost, is_sure } = self.known();
         let found = estimate(&self.step(groups), &cost, self.machine);
@@ -200,8 +207,8 @@ impl<'t> Placing<'t> {
         estimates
     }
 
-    /// Chooses for these row groups. Of links that nothing is known of, a few bytes are read first, if it is left to
-    /// us.
+    /// Chooses the placement for these row groups. With [`Placement::Auto`], it first reads a few bytes over links of
+    /// which nothing is known.
     pub(crate) fn choose(&self, asked: Placement, groups: &[usize]) -> Choice {
         if let Some(way) = asked.way() {
             return Choice { way, estimates: self.estimates(groups), trial: Vec::new() };
@@ -212,7 +219,8 @@ impl<'t> Placing<'t> {
         Choice { way: estimates.choice, estimates, trial }
     }
 
-    /// Returns the row groups to run first, if too little is known: spread over the table, as its rows may be in order.
+    /// Returns the row groups of the trial; none if enough is known. They are spread over the table, because its rows
+    /// may be sorted.
     fn trial(&self, groups: &[usize]) -> Vec<usize> {
         let is_known = self.known().is_sure || !self.may_ship || self.sent_bytes > SENT_MAX;
         if is_known || groups.len() < TRIED_MIN {
@@ -223,7 +231,8 @@ impl<'t> Placing<'t> {
         (0..count).map(|number| groups[(2 * number + 1) * groups.len() / (2 * count)]).collect()
     }
 
-    /// Reads a little over links of which nothing is known. Whatever fails will fail again, and be said then.
+    /// Reads a few bytes over each link of which nothing is known. Errors are ignored: they will come again when the
+    /// query reads, and be reported then.
     fn probe_links(&self, groups: &[usize]) {
         let step = self.step(groups);
         let is_unknown = |share: &Share| {
@@ -247,8 +256,8 @@ impl<'t> Placing<'t> {
         }
     }
 
-    /// A few bytes tell of the round trip, more of the rate. The first connects; of the others the one in the middle is
-    /// as usual as it gets.
+    /// Measures the round trip of a link by reads of one byte, and its rate by reads of [`PROBE_BYTES`]. It takes the
+    /// median of [`PROBES`] reads, because the first one connects.
     fn probe_link(&self, node: u64, group: &RowGroup) {
         let session = self.table.session();
         let read = |bytes: u64, number: u64| -> Option<u64> {
@@ -271,7 +280,7 @@ impl<'t> Placing<'t> {
         learned.note_probe(node, Took { bytes, ns: ns.saturating_sub(round_trip).max(ns / 4) });
     }
 
-    /// Learns from a part that was run over these row groups.
+    /// Reports to the planner what a part over these row groups took.
     pub(crate) fn learn(&self, stage: Stage, way: Way, groups: &[usize], ran: &Ran) {
         let session = self.table.session();
         let step = self.step(groups);
@@ -280,7 +289,7 @@ impl<'t> Placing<'t> {
             let all: f64 = step.shares.iter().map(|share| share.bytes).sum();
             let fetched = ran.fetched;
             if fetched.bytes > 0 && all > 0.0 {
-                // Several nodes answer at the same time.
+                // Several nodes answered at the same time, so each gets the whole time and its share of the bytes.
                 let mut seen: Vec<(u64, Reach)> = Vec::new();
                 for index in groups {
                     let Some((region, _)) = located(self.table, *index) else { continue };
@@ -304,10 +313,12 @@ impl<'t> Placing<'t> {
                     let reach = reach(session, node);
                     learned.note_results(node_id, reach, Took { bytes: *result_bytes, ns: elapsed_ns });
                 }
-                // What slows a node down that runs on our CPUs slows us down as well: that is no reason to spare it.
+                // A node that runs on the client's own CPUs is skipped: its load slows the client as well, so it is
+                // no reason to prefer the client.
                 let is_apart = !session.is_here(node);
                 if elapsed_ns > LOAD_NS_MIN && way == Way::Ship && is_apart {
-                    // What it did neither for us nor waiting for us; sending is not counted there.
+                    // Computes the time that the node neither worked nor waited for this scan. Sending is not part of
+                    // what it reports as work.
                     let sending = (*result_bytes as f64 * prior::TCP_CPU_NS) as u64;
                     let ours = busy_ns.saturating_add(waited_ns).saturating_add(sending + open_ns);
                     let others = of_elapsed(elapsed_ns.saturating_sub(ours));
@@ -315,7 +326,7 @@ impl<'t> Placing<'t> {
                 }
             }
         }
-        // Links have changed.
+        // Takes the rates of the links again, because they have just been updated.
         let step = self.step(groups);
         let scans = ran.scans.len().max(1) as f64;
         let read = ran.node.bytes;
@@ -335,7 +346,7 @@ impl<'t> Placing<'t> {
             node: ran.node,
             client: ran.client,
             unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Took::default() },
-            // Of a limit, what left says when it was enough.
+            // A query with a limit stops early, so what it left does not tell what the program leaves.
             left: left.filter(|_| !self.is_limited),
         };
         self.observed.learned().note(self.key, &self.prior, &step, self.machine, &actual);
@@ -345,7 +356,7 @@ impl<'t> Placing<'t> {
         bytes as f64 / self.bytes.max(1.0) * self.rows
     }
 
-    /// Learns how long merging took, and what left the program here.
+    /// Reports to the planner how long merging took and how many bytes left the program on the client.
     pub(crate) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
         let left = left_rows as f64 * self.row_bytes;
         let bytes = report.result_bytes + left as u64;
@@ -361,7 +372,7 @@ impl<'t> Placing<'t> {
     }
 }
 
-/// A program without its literals, in words.
+/// Describes a program without its literals, so that similar queries have the same description.
 fn shape(program: &Program) -> String {
     let mut words = format!("{:?}", program.input());
     let mut add = |instructions: &[Instruction]| {
@@ -389,7 +400,7 @@ fn shape(program: &Program) -> String {
     words + &rest.join(";")
 }
 
-/// What a program is believed to take for each byte it reads.
+/// Returns the assumed cost of a program in ns per byte that it reads.
 fn run_ns(program: &Program) -> f64 {
     let of_instruction = |instruction: &Instruction| match instruction {
         Instruction::Like { .. } | Instruction::Matches { .. } => prior::PATTERN_NS,
@@ -408,7 +419,7 @@ fn run_ns(program: &Program) -> f64 {
     program.operators().iter().map(of).sum::<f64>().max(prior::PASS_NS / 2.0)
 }
 
-/// What a program is believed to leave.
+/// Returns the assumed size of what a program leaves.
 fn leaves(
     of: &[&RowGroup],
     program: &Program,
@@ -433,7 +444,8 @@ fn leaves(
     }
 }
 
-/// How many groups there can be by the bounds of whole numbers.
+/// Returns an upper bound of the number of groups, from the bounds of keys that are whole numbers; `None` if a key is
+/// something else.
 fn groups_at_most(table: &[&RowGroup], keys: &[u16], columns: &[usize]) -> Option<f64> {
     let mut groups = 1.0;
     for key in keys {
@@ -450,8 +462,8 @@ fn groups_at_most(table: &[&RowGroup], keys: &[u16], columns: &[usize]) -> Optio
 }
 
 impl FarTable {
-    /// What running a plan over some of its row groups would take, by what the session has learnt. Nothing is asked of
-    /// any node. Estimates of steps can be added up.
+    /// Returns what each placement of a plan over some row groups would take, by what the session has learnt. It
+    /// sends no request. Estimates of several steps can be added up.
     pub fn estimate(&self, plan: &Plan, groups: &[usize]) -> Estimates {
         let groups = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         let scope = Scope::new(plan, groups);

@@ -1,4 +1,4 @@
-//! Putting a table: row group after row group into one far file, then the footer, then the name.
+//! Writing a table: row groups, then the footer, then the name.
 
 use crate::column_type::stored_schema;
 use crate::footer::{Footer, RowGroup, Trailer};
@@ -13,16 +13,16 @@ use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, T
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// How a table is put. The default is columns, unencrypted, under a name that no table has.
+/// Options of [`put_table`]. By default a table has columns, is not encrypted, and does not replace another table.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
-    /// How its rows lie.
+    /// Layout of the rows.
     pub layout: TableLayout,
-    /// Encrypts the table, so that only those who have this key can read it. Names and types of its columns, and how
-    /// many rows and nulls it has, can be read without.
+    /// Key that encrypts the table; only clients that have it can read the rows. The names and types of the columns
+    /// and the numbers of rows and nulls stay readable without it.
     pub key: Option<TableKey>,
-    /// Takes the place of a table of this name, if there is one, in one step, once all of the new one is there; until
-    /// then the old one is read as before. Otherwise such a name is refused.
+    /// True to replace a table of this name, if there is one. The replacement is one step, after all of the new table
+    /// is written; until then readers see the old one. If false, a name in use is refused.
     pub replace: bool,
 }
 
@@ -31,13 +31,13 @@ fn there_is_one() -> Error {
     Error::new(ErrorKind::Exists, message.to_owned())
 }
 
-/// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
-/// not kept. If a batch fails to come, nothing has changed.
+/// Makes a far table from record batches that have all the columns of `schema`. Metadata of the schema is not kept.
+/// If an item of `batches` is an error, nothing has changed.
 ///
 /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
-/// [`ErrorKind::Invalid`] if a column is of a type that far tables do not have, if a batch does not come or does not
-/// fit the schema, if a row is larger than a region, or if rows of fixed width are to have columns of any width or
-/// nulls; [`ErrorKind::Exhausted`] if the pool has no room.
+/// [`ErrorKind::Invalid`] if far tables do not support the type of a column, if an item of `batches` is an error, if
+/// a batch does not fit the schema, if a row is larger than a region, or if the layout is rows and a column has nulls
+/// or values of variable width; [`ErrorKind::Exhausted`] if the pool has no room.
 pub fn put_table<E: Display>(
     pool: &Pool,
     name: &str,
@@ -47,7 +47,7 @@ pub fn put_table<E: Display>(
 ) -> Result<(), Error> {
     let put = || -> Result<(), Error> {
         let file_name = file_name(name)?;
-        // Before anybody is asked for memory.
+        // Checks the types before any memory is requested.
         stored_schema(&schema)?;
         if !options.replace && has_table(pool, name)? {
             return Err(there_is_one());
@@ -79,7 +79,7 @@ pub fn put_table<E: Display>(
     put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
 }
 
-/// What seals a table.
+/// Encryption of one table: its cipher, its salt, and the value that identifies the key.
 struct Sealing {
     seals: TableSeals,
     salt: [u8; SALT_BYTES],
@@ -87,7 +87,7 @@ struct Sealing {
 }
 
 impl Sealing {
-    /// Of one table, under a salt of its own.
+    /// Makes the encryption of one table, with a random salt.
     fn of(pool: &Pool, key: &TableKey) -> Result<Sealing, Error> {
         let mut salt = [0; SALT_BYTES];
         let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
@@ -96,9 +96,9 @@ impl Sealing {
         Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
     }
 
-    /// Seals all buffers of a row group that begins at this row.
+    /// Encrypts all buffers of a row group and stores their tags. `position` is the table row of its first row.
     fn seal(&self, encoded: &mut EncodedGroup, position: u64) {
-        // Rows are one buffer, listed for each column.
+        // The columns share one buffer in the row layout, which each column lists.
         let columns = if encoded.group.rows_buffer().is_some() { 1 } else { encoded.group.columns.len() };
         for (column, chunk) in (0u16..).zip(&encoded.group.columns[..columns]) {
             for (buffer, at) in (0u8..).zip(&chunk.buffers) {
@@ -113,7 +113,7 @@ impl Sealing {
 struct Writer {
     file: Unlisted,
     groups: Vec<RowGroup>,
-    /// Of these groups.
+    /// Rows of `groups` together.
     rows: u64,
     seal: Option<Sealing>,
 }
@@ -151,7 +151,7 @@ impl Writer {
         Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
         self.file.append(&bytes)?;
         self.file.publish(if_taken).map_err(|error| match error.kind() {
-            // Somebody was quicker.
+            // Another client has published the name since the check at the start.
             ErrorKind::Exists => there_is_one(),
             _ => error,
         })

@@ -1,8 +1,14 @@
-//! Queries over a far table: a program runs beside its columns, over columns that were fetched, or both.
+//! Queries over a far table: their program runs at the nodes, on the client over fetched columns, or on both.
 //!
-//! The idea: whoever runs the program, it is the same code, and what it leaves is partial and merged once (invariant
-//! I8). Each row group is counted by exactly one side. When both are at it, the node takes row groups from the front
-//! and this side claims them from the back, so that each does as much as it can without anybody having estimated it.
+//! The idea: think of a stack of papers that two people work through, one from the top and one from the bottom.
+//! Whoever takes a paper does the same work with it, and all results are added up once at the end. A query works the
+//! same way. Node and client run the same code over row groups. Each run leaves partial results, which are merged
+//! exactly once (invariant I8), and each row group is run by exactly one side.
+//!
+//! If only one side works, the loop is simple: fetch everything, or ship everything and fetch what no node could do.
+//! In a split, the node takes row groups from the front and the client claims them from the back until they meet. A
+//! fast side then does more, without an estimate of either speed. If a node fails or refuses, its results are dropped
+//! as a whole and the client fetches its row groups, so a failure costs time and never a row.
 
 use crate::estimates::Estimates;
 use crate::joining::{self, JoinBy, Joining};
@@ -26,12 +32,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Makes an error of this library.
+/// Makes an error of kind [`ErrorKind::Invalid`].
 fn refused(why: impl Display) -> Error {
     Error::new(ErrorKind::Invalid, why.to_string())
 }
 
-/// Makes a batch of these columns, which may be none: then `rows` is all that it says.
+/// Makes a batch of these columns. `rows` counts even if there are no columns.
 fn batch_of(
     columns: Vec<arrow_array::ArrayRef>,
     schema: Arc<Schema>,
@@ -42,10 +48,10 @@ fn batch_of(
 }
 
 impl FarTable {
-    /// Returns a query over all columns of the table, to be narrowed.
+    /// Returns a query over all columns of the table, for the caller to narrow.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it has columns of a type that queries do not know, or is encrypted and was
-    /// opened without a key.
+    /// Errors: [`ErrorKind::Invalid`] if queries do not support the type of a column, or if the table is encrypted
+    /// and was opened without a key.
     pub fn query(&self) -> Result<Query, Error> {
         self.check_key()?;
         let named = |field: &Arc<Field>| match type_of(field.data_type()) {
@@ -60,18 +66,19 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query where `placement` says; with [`Placement::Auto`], where that is expected to take least. Groups come in the
-    /// order of their keys, NULL first; of other rows the order is that of the table.
+    /// Runs a query under this placement; [`Placement::Auto`] takes the one that is expected to be fastest. Groups come in
+    /// the order of their keys, NULL first. Other rows come in the order of the table.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if the plan is of another table, its patterns are no regular expressions, or a
-    /// value does not fit its type; those of [`FarTable::read`].
+    /// Errors: [`ErrorKind::Invalid`] if the plan was made for another table, if a pattern is not a regular
+    /// expression, or if a value does not fit its type; those of [`FarTable::read`].
     pub fn run(&self, plan: &Plan, placement: Placement) -> Result<Answer, Error> {
         let all: Vec<usize> = (0..self.row_groups().len()).collect();
         self.run_groups(plan, placement, &all)
     }
 
-    /// Runs a query over some of the row groups, by their places in ascending order: for whoever takes a table step by
-    /// step, with what was learnt on the way. What a plan does with all rows it then does with those of the step.
+    /// Runs a query over some of the row groups, given by their numbers in ascending order. It is for callers that
+    /// take a table step by step and change the placement by what they have learnt. What the plan does with all rows,
+    /// it then does with the rows of the step.
     ///
     /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
     pub fn run_groups(&self, plan: &Plan, placement: Placement, groups: &[usize]) -> Result<Answer, Error> {
@@ -85,7 +92,7 @@ impl FarTable {
         Ok(answer)
     }
 
-    /// Refuses a plan that was made over other columns than these, and row groups that the table does not have.
+    /// Refuses a plan that was made for other columns, and row groups that the table does not have.
     fn check(&self, plan: &Plan, columns: Query, groups: &[usize]) -> Result<(), Error> {
         if columns.plan().map_err(refused)?.near.input() != plan.near.input() {
             return Err(refused("the query was planned over other columns"));
@@ -97,8 +104,8 @@ impl FarTable {
         }
     }
 
-    /// Answers a query in five phases: what there is to read, which way that goes, a trial if too little is known for
-    /// that, the rest, and one merge of what all of them have left.
+    /// Answers a query in five phases: find the row groups to read, choose the placement, run a trial if too little
+    /// is known, run the remaining row groups, and merge all partial results once.
     fn answer(&self, plan: &Plan, placement: Placement, groups: &[usize]) -> Result<Answer, Error> {
         let scope = Scope::new(plan, self.groups_for(plan, groups));
         let skipped = groups.len() - scope.groups.len();
@@ -107,7 +114,7 @@ impl FarTable {
         let placing = Placing::new(self, &scope, &joining);
         let choice = placing.choose(placement, &scope.groups);
 
-        // If no node takes part, keys are looked up here and no filter of them is needed.
+        // If no node takes part, the client looks the keys up, and no filter is needed.
         let is_local = choice.way == Way::Fetch && choice.trial.is_empty();
         let joining = if is_local { Joining::of(plan, Placement::Fetch) } else { joining };
         let mut work = Work::new(self, scope, joining, &plan.key_sets, placement)?;
@@ -130,7 +137,7 @@ impl FarTable {
         Ok(Answer { schema, batches, report })
     }
 
-    /// Runs the program that is left to do over merged rows: what only the whole can do.
+    /// Runs the last part of the plan over the merged rows: what needs the whole result, such as sorting.
     fn finish(
         &self,
         program: Program,
@@ -151,50 +158,51 @@ impl FarTable {
     }
 }
 
-/// What the trial has shown, and which way the rest goes.
+/// Outcome of the trial, and the placement of the remaining row groups.
 struct Tried {
+    /// Placement of the remaining row groups.
     way: Way,
-    /// What the choice was made by.
+    /// Estimates by which the placement was chosen.
     estimates: Estimates,
-    /// How many row groups were tried; 0 without a trial.
+    /// Number of row groups in the trial; 0 without a trial.
     groups: usize,
-    /// Whether the trial has changed the choice.
+    /// True if the trial has changed the choice.
     is_corrected: bool,
-    /// The row groups that were not tried.
+    /// Row groups that were not in the trial.
     rest: Vec<usize>,
 }
 
-/// What all parts have left, merged.
+/// Merged result of all parts of a query.
 struct Merged {
     batches: Vec<RecordBatch>,
     report: Report,
-    /// Rows that left the program here, before they were merged.
+    /// Rows that the client's own run of the program left, before merging.
     left_rows: u64,
-    /// How long merging took.
+    /// Time to merge, in ns.
     ns: u64,
 }
 
-/// The result of a query.
+/// Result of a query.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its columns.
+    /// Columns of the result.
     pub schema: SchemaRef,
-    /// Its rows, all of them here.
+    /// Rows of the result.
     pub batches: Vec<RecordBatch>,
-    /// What was done for it.
+    /// Report of where the query ran and what it took.
     pub report: Report,
 }
 
-/// A program that runs on this machine, over columns that were fetched.
+/// A program that runs on the client, over columns that it has fetched.
 struct Local {
     host: Arc<dyn Host>,
     prepared: Arc<Prepared>,
     bounds: Bounds,
     key_sets: Vec<Arc<KeySet>>,
-    /// `None` until there are rows for it: the tables that it looks keys up in take a while to make.
+    /// The run, `None` until there are rows for it: building the hash tables of its keys takes time.
     run: Option<Run>,
     merge: Merge,
-    /// What has left the program, and of which row group of the table each batch is.
+    /// Batches that the program has left, each with the row group that it came from.
     left: Vec<(usize, RecordBatch)>,
 }
 
@@ -210,7 +218,7 @@ impl Local {
         Ok(Local { host, prepared, bounds, key_sets, run: None, merge, left: Vec::new() })
     }
 
-    /// Whether further rows change nothing.
+    /// Reports whether further rows cannot change the result.
     fn is_done(&self) -> bool {
         self.run.as_ref().is_some_and(Run::is_done)
     }
@@ -234,7 +242,7 @@ impl Local {
         let Local { prepared, bounds, key_sets, run, merge, mut left, .. } = self;
         let run = match run {
             Some(run) => run,
-            // Aggregates of zero rows are a row, too; no key is looked up for it.
+            // Aggregates of zero rows still produce a row. No key is looked up for it.
             None => {
                 let lookups =
                     key_sets.iter().map(|_| joining::none()).collect::<Result<_, _>>().map_err(refused)?;
@@ -246,36 +254,37 @@ impl Local {
     }
 }
 
-/// A fetch of row groups that were claimed from a node.
+/// A fetch under way, of row groups that were claimed from a node.
 struct Ahead {
     groups: Vec<usize>,
     batches: TableReader,
     begun: MonoNs,
-    /// How many such fetches were under way when this one began, itself included.
+    /// Number of such fetches under way when this one began, including itself.
     together: u64,
 }
 
-/// A query under way.
+/// State of a query while it runs: its parts, what they have left, and the report.
 struct Work<'t> {
     table: &'t FarTable,
     scope: Scope,
     joining: Joining,
     local: Local,
-    /// Of each row group of the table, which row its first one is.
+    /// Number of the first row of each row group of the table.
     positions: Vec<u64>,
-    /// What complete shares have left, and of which row group each batch is.
+    /// Batches of the shares that are complete, each with the row group that it came from.
     shipped: Vec<(usize, RecordBatch)>,
-    /// Whether shares have left all rows that are wanted.
+    /// True if the complete shares have enough rows for the query's limit.
     is_enough: bool,
-    /// What the part under way takes.
+    /// Measurements of the part that is running.
     ran: Ran,
     report: Report,
 }
 
-/// Row groups that are fetched at a time while a node works on others, and how many such fetches are under way.
+/// Row groups of one claim (`CLAIMED_GROUPS`), and fetches of claims that are under way at once (`CLAIMS_AHEAD`).
 const CLAIMED_GROUPS: u32 = 1;
 const CLAIMS_AHEAD: usize = 2;
-/// Whoever waits for shares looks again after this long: a node that does nothing says nothing.
+/// Time in ms after which the split loop looks again at the scans without an event: a node that makes no progress
+/// sends none.
 const LOOK_MS: u64 = 5;
 
 impl<'t> Work<'t> {
@@ -294,12 +303,12 @@ impl<'t> Work<'t> {
         Ok(Work { table, scope, joining, local, positions, shipped, is_enough, ran, report })
     }
 
-    /// Whether further rows change nothing.
+    /// Reports whether further rows cannot change the result.
     fn is_complete(&self) -> bool {
         self.is_enough || self.local.is_done()
     }
 
-    /// Ships the row groups of the trial, if there is one, and chooses again by what they have shown.
+    /// Ships the row groups of the trial, if there is one, and chooses again by what it has measured.
     fn run_trial(&mut self, placing: &Placing<'_>, choice: Choice) -> Result<Tried, Error> {
         let Choice { way, estimates, trial } = choice;
         let mut rest = self.scope.groups.clone();
@@ -310,12 +319,12 @@ impl<'t> Work<'t> {
         let groups = trial.len();
         self.run_part(placing, Stage::Trial, Way::Ship, trial)?;
         let estimates = placing.estimates(&self.scope.groups);
-        // What a node refuses once it will refuse again.
+        // A node that refused the trial will refuse the remaining row groups too.
         let chosen = if self.report.refusals.is_empty() { estimates.choice } else { Way::Fetch };
         Ok(Tried { way: chosen, estimates, groups, is_corrected: chosen != way, rest })
     }
 
-    /// Runs the row groups that were not tried, unless further rows change nothing.
+    /// Runs the row groups that were not in the trial, unless further rows cannot change the result.
     fn run_rest(&mut self, placing: &Placing<'_>, tried: &Tried) -> Result<(), Error> {
         if self.is_complete() {
             return Ok(());
@@ -323,7 +332,7 @@ impl<'t> Work<'t> {
         self.run_part(placing, Stage::Rest, tried.way, tried.rest.clone())
     }
 
-    /// Runs some of the row groups, which no other part runs, and learns from it.
+    /// Runs some of the row groups, which no other part runs, and passes the measurements to the planner.
     fn run_part(
         &mut self,
         placing: &Placing<'_>,
@@ -346,7 +355,7 @@ impl<'t> Work<'t> {
         let fetched = after.fetched_bytes - before.fetched_bytes;
         ran.client = Took { bytes: fetched, ns: ns(after.client_time - before.client_time) };
         ran.result_bytes = after.result_bytes - before.result_bytes;
-        // What was refused says nothing of the way.
+        // A part that a node refused does not measure the placement.
         let is_refused = after.refusals.len() != before.refusals.len();
         if !groups.is_empty() && !is_refused && !self.scope.columns.is_empty() {
             placing.learn(stage, way, &groups, &ran);
@@ -356,14 +365,14 @@ impl<'t> Work<'t> {
 
     fn run(&mut self, way: Way, groups: Vec<usize>) -> Result<(), Error> {
         if self.scope.columns.is_empty() {
-            // A program that only counts rows reads no bytes of them.
+            // A program that only counts rows reads no columns.
             return self.count_rows(groups);
         }
         if way == Way::Fetch || groups.is_empty() || !self.joining.is_shipped() {
             self.ran.fetched = self.fetch(groups)?;
             return Ok(());
         }
-        // As shipped, the program may have filters for keys; it reads the same columns as the one here.
+        // The shipped program may have filters in place of keys. It reads the same columns as the client's program.
         let (Ok(program), Ok(uploads)) =
             (self.joining.plan.near.narrowed().0.encode(), self.joining.uploads())
         else {
@@ -381,7 +390,7 @@ impl<'t> Work<'t> {
         let session = Arc::clone(self.table.session());
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();
-        // If this thread has nothing to fetch, it takes one node's answers itself.
+        // If this thread has nothing to fetch, it talks to one of the nodes itself.
         let is_free = way == Way::Ship && rest.is_empty();
         for node in nodes.iter().skip(usize::from(is_free)) {
             let (at, node, session) = (Arc::clone(&shipping), Arc::clone(node), Arc::clone(&session));
@@ -389,7 +398,7 @@ impl<'t> Work<'t> {
             match self.table.session().host().spawn("farpool-ship", run) {
                 Ok(task) => tasks.push(task),
                 Err(error) => {
-                    // Nodes that have begun would work for nobody.
+                    // Stops the nodes that have begun: nobody would use their results.
                     shipping.stop();
                     tasks.into_iter().for_each(farpool_host::Task::join);
                     return Err(refused(error));
@@ -412,7 +421,7 @@ impl<'t> Work<'t> {
         self.commit(&shipping, &claimed)
     }
 
-    /// Runs a program that reads no column: all it needs is how many rows there are.
+    /// Runs a program that reads no column. It needs the numbers of rows alone.
     fn count_rows(&mut self, groups: Vec<usize>) -> Result<(), Error> {
         let schema = Arc::new(Schema::empty());
         for group in groups {
@@ -423,14 +432,13 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// Returns the bytes of a row group's columns that are read.
+    /// Returns the bytes of a row group's columns that the query reads.
     fn column_bytes(&self, group: usize) -> u64 {
         let buffers = self.table.row_groups()[group].buffers(&self.scope.columns);
         buffers.map(|buffer| u64::from(buffer.bytes)).sum()
     }
 
-    /// Fetches row groups and runs the program over them. Returns the bytes that came, and how long they were on their
-    /// way.
+    /// Fetches row groups and runs the program over them. Returns the bytes that arrived and the time that they took.
     fn fetch(&mut self, groups: Vec<usize>) -> Result<Took, Error> {
         if groups.is_empty() {
             return Ok(Took::default());
@@ -440,7 +448,7 @@ impl<'t> Work<'t> {
         Ok(batches.moved())
     }
 
-    /// Runs the program over row groups as they come.
+    /// Runs the program over row groups as they arrive.
     fn take(
         &mut self,
         groups: Vec<usize>,
@@ -461,7 +469,8 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// Claims row groups from the back of scans under way, as long as that pays, and fetches them.
+    /// Claims row groups from the back of running scans while [`Pace::claim`](crate::pacing::Pace::claim) says that
+    /// it pays, and fetches them.
     fn fetch_from_back(&mut self, shipping: &Shipping, claimed: &mut BTreeSet<usize>) -> Result<(), Error> {
         let session = Arc::clone(self.table.session());
         let mut taken = vec![0u32; shipping.shares.len()];
@@ -472,7 +481,7 @@ impl<'t> Work<'t> {
         let group_bytes = bytes / self.scope.groups.len().max(1) as u64;
         loop {
             let heard = shipping.changed.heard();
-            // Shares take turns, because their nodes and links are different ones.
+            // The loop takes the shares in turn, because each may have another node and link.
             let mut looked_at = 0;
             if shipping.is_stopped() || self.local.is_done() {
                 return Ok(());
@@ -517,7 +526,7 @@ impl<'t> Work<'t> {
             }
             match ahead.pop_front() {
                 Some(Ahead { groups, batches, begun, together }) => {
-                    // Fetches under way at the same time have shared the time that they took.
+                    // Fetches that ran at the same time have shared this time.
                     let count = groups.len() as u64 * together;
                     self.take(groups, batches)?;
                     fetch_ns = Some(session.host().now().0.saturating_sub(begun.0) / count.max(1));
@@ -531,7 +540,8 @@ impl<'t> Work<'t> {
         }
     }
 
-    /// Takes what complete shares have left. What the others did not do is fetched now, unless there is enough.
+    /// Uses the results of the shares that are complete. Fetches the row groups of the others now, unless there are
+    /// enough rows.
     fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
@@ -547,7 +557,7 @@ impl<'t> Work<'t> {
                         result_bytes: shipped.chunk_bytes,
                         busy_ns: shipped.busy_ns,
                     });
-                    // A node may say anything of itself: these sums must not overflow.
+                    // The numbers come from the node and can be anything, so the sums saturate.
                     let report = &mut self.report;
                     report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
                     report.result_bytes += shipped.chunk_bytes;
@@ -558,7 +568,7 @@ impl<'t> Work<'t> {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
                     undone.extend(unclaimed());
                 }
-                // The answer to a claim was lost: neither side has run those groups.
+                // The answer to a claim was lost, so neither side has run those row groups.
                 _ => undone.extend(unclaimed()),
             }
         }
@@ -568,14 +578,14 @@ impl<'t> Work<'t> {
         if is_enough { Ok(()) } else { self.fetch(undone).map(|_| ()) }
     }
 
-    /// Merges what all parts have left, once, and runs what is left to do over that.
+    /// Merges the partial results of all parts once, and runs the last part of the plan over the merged rows.
     fn merge(self, key_sets: &[Arc<KeySet>]) -> Result<Merged, Error> {
         let host = self.table.session().host();
         let begun = host.now();
         let (mut merge, mut partials) = self.local.finish()?;
         let left_rows = partials.iter().map(|(_, partial)| partial.num_rows() as u64).sum();
         partials.extend(self.shipped);
-        // Rows keep the order of the table; partial results have none.
+        // Rows keep the order of the table. The order of partial results does not matter.
         partials.sort_by_key(|(group, _)| *group);
         for (_, partial) in partials {
             merge.push(&partial).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! What was done for a query: what stayed with the nodes, what was fetched, and what it took.
+//! Report of a query that has run: where its row groups were run, what crossed links, and what it took.
 
 use crate::estimates::Estimates;
 use crate::joining::SemiJoin;
@@ -6,44 +6,44 @@ use farpool_planner::{Placement, Way};
 use std::fmt;
 use std::time::Duration;
 
-/// What was done for a query.
+/// Report of a query that has run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What was asked for.
+    /// Placement that was asked for.
     pub placement: Placement,
-    /// What was done.
+    /// Placement that was used: `mode` itself, or the choice made for [`Placement::Auto`].
     pub chosen: Way,
-    /// What each way was expected to take, over all row groups that were read, when the choice was made.
+    /// Estimates for all row groups that were read, from when the choice was made. They are in every answer.
     pub estimates: Option<Estimates>,
-    /// Row groups that were shipped first, to see what the query takes.
+    /// Number of row groups in the trial: they were shipped first, to measure the query.
     pub tried: usize,
-    /// Whether what these showed changed the choice.
+    /// True if the trial changed the choice.
     pub is_corrected: bool,
-    /// Row groups of the table.
+    /// Number of row groups of the table.
     pub row_groups: usize,
-    /// Row groups that a node ran the program over.
+    /// Number of row groups that a node ran the program over.
     pub shipped: usize,
-    /// Row groups that were fetched.
+    /// Number of row groups that the client fetched.
     pub fetched: usize,
-    /// Row groups in which no row can be of use, by their statistics.
+    /// Number of row groups that were skipped, because by their statistics no row passes.
     pub skipped: usize,
     /// Bytes of results that nodes sent.
     pub result_bytes: u64,
-    /// Bytes of keys and filters that nodes were sent for semi-joins.
+    /// Bytes of keys and filters that were sent to nodes for semi-joins.
     pub lookup_bytes: u64,
     /// How the semi-joins over the table's rows were done, in order.
     pub semi_joins: Vec<SemiJoin>,
-    /// Bytes of columns that were fetched.
+    /// Bytes of columns that the client fetched.
     pub fetched_bytes: u64,
     /// Bytes of columns that nodes read.
     pub node_bytes: u64,
-    /// Time that nodes were at it, all together.
+    /// Time that nodes worked, summed over the nodes.
     pub node_time: Duration,
-    /// Time that the program ran here, without waiting.
+    /// Time that the client ran the program, without waiting.
     pub client_time: Duration,
-    /// From the call to the result.
+    /// Time from the call to the result.
     pub elapsed: Duration,
-    /// Why nodes did not do what they were asked for, by node. It was done here.
+    /// Names of nodes that refused their part, with the reasons. The client did these parts itself.
     pub refusals: Vec<(String, String)>,
 }
 
@@ -71,7 +71,7 @@ impl Report {
         }
     }
 
-    /// Adds that of a further step of the same query. Of what cannot be added, the last step's stays.
+    /// Adds the report of a further step of the same query. What cannot be added is taken from `step`.
     pub fn add(&mut self, step: &Report) {
         (self.placement, self.chosen) = (step.placement, step.chosen);
         match (&mut self.estimates, &step.estimates) {
@@ -84,7 +84,7 @@ impl Report {
         self.shipped += step.shipped;
         self.fetched += step.fetched;
         self.skipped += step.skipped;
-        // What nodes say of themselves may be anything.
+        // The numbers come from nodes and can be anything, so sums saturate.
         self.result_bytes = self.result_bytes.saturating_add(step.result_bytes);
         self.lookup_bytes = self.lookup_bytes.saturating_add(step.lookup_bytes);
         self.semi_joins.clone_from(&step.semi_joins);
@@ -94,20 +94,20 @@ impl Report {
         self.client_time = self.client_time.saturating_add(step.client_time);
         self.elapsed = self.elapsed.saturating_add(step.elapsed);
         for refusal in &step.refusals {
-            // One that each step meets is told once.
+            // A refusal that every step meets is reported once.
             if !self.refusals.contains(refusal) {
                 self.refusals.push(refusal.clone());
             }
         }
     }
 
-    /// Bytes of columns, results, keys and filters that went over links.
+    /// Returns the bytes of columns, results, keys and filters that crossed links.
     pub fn link_bytes(&self) -> u64 {
         self.result_bytes + self.fetched_bytes + self.lookup_bytes
     }
 }
 
-/// In a line, one more for what was expected, and one for each semi-join and each refusal.
+/// Formats one line, a second one for the estimates, and one for each semi-join and each refusal.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { placement, row_groups, shipped, fetched, skipped, .. } = self;

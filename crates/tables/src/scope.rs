@@ -1,14 +1,14 @@
-//! What a query reads of a table, before anything is decided about where.
+//! The part of a table that a query reads, known before it is decided where the query runs.
 
 use farpool_operators::{Plan, Program};
 use std::sync::Arc;
 
-/// What a query reads of a table.
+/// The columns and row groups that a query reads, and the program that runs over them.
 pub(crate) struct Scope {
-    /// The program beside the data, over these columns alone.
+    /// The program that runs over each row group. Its column numbers count within `columns`.
     pub(crate) program: Arc<Program>,
     pub(crate) columns: Vec<usize>,
-    /// Row groups, in ascending order; those that cannot have rows of use are not among them.
+    /// Row groups in ascending order, without those whose statistics show that no row passes.
     pub(crate) groups: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Encrypted tables: the key of an opened one, and which keys go to which node.
+//! Encrypted tables: the key of an opened table, and which keys a node receives.
 
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
@@ -8,28 +8,28 @@ use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What opens a table that was opened with its owner's key.
+/// The key of an encrypted table that was opened with it, and what decrypts the buffers.
 pub(crate) struct TableSeal {
     pub(crate) key: SealKey,
     pub(crate) salt: [u8; SALT_BYTES],
     pub(crate) seals: TableSeals,
 }
 
-/// What the scans of a query have to do with keys.
+/// Keys that the scans of a query need.
 #[derive(Clone, Default)]
 pub(crate) struct ScanKeys {
-    /// Of an encrypted table, and which of its columns are read.
+    /// The key of the table and the columns that are read. `None` if the table is not encrypted.
     pub(crate) table: Option<(Arc<TableSeal>, Vec<u16>)>,
-    /// Whether chunks are to be sealed.
+    /// True if nodes encrypt the results that they send.
     pub(crate) seal_answers: bool,
 }
 
 impl ScanKeys {
-    /// That nobody can read on the way to a node what tells of an encrypted table.
+    /// Checks that nobody on the network can read a key sent to this node.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody could.
     pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
-        // The way inside of this machine is shared memory.
+        // A shared link is memory of this machine; its bytes leave it nowhere.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
         match is_safe || (self.table.is_none() && !self.seal_answers) {
             true => Ok(()),
@@ -37,9 +37,10 @@ impl ScanKeys {
         }
     }
 
-    /// The keys for one scan at a node, and what opens its chunks if they are to be sealed.
+    /// Returns the keys to send with the request that opens one scan at a node, and what decrypts the results of that
+    /// scan if they are encrypted.
     ///
-    /// Errors: [`ErrorKind::Refused`] if somebody could read them on the way.
+    /// Errors: [`ErrorKind::Refused`] if somebody on the network could read the keys.
     pub(crate) fn for_scan(
         &self,
         session: &Session,
@@ -57,7 +58,7 @@ impl ScanKeys {
         };
         let (mut answers, mut opens) = (Vec::new(), None);
         if self.seal_answers {
-            // Of this scan alone: numbers of chunks are nonces.
+            // Each scan has a key of its own, because the number of a chunk is its nonce.
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
             session.host().random(&mut random.0).map_err(no_random)?;
@@ -69,8 +70,8 @@ impl ScanKeys {
     }
 }
 
-/// Whether an address is one of this machine, whoever may be asked. Names are not: what they led to when a link was
-/// connected may be another place than they lead to now.
+/// Reports whether an address is an IP address of the loopback interface. A host name never is: it may resolve to
+/// another address now than when the link was connected.
 fn is_loopback(address: &str) -> bool {
     address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
 }

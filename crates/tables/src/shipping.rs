@@ -1,9 +1,12 @@
-//! Shipping: having nodes run a program over the row groups that lie with them.
+//! Shipping: nodes run the program of a query over the row groups that they hold.
 //!
-//! The idea: the row groups of one node are a share. A node runs its shares one after another, each as a scan, whose
-//! chunks are asked for ahead of their coming. What a share leaves counts only once all of it is here: one that broke
-//! off is done again by other means, and nothing of it is used. The exception is a query that wants any rows, up to a
-//! limit: as soon as so many are here, all shares end where they are.
+//! The idea: the row groups of one node are a share, like a section of a book given to one reader, and a share is run
+//! by one scan. A node has several shares if one request could not list all its row groups; it runs them one after
+//! another. The client keeps several requests for results under way, so that the node never waits for the next one.
+//!
+//! The results of a share count only once all of them have arrived. If a scan breaks off, its results are dropped and
+//! the client runs those row groups another way, so that no row is counted twice or lost. The one exception is a
+//! query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they are.
 
 use crate::FarTable;
 use crate::column_type::RowPlaces;
@@ -28,84 +31,90 @@ use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireErr
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Chunks of a scan that are asked for ahead.
+/// Requests for chunks of one scan that are under way at once.
 const CREDITS: usize = 8;
-/// Bytes of a request to open a scan besides its row groups.
+/// Bytes of a request to open a scan that are kept for all but its row groups.
 const OPEN_BYTES_MAX: usize = 256 << 10;
 
-/// Row groups of one node, of one scan.
+/// Row groups of one node that one scan covers.
 pub(crate) struct Share {
     pub(crate) node: Arc<NodeLinks>,
     regions: Vec<Arc<LeasedRegion>>,
-    /// By their numbers in the table.
+    /// Numbers of the row groups in the table.
     pub(crate) groups: Vec<usize>,
     described: Vec<ScanGroup>,
     bytes: usize,
 }
 
-/// What a scan has left.
+/// Results of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Shipped {
-    /// Rows or partial results, and of which row group of the table each is.
+    /// Rows or partial results, each with the number of the row group in the table that it came from.
     pub(crate) batches: Vec<(usize, RecordBatch)>,
-    /// Row groups that the program was run over.
+    /// Number of row groups that the node has run the program over.
     pub(crate) groups: usize,
-    /// Bytes of regions that were read for it.
+    /// Bytes that the node read from its regions.
     pub(crate) read_bytes: u64,
-    /// Bytes of packed batches that came.
+    /// Bytes of encoded batches that arrived.
     pub(crate) chunk_bytes: u64,
-    /// Nanoseconds that the node was at it.
+    /// Time that the node worked, in ns.
     pub(crate) busy_ns: u64,
-    /// What else was seen.
+    /// Further times of the scan.
     pub(crate) seen: ScanSeen,
 }
 
-/// What a scan was seen to take, besides what the report says.
+/// Times of a scan that the report does not have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanSeen {
-    /// The question to open it, answered.
+    /// Time from the request that opens the scan to its answer, in ns.
     pub(crate) open_ns: u64,
-    /// From there to its last chunk.
+    /// Time from that answer to the last chunk, in ns.
     pub(crate) elapsed_ns: u64,
-    /// Of these, how long this side waited for chunks.
+    /// Part of `elapsed_ns` that the client waited for chunks.
     pub(crate) blocked_ns: u64,
-    /// And how long the node waited for this side or the link.
+    /// Part of `elapsed_ns` that the node waited for the client or the link.
     pub(crate) waited_ns: u64,
 }
 
-/// How far a share has come.
+/// State of a share.
 pub(crate) enum Progress {
-    /// Not asked for yet.
+    /// Its scan has not been opened.
     Waiting,
-    /// Under way since then.
+    /// Its scan is running: the scan's handle, when it was opened, and its pace.
     Open(Handle, MonoNs, Pace),
-    /// At its end.
+    /// Its scan has ended, with results or an error.
     Over(Result<Shipped, Error>),
-    /// Taken from here.
+    /// Its outcome was taken by [`Shipping::take_over`].
     Taken,
 }
 
-/// Shares under way.
+/// The shares of a query and their states.
+///
+/// One thread for each node calls `run_at`. The query's own thread fetches meanwhile, looks at scans with
+/// `open_scan`, takes row groups out of them with `claim`, and collects each outcome with `take_over` after the
+/// threads have ended. `progress` is locked for one look at a state and never while a request is under way; `changed`
+/// wakes the query's thread.
 pub(crate) struct Shipping {
     program: Vec<u8>,
     keys: ScanKeys,
-    /// What its semi-joins look up in, by number.
+    /// Keys or filters of the semi-joins, by number.
     uploads: Vec<Upload>,
-    /// Bytes of them that nodes were sent.
+    /// Bytes of keys and filters that were sent to nodes.
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
     pub(crate) changed: Bell,
-    /// Whether row groups are being fetched meanwhile.
+    /// True while the client fetches row groups itself.
     pub(crate) is_fetching: AtomicBool,
-    /// Any so many rows are all that is wanted.
+    /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
     rows_wanted: Option<u64>,
     rows: AtomicU64,
-    /// Whether nothing more is wanted.
+    /// True if no further rows are needed.
     is_stopped: AtomicBool,
 }
 
-/// Sorts row groups by the nodes that they lie with. Those that lie in no one region that may be read are given back.
+/// Sorts row groups by the nodes that hold them. The second result has the row groups that cannot be read from one
+/// region.
 pub(crate) fn shares(
     table: &FarTable,
     groups: impl Iterator<Item = usize>,
@@ -138,7 +147,7 @@ pub(crate) fn shares(
                 && share.regions.len() < SCAN_REGIONS_MAX
                 && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
         };
-        // The last one of a node is the one that has room.
+        // The last share of a node is the one that has room.
         match shares.iter_mut().rev().find(is_open) {
             Some(share) => share.add(index, region, described, encoded.len()),
             None => {
@@ -153,7 +162,7 @@ pub(crate) fn shares(
     (shares, rest)
 }
 
-/// The region that all of a row group lies in, and where.
+/// Returns the region that holds a row group as a whole, and the offset in it. `None` if no one region does.
 pub(crate) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
     let group = table.row_groups().get(index)?;
     readable_in_one_region(&table.file, group.offset..group.end())
@@ -202,7 +211,7 @@ impl Share {
 }
 
 impl Shipping {
-    /// Of a program that leaves rows, `rows_wanted` of which are enough, whichever they are.
+    /// Makes the shares of a program. If `rows_wanted` is set, that many rows are enough, whichever they are.
     pub(crate) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
         let (is_fetching, rows, is_stopped) = Default::default();
@@ -222,37 +231,37 @@ impl Shipping {
         }
     }
 
-    /// With what its scans have to do with keys.
+    /// Sets the encryption keys that the scans need.
     pub(crate) fn with_keys(self, keys: ScanKeys) -> Shipping {
         Shipping { keys, ..self }
     }
 
-    /// With what its semi-joins look up in, by number.
+    /// Sets the keys or filters of the semi-joins, by number.
     pub(crate) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
         Shipping { uploads, ..self }
     }
 
-    /// Whether nothing more is wanted of any share.
+    /// Reports whether no share needs to go on.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Ends all shares where they are: somebody has what the query wants, or it failed. Each sees it with its next
-    /// chunk, and closes its scan.
+    /// Stops all shares, because the query has enough rows or has failed. Each share closes its scan when its next
+    /// chunk arrives.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         self.changed.ring();
     }
 
-    /// Ends a scan over another link than its own, on which steps are asked for ahead.
+    /// Closes a scan over another link than its own, on which requests for chunks are under way.
     fn close(&self, session: &Session, share: &Share, scan: Handle) {
         let deadline = session.request_deadline();
         let close = Request::CloseScan(ScanId { scan });
-        // A node that does not hear it ends the scan by itself, in time.
+        // If the request is lost, the node ends the idle scan by itself.
         let _ = share.node.converse(deadline, Repeat::Harmful, |link| link.call(&close, deadline));
     }
 
-    /// Counts rows that came.
+    /// Counts rows that arrived, and stops all shares if they are enough.
     fn count(&self, rows: u64) {
         let Some(wanted) = self.rows_wanted else { return };
         let before = self.rows.fetch_add(rows, Ordering::Relaxed);
@@ -261,17 +270,18 @@ impl Shipping {
         }
     }
 
-    /// Whether these are all the rows that are wanted. Of shares that broke off nothing is used, though it was counted.
+    /// Reports whether the complete shares have enough rows. Rows of a share that broke off were counted by `count`,
+    /// but are not used.
     pub(crate) fn is_enough(&self, outcomes: &[Option<Result<Shipped, Error>>]) -> bool {
         let batches = outcomes.iter().flatten().flatten().flat_map(|shipped| &shipped.batches);
         let rows: u64 = batches.map(|(_, batch)| batch.num_rows() as u64).sum();
         self.rows_wanted.is_some_and(|wanted| rows >= wanted)
     }
 
-    /// Runs all shares of one node, one after another. What their semi-joins look up in is sent once.
+    /// Runs all shares of one node, one after another. Keys and filters of semi-joins are sent once for all of them.
     pub(crate) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
         let mut lookups = Vec::new();
-        // Keys of a join say something of the table, as its own key does: where that may not go, they do not.
+        // Keys of a join reveal something about the table, so they go only where the table's own key may go.
         let put = match self.keys.check_way(session, node) {
             Ok(_) if self.is_stopped() => return,
             Ok(_) => self.put_lookups(session, node, &mut lookups),
@@ -286,7 +296,7 @@ impl Shipping {
         self.drop_lookups(session, node, &lookups);
     }
 
-    /// Sends a node what semi-joins look up in, and notes the names of it.
+    /// Sends the keys and filters of the semi-joins to a node, and adds their handles to `lookups`.
     fn put_lookups(
         &self,
         session: &Session,
@@ -300,7 +310,7 @@ impl Shipping {
         node.converse(deadline(), Repeat::Harmful, |link| {
             for Upload { kind, bytes } in &self.uploads {
                 let mut lookup = Handle(0);
-                // One part if there are no bytes.
+                // Sends one empty part if there are no bytes.
                 let rest = bytes.get(1..).unwrap_or_default();
                 let ends = (0..=rest.len()).step_by(LOOKUP_PART_BYTES_MAX);
                 for start in ends {
@@ -322,7 +332,7 @@ impl Shipping {
         })
     }
 
-    /// Whatever comes of it: they end with their connection.
+    /// Drops the keys and filters at a node. Errors do not matter: the node drops them when their connection ends.
     fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
         if lookups.is_empty() {
             return;
@@ -336,7 +346,7 @@ impl Shipping {
         });
     }
 
-    /// The nodes that there are shares of.
+    /// Returns the nodes that have shares.
     pub(crate) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
         let mut nodes: Vec<Arc<NodeLinks>> = Vec::new();
         for share in &self.shares {
@@ -354,8 +364,8 @@ impl Shipping {
         self.changed.ring();
     }
 
-    /// The scan of a share, since when, and what has been seen of it, while it is under way; nothing before and behind
-    /// that.
+    /// Returns the handle, the opening time and the pace of a share's scan while it is running. `None` before and
+    /// after.
     pub(crate) fn open_scan(&self, share: usize) -> Option<(Handle, MonoNs, Pace)> {
         match self.progress.lock().get(share) {
             Some(Progress::Open(scan, since, pace)) => Some((*scan, *since, pace.clone())),
@@ -363,7 +373,7 @@ impl Shipping {
         }
     }
 
-    /// Notes a chunk of a share.
+    /// Adds a chunk to the pace of its share, and wakes the query's thread.
     fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
         if let Some(Progress::Open(_, begun, pace)) = self.progress.lock().get_mut(share) {
             let is_fetching = self.is_fetching.load(Ordering::Relaxed);
@@ -378,12 +388,12 @@ impl Shipping {
         self.changed.ring();
     }
 
-    /// Whether a share has not been begun with.
+    /// Reports whether the scan of a share has not been opened yet.
     pub(crate) fn is_waiting(&self, share: usize) -> bool {
         matches!(self.progress.lock().get(share), Some(Progress::Waiting))
     }
 
-    /// What became of a share, once that is known.
+    /// Takes the outcome of a share. `None` if the share is not over.
     pub(crate) fn take_over(&self, share: usize) -> Option<Result<Shipped, Error>> {
         let mut progress = self.progress.lock();
         let of = progress.get_mut(share)?;
@@ -396,13 +406,13 @@ impl Shipping {
         }
     }
 
-    /// Takes row groups of a share out of the hands of its node, from the back: those of the table. None if the node
-    /// has taken all that there are.
+    /// Claims row groups from the back of a scan, and returns their numbers in the table. Returns none if the node
+    /// has taken all of them or the request fails.
     pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
         let deadline = session.request_deadline();
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
-        // What was claimed by an answer that never came belongs to nobody, and the scan's count shows that.
+        // If the answer is lost, neither side runs the claimed row groups. The scan's count at its end shows that.
         let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
         match answer {
             Ok(Reply::ClaimGroups(Claimed { first, count })) => {
@@ -445,7 +455,7 @@ impl Shipping {
         received.map(|()| shipped)
     }
 
-    /// Takes all chunks of the scan of a share, or those that come before nothing more is wanted.
+    /// Receives the chunks of a share's scan, until the last one or until no further rows are needed.
     fn receive(
         &self,
         session: &Session,
@@ -457,7 +467,8 @@ impl Shipping {
     ) -> Result<(), LinkError> {
         let groups = &self.shares[index].groups;
         let next = Request::NextChunk(ScanId { scan });
-        // Its own for each: the node answers every step, and one step takes no longer than any other request may.
+        // Each request has its own deadline: the node answers every step, and a step takes no longer than other
+        // requests may.
         let deadline = || session.request_deadline();
         let (mut asked, mut number) = (0, 0);
         while asked < CREDITS {
@@ -481,8 +492,8 @@ impl Shipping {
             };
             number += 1;
             let done = chunk.done as usize;
-            // Each step gets on: with row groups, with results, or to its end. A node that says otherwise would keep
-            // us.
+            // Each chunk must bring row groups, results or the end. Otherwise a node could hold the query up for
+            // ever.
             let gets_on = done > shipped.groups || !chunk.batches.is_empty() || chunk.is_last;
             if done < shipped.groups || done > groups.len() || !gets_on {
                 let found = u64::from(chunk.done);
@@ -527,7 +538,7 @@ fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
 }
 
-/// A chunk, the `number`th of its scan, that was sealed if it has to be.
+/// Decrypts the chunk with this number of its scan, if chunks are encrypted.
 fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk, LinkError> {
     let Some(opens) = opens else { return Ok(chunk) };
     let head = chunk.sealed_head();
@@ -537,7 +548,7 @@ fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk
     Ok(Chunk { batches: Payload::new(batches).map_err(LinkError::Protocol)?, ..chunk })
 }
 
-/// Takes the answers to what was asked ahead of a scan that is over: that there is no such scan any more.
+/// Receives the answers to the requests that are still under way after a scan has ended. They are refusals.
 fn settle(
     link: &mut dyn Link,
     next: &Request,

@@ -1,11 +1,13 @@
-//! Which row groups a query need not read: those whose statistics show that no row of theirs can pass its filters.
+//! Skipping: which row groups a query need not read, because their statistics show that no row passes its filters.
 //!
-//! The idea: an expression is run once for a whole row group, with what each value may be instead of a value: whether
-//! it may be NULL, and between which ends it is otherwise. Comparisons of ends give booleans that may be true, false,
-//! or either; a filter that may not be true passes no row. What is not understood may be anything, so a group is read
-//! unless it is known to be of no use.
+//! The idea: a library need not open a box labelled "1990 to 1999" to look for a book of 2005. Each filter is
+//! evaluated once for a whole row group, with ranges in place of values: the smallest and the largest possible value
+//! of each column, and whether it can be NULL. Comparing two ranges gives a boolean that can be true, can be false,
+//! or both. A filter that cannot be true passes no row, so the group is skipped. An expression that this module does
+//! not understand can have any value, so its group is read: the answer may be slower, never wrong.
 //!
-//! An error that only rows of such a group would have raised, by a value that does not fit, is not raised.
+//! A skipped row group raises no error, also if one of its rows would have raised one because a value does not fit
+//! its type.
 //!
 //! Never here: a byte of a column, or a row.
 
@@ -18,8 +20,8 @@ use farpool_operators::{
 };
 use std::sync::Arc;
 
-/// Whether some row of the group may pass the program's filters, and be found by its semi-joins in these keys. The
-/// program is over all columns of the table.
+/// Reports whether some row of the group may pass the program's filters and have its keys in the sets of its
+/// semi-joins. The columns of the program are all columns of the table.
 pub fn may_pass(near: &Program, key_sets: &[Arc<KeySet>], group: &RowGroup) -> bool {
     let mut projected: Option<Vec<May>> = None;
     for (operator, step) in near.operators().iter().zip(near.steps()) {
@@ -55,7 +57,7 @@ pub fn may_pass(near: &Program, key_sets: &[Arc<KeySet>], group: &RowGroup) -> b
 }
 
 impl FarTable {
-    /// The row groups that a query has to read, in order. Nothing is asked of any node.
+    /// Returns the row groups that a query has to read, in ascending order. It sends no request.
     pub fn groups_that_may_pass(&self, plan: &Plan) -> Vec<usize> {
         (0..self.row_groups().len()).filter(|group| self.may_pass(plan, *group)).collect()
     }
@@ -64,7 +66,8 @@ impl FarTable {
         self.row_groups().get(group).is_some_and(|group| may_pass(&plan.near, &plan.key_sets, group))
     }
 
-    /// Those of these, counted in the session's [`Stats`](farpool_files::Stats): for who reads them now.
+    /// Returns those of `groups` that the query has to read, and counts kept and skipped ones in the session's
+    /// [`Stats`](farpool_files::Stats). Callers read the returned groups now.
     pub(crate) fn groups_for(&self, plan: &Plan, groups: &[usize]) -> Vec<usize> {
         let kept: Vec<usize> = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         self.session().count_row_groups(kept.len(), groups.len() - kept.len());
@@ -72,31 +75,32 @@ impl FarTable {
     }
 }
 
-/// A value as it compares. Only those of one type are ever compared.
+/// A value in the form in which ranges compare it. Only values of the same type are compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// Whole numbers, times and decimals; booleans as 0 and 1.
+    /// A whole number, time or decimal; a boolean is 0 or 1.
     Integer(i128),
-    /// Floats by their places in the total order of IEEE 754, but for -0.0, which is 0.0.
+    /// A float, as its position in the total order of IEEE 754. -0.0 has the position of 0.0.
     Float(i64),
     Bytes(Vec<u8>),
 }
 
-/// What a value may be, over the rows of a group.
+/// The possible values of an expression over the rows of a group.
 #[derive(Clone, Debug)]
 struct May {
     of: Type,
-    /// Whether it may be NULL.
+    /// True if the value can be NULL.
     is_null: bool,
-    /// Between which ends it is otherwise, both included; without an end anything is there. Nothing: it is never
-    /// anything but NULL.
+    /// The range of values that are not NULL, both ends included; an end that is `None` is unbounded. `None` if the
+    /// value is always NULL.
     values: Option<(Option<Key>, Option<Key>)>,
 }
 
-/// Whether some row may have keys of the set, whose columns may be these. NULL is like nothing.
+/// Reports whether some row may have its key in the set. `columns` are the possible values of the key's columns. NULL
+/// equals no key.
 fn may_be_among(set: &KeySet, columns: impl Iterator<Item = Option<May>>) -> bool {
     let may_be = |(place, may): (usize, Option<May>)| {
-        // Without keys there is nothing to be found.
+        // An empty set has no ends, and no row is in it.
         let Some(((least, most), of)) = set.ends(place).zip(set.types().get(place).copied()) else {
             return false;
         };
@@ -110,11 +114,11 @@ fn may_be_among(set: &KeySet, columns: impl Iterator<Item = Option<May>>) -> boo
     columns.enumerate().all(may_be)
 }
 
-/// Whether some of these numbers, in ascending order, is between the ends.
+/// Reports whether one of these numbers, which are in ascending order, lies within the range.
 fn is_any_between(numbers: &[i64], of: Type, from: Option<Key>, to: Option<Key>) -> bool {
     let number = |key: Key| match key {
         Key::Float(ordered) => Some(ordered),
-        // As [`KeySet::numbers`] says.
+        // [`KeySet::numbers`] has `UInt64` values less 2^63.
         Key::Integer(value) if of == Type::UInt64 => Some((value - (1 << 63)) as i64),
         Key::Integer(value) => i64::try_from(value).ok(),
         Key::Bytes(_) => None,
@@ -144,7 +148,7 @@ fn key(of: Type, value: &Value) -> Key {
     }
 }
 
-/// What a column may be.
+/// Returns the possible values of a column in a row group.
 fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
     let is_null = chunk.null_count > 0;
     let Some(known) = &chunk.statistics else {
@@ -152,18 +156,18 @@ fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
     };
     let Statistics { min, max, is_max_cut, has_nan, .. } = known;
     if *has_nan {
-        // Its sign is not known, so it may be below all else or above.
+        // The sign of NaN is not known, and by the sign it orders below or above all other values.
         return May { of, is_null, values: Some((None, None)) };
     }
     let most = match max {
         Value::Bytes(beginning) if *is_max_cut => behind_all(beginning).map(Key::Bytes),
         whole => Some(key(of, whole)),
     };
-    // The beginning of the smallest value is no greater than it.
+    // If the smallest value was truncated, `min` is a prefix of it and therefore not greater.
     May { of, is_null, values: Some((Some(key(of, min)), most)) }
 }
 
-/// The least bytes that are greater than all that begin so; nothing if there are none.
+/// Returns the least bytes that are greater than all bytes with this prefix. `None` if there are no such bytes.
 fn behind_all(beginning: &[u8]) -> Option<Vec<u8>> {
     let last = beginning.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut behind = beginning[..=last].to_vec();
@@ -176,7 +180,7 @@ impl May {
         May { of, is_null: true, values: Some((None, None)) }
     }
 
-    /// Of a boolean: whether it may be this one.
+    /// Reports whether a boolean can have this value.
     fn may_be(&self, truth: bool) -> bool {
         self.may_be_key(&Key::Integer(truth.into()))
     }
@@ -186,7 +190,7 @@ impl May {
         least.as_ref().is_none_or(|least| least <= key) && most.as_ref().is_none_or(|most| key <= most)
     }
 
-    /// The only value that it may be besides NULL.
+    /// Returns the value if only one is possible besides NULL.
     fn only(&self) -> Option<&Key> {
         match &self.values {
             Some((Some(least), Some(most))) if least == most => Some(least),
@@ -195,7 +199,7 @@ impl May {
     }
 }
 
-/// What a boolean may be.
+/// The possible values of a boolean.
 struct Truth {
     is_null: bool,
     is_false: bool,
@@ -211,7 +215,7 @@ impl From<Truth> for May {
     }
 }
 
-/// What an expression may leave.
+/// Evaluates an expression over ranges: returns the possible values of its result.
 fn evaluate(expression: &Expression, column: &impl Fn(u16) -> Option<May>) -> May {
     let mut stack: Vec<May> = Vec::new();
     for instruction in expression.instructions() {
@@ -247,7 +251,7 @@ fn evaluate(expression: &Expression, column: &impl Fn(u16) -> Option<May>) -> Ma
             }
             Instruction::And | Instruction::Or => {
                 let (right, left) = (pop(), pop());
-                // What decides alone: false of AND, true of OR.
+                // The value that decides alone: false for AND, true for OR.
                 let deciding = *instruction == Instruction::Or;
                 let is_decided = left.may_be(deciding) || right.may_be(deciding);
                 let is_other = left.may_be(!deciding) && right.may_be(!deciding);
@@ -289,7 +293,8 @@ fn compare(comparison: Comparison, left: &May, right: &May) -> May {
     let (Some(one), Some(other)) = (&left.values, &right.values) else {
         return Truth { is_null, is_false: false, is_true: false }.into();
     };
-    // Whether a value of one may be below, or not above, a value of the other.
+    // Reports whether some value of one range may be less than, and whether it may be at most, some value of the
+    // other.
     let below =
         |(least, _): &(Option<Key>, Option<Key>), (_, most): &(Option<Key>, Option<Key>)| match (least, most)
         {
@@ -311,7 +316,8 @@ fn compare(comparison: Comparison, left: &May, right: &May) -> May {
     Truth { is_null, is_false, is_true }.into()
 }
 
-/// Casts that keep the order of values are those of both ends.
+/// Casts a range. Casts that keep the order of values are applied to both ends; after all others any value is
+/// possible.
 fn cast(value: May, to: Type) -> May {
     let from = value.of;
     let is_whole = |of: Type| {
@@ -339,7 +345,7 @@ fn cast(value: May, to: Type) -> May {
     May { of: to, is_null: value.is_null, values: value.values.map(|(least, most)| (end(least), end(most))) }
 }
 
-/// How everything begins that is like the pattern.
+/// Returns the prefix of all texts that match a LIKE pattern.
 fn beginning(pattern: &str, escape: Option<char>) -> String {
     let mut beginning = String::new();
     let mut characters = pattern.chars();
@@ -353,7 +359,7 @@ fn beginning(pattern: &str, escape: Option<char>) -> String {
     beginning
 }
 
-/// Whether a value may begin so.
+/// Reports whether a value may begin with this prefix.
 fn may_begin(value: &May, beginning: &[u8]) -> bool {
     let Some((least, most)) = &value.values else { return false };
     let is_above =

@@ -1,4 +1,4 @@
-//! Between which values a column of a row group is: what lets a reader pass the group over.
+//! Smallest and largest value of a column in a row group, by which a reader can skip the row group.
 
 use crate::BOUND_BYTES_MAX;
 use crate::column_type::{put_value, take_value};
@@ -15,18 +15,19 @@ const MAX_CUT: u8 = 1 << 2;
 const HAS_NAN: u8 = 1 << 3;
 const KNOWN: u8 = 1;
 
-/// The smallest and the largest value, nulls and NaN left out.
+/// Bounds of the values of a column in a row group. NULL and NaN do not count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
-    /// No value is less. If it was cut off, it is the beginning of the smallest one, which is a bound all the same.
+    /// Lower bound: no value is less. If `is_min_cut`, it is a prefix of the smallest value, which is a bound too.
     pub min: Value,
-    /// No value is greater; if it was cut off, no value is greater than every one that begins so.
+    /// Upper bound: no value is greater. If `is_max_cut`, it is a prefix of the largest value, and no value is
+    /// greater than every value with this prefix.
     pub max: Value,
-    /// Whether `min` is only the beginning of the smallest value.
+    /// True if `min` is only a prefix of the smallest value.
     pub is_min_cut: bool,
-    /// Whether `max` is only the beginning of the largest value.
+    /// True if `max` is only a prefix of the largest value.
     pub is_max_cut: bool,
-    /// Whether there are NaN besides, which are between no bounds.
+    /// True if the column also has NaN, which no bounds cover.
     pub has_nan: bool,
 }
 
@@ -61,7 +62,7 @@ impl Statistics {
         Statistics { min, max, is_min_cut: false, is_max_cut: false, has_nan: false }
     }
 
-    /// Of text or binary values.
+    /// Returns the statistics of text or binary values; `None` if there are no values.
     pub(crate) fn of_bytes<'a>(of: &DataType, values: impl Iterator<Item = &'a [u8]>) -> Option<Statistics> {
         let is_text = *of == DataType::Utf8;
         let (min, max) = values.fold(None, |bounds, value| match bounds {
@@ -70,7 +71,7 @@ impl Statistics {
         })?;
         let cut = |value: &[u8]| {
             let mut bytes = value.len().min(BOUND_BYTES_MAX);
-            // Not within a character: continuation bytes begin with the bits 10.
+            // Truncates at a character boundary: continuation bytes of UTF-8 begin with the bits 10.
             while is_text && bytes < value.len() && value[bytes] & 0xc0 == 0x80 {
                 bytes -= 1;
             }
@@ -81,7 +82,7 @@ impl Statistics {
         Some(Statistics { is_min_cut: is_long(min), is_max_cut: is_long(max), ..exact })
     }
 
-    /// Of a column of fixed width, in parts.
+    /// Returns the statistics of a column of fixed width, given as several arrays.
     pub(crate) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
         let whole = |(min, max): (i128, i128)| Statistics::exact(Value::Integer(min), Value::Integer(max));
         match of {
@@ -117,7 +118,7 @@ impl Statistics {
     }
 }
 
-/// The values of a column that are there, each given to `each`.
+/// Calls `each` with every value of a column that is not NULL.
 fn each_value<T: ArrowPrimitiveType>(parts: &[ArrayRef], mut each: impl FnMut(T::Native)) {
     for part in parts {
         let part = part.as_primitive::<T>();

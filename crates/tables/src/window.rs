@@ -1,4 +1,5 @@
-//! Where the columns of a far table lie in its window, for functions: the table of columns of `spec/function.md`.
+//! Column tables for functions: where the columns of a far table lie in the window of a function
+//! (`spec/function.md`).
 
 use crate::FarTable;
 use crate::column_type::{RowPlaces, type_code};
@@ -11,7 +12,7 @@ use farpool_operators::columns::value_bytes;
 use farpool_wire::limits::FUNCTION_COLUMNS_BYTES_MAX;
 use std::ops::Range;
 
-/// Columns of a table that functions find.
+/// The columns of a table that a function can find, in the order in which they were asked for.
 struct TableColumns {
     table: FarTable,
     indexes: Vec<usize>,
@@ -19,10 +20,10 @@ struct TableColumns {
 }
 
 impl FarTable {
-    /// Lanes over this table, on which functions find these columns, in this order.
+    /// Makes a caller of functions over this table. The functions see these columns, in this order.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if there is no such column, if the table is encrypted, or too large to be one
-    /// window.
+    /// Errors: [`ErrorKind::Invalid`] if a column does not exist, if the options have a range, or if the table is
+    /// encrypted or too large for one window.
     pub fn caller(&self, columns: &[&str], options: CallerOptions) -> Result<Caller, Error> {
         let during = |error: Error| error.during(format_args!("functions over far table {:?}", self.name()));
         if self.is_encrypted() {

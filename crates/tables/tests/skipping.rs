@@ -1,10 +1,10 @@
-//! Row groups that are passed over: never one with a row that passes, and those that should be.
+//! Tests of skipping: no row group with a row that passes is skipped, and row groups that should be skipped are.
 
 #[path = "../../operators/tests/tables/mod.rs"]
 #[allow(dead_code)]
 mod tables;
 
-/// What the generator of random programs asks of its oracle, which is not needed here.
+/// Type that the generator of random programs expects in a module of this name. The oracle itself is not needed here.
 mod oracle {
     pub type Row = Vec<Option<farpool_tables::operators::Value>>;
 }
@@ -30,7 +30,7 @@ fn groups(batch: &RecordBatch) -> Vec<RowGroup> {
     groups
 }
 
-/// Rows that pass, or the error of a value that does not fit.
+/// Counts the rows that pass; `None` if a value does not fit its type.
 fn passing(program: Program, batch: &RecordBatch) -> Option<usize> {
     let prepared = Arc::new(Prepared::new(Arc::new(program)).expect("prepared"));
     let mut run = Run::new(prepared, Vec::new(), Bounds::default()).expect("a run");
@@ -38,7 +38,7 @@ fn passing(program: Program, batch: &RecordBatch) -> Option<usize> {
     Some(leaving.iter().map(RecordBatch::num_rows).sum())
 }
 
-/// Only what decides which rows pass.
+/// Keeps only the operators that decide which rows pass.
 fn filters(program: &Program) -> Program {
     let is_filter = |operator: &&Operator| matches!(operator, Operator::Filter(_) | Operator::Project(_));
     let operators = program.operators().iter().filter(is_filter).cloned().collect();
@@ -53,7 +53,7 @@ proptest! {
     fn no_row_of_a_skipped_group_passes((program, rows, _) in tables::cases(), few in 1..4usize) {
         let program = filters(&program);
         let types = program.input().to_vec();
-        // Few rows have narrow bounds.
+        // Groups of few rows have narrow bounds.
         for rows in rows.chunks(few) {
             let batch = tables::batch(&types, rows, false);
             for group in groups(&batch) {
@@ -110,7 +110,7 @@ fn random_keys_pass_over_groups_in_which_none_of_them_is() {
     assert!(apart > 4_000, "{apart} groups were passed over");
 }
 
-/// Beside the claim that nothing is lost: that the claim was about something.
+/// Checks that the property test above has skipped enough groups to mean something.
 #[test]
 fn random_filters_pass_over_groups_of_which_no_row_passes() {
     no_row_of_a_skipped_group_passes();
@@ -123,7 +123,7 @@ fn integer(of: Type, value: i128) -> Value {
     Value::Integer(value)
 }
 
-/// Whether a group of one column with these values is read for a query.
+/// Reports whether a query with this filter reads a group of one column with these values.
 fn is_read(of: Type, values: Vec<Option<Value>>, filter: Expr) -> bool {
     let rows: Vec<Row> = values.into_iter().map(|value| vec![value]).collect();
     let batch = tables::batch(&[of], &rows, false);

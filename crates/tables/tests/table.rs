@@ -1,4 +1,4 @@
-//! Footers and trailers of far tables: they come back as they were, and strangers' bytes are only refused.
+//! Tests of footers and trailers: they decode to what was encoded, and foreign bytes are refused without a panic.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int32Array, RecordBatch, StringArray};
@@ -52,7 +52,7 @@ fn value(of: &DataType, number: i64, text: &str) -> Value {
     }
 }
 
-/// Sizes of the buffers of a column in a group, and its encoding.
+/// Returns the encoding of a column in a group, and the sizes of its buffers.
 fn sizes(
     of: &DataType,
     rows: usize,
@@ -122,7 +122,7 @@ prop_compose! {
     }
 }
 
-/// A node makes columns of what any client says is one.
+/// A node decodes columns that any client may describe, so the size of the result is bounded.
 #[test]
 fn dictionary_that_would_take_more_than_permitted_is_refused_before_it_is_expanded() {
     let buffers = || {
@@ -177,10 +177,10 @@ proptest! {
     fn sealed_footer_comes_back_and_opens_whole_under_its_key_alone(
         (mut footer, offset) in footer(), at in any::<prop::sample::Index>(), flip in 1..=255u8, salt in any::<[u8; 16]>(),
     ) {
-        // Room for tags: each group ends a tag for each of its buffers later.
+        // Makes room for the tags: each buffer moves behind the tags of the buffers before it.
         for group in &mut footer.groups {
             let mut more = 0;
-            // Rows are one buffer, listed for each column.
+            // The columns share one buffer in the row layout, which each column lists.
             let each = if group.columns[0].encoding == Encoding::Rows { 0 } else { BUFFER_ALIGN as u32 };
             for buffer in group.columns.iter_mut().flat_map(|column| &mut column.buffers) {
                 (buffer.offset, buffer.crc) = (buffer.offset + more, 0);
