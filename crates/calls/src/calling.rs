@@ -1,4 +1,4 @@
-//! Calling functions over the window of a file: at nodes, or here.
+//! Calls of functions over the window of a file, at nodes or on the client.
 
 use crate::Function;
 use crate::here::{Fetched, Here};
@@ -21,23 +21,23 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Lanes kept for the next call, of one node and kind.
+/// Largest number of idle lanes that are kept for one node and kind of function.
 const IDLE_LANES_MAX: usize = 8;
-/// Fresh lanes of a call that may be cut off.
+/// Number of new lanes of one call that may break before the call fails.
 const CUTS_MAX: u32 = 2;
-/// Pieces that a call may load from elsewhere: 64 GiB of them, some more than once.
+/// Largest number of blocks that one call may load from elsewhere: 64 GiB, some of them more than once.
 const SUPPLIED_MAX: u32 = 1 << 20;
-/// So many bytes tell what bringing more of them takes.
+/// Bytes after which a fetch is long enough to measure the rate.
 const TELLING_BYTES: u64 = 1 << 20;
-/// Times that a call may hop.
+/// Largest number of hops of a call.
 const HOPS_MAX: u32 = 1 << 20;
 
-/// How the lanes of a file are to be.
+/// Options of a [`Caller`].
 #[derive(Clone, Debug)]
 pub struct CallerOptions {
-    /// Which bytes of the file are the window. Default: all of them. At most 3 GiB.
+    /// Bytes of the file that are the window, at most 3 GiB. Default: the whole file.
     pub range: Option<Range<u64>>,
-    /// The most bytes that the output of a call may have. Default 16 MiB; up to 240 MiB.
+    /// Largest size of an output in bytes, up to 240 MiB. Default: 16 MiB.
     pub output_bytes: u32,
 }
 
@@ -47,26 +47,27 @@ impl Default for CallerOptions {
     }
 }
 
-/// Columns that functions find in a window: those of a table, whose row groups lie in it.
+/// Columns of a table that functions find in a window, in which the table's row groups lie.
 pub trait Columns: Send + Sync {
-    /// Returns which bytes of the window each row group is.
+    /// Returns the range of the window that each row group takes.
     fn groups(&self) -> Vec<Range<u64>>;
 
-    /// Returns the table of columns of `spec/function.md`, of the row groups that are listed, by their numbers.
+    /// Returns the table of columns (`spec/function.md`), with the row groups for whose index `is_listed` returns
+    /// true.
     fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error>;
 }
 
-/// How a call is to be.
+/// Options of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallOptions {
-    /// Where it runs. [`Placement::Split`] is for [`Caller::call_each`] only.
+    /// Placement of the call. Default: [`Placement::Auto`]. [`Placement::Split`] is for [`Caller::call_each`] only.
     pub placement: Placement,
-    /// A byte of the window: the call is shipped to the node that has it. `None` (the default) means the node that has
+    /// A byte of the window. The call is shipped to the node that holds it; `None` (the default) means the node that holds
     /// most of the window.
     pub at: Option<u64>,
-    /// A module is made anew for it: nothing of earlier calls is in its heap.
+    /// True to instantiate the module anew for this call, so that nothing of earlier calls is in its heap.
     pub fresh: bool,
-    /// It is stopped after this long. Default 10 s; 1 ms to 1 h.
+    /// Time after which the call is stopped, from 1 ms to 1 h. Default: 10 s.
     pub deadline: Duration,
 }
 
@@ -88,44 +89,50 @@ impl CallOptions {
     }
 }
 
-/// What a call gave.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// The output.
+    /// Output of the function.
     pub output: Vec<u8>,
-    /// How long the function itself ran, at all its stations.
+    /// Time that the function itself ran, summed over the places where it ran.
     pub ran: Duration,
-    /// How often it went on at another node.
+    /// Number of times that the function continued at another node.
     pub hops: u32,
-    /// Pieces of 64 KiB that it loaded from elsewhere.
+    /// Number of blocks of 64 KiB that it loaded from elsewhere.
     pub supplied: u32,
-    /// Where it ended: the name of the node, or nothing for here.
+    /// Name of the node at which the call ended; `None` for the client.
     pub node: Option<String>,
 }
 
-/// Lanes over a published file. May be used from many threads at once; each call takes a lane of its own.
+/// Caller of functions over a published file. Many threads may use it at once; each call takes a lane of its own.
+///
+/// A caller is made with [`Caller::over`], and for tables with [`Caller::with_columns`] after it. `window_bytes` and
+/// `nodes` describe the window. `explain` and `explain_each` say what a call would do, and send nothing. `call` runs
+/// a function once; `call_each` runs it once for each part of a table. Calls may be made in any order. A call locks
+/// the list of idle lanes and the locations only to look at them, and holds no lock while it waits for a node. While
+/// the window is fetched, the lock of its blocks is held, so that two threads do not fetch the same ones.
 pub struct Caller {
     pub(crate) session: Arc<Session>,
-    /// Runs functions on this machine.
+    /// Sandbox processes on the client's machine.
     pub(crate) here: Arc<Here>,
     pub(crate) observed: Arc<Observed>,
     file: FarFile,
     range: Range<u64>,
     output_bytes: u32,
     columns: Option<Box<dyn Columns>>,
-    /// The row groups of the table, if it is one.
+    /// Ranges of the table's row groups in the window; empty if the window is not a table.
     pub(crate) groups: Vec<Range<u64>>,
     pub(crate) places: Mutex<Arc<Places>>,
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
     fetched: OnceLock<Fetched>,
-    /// Calls so far.
+    /// Number of calls so far.
     pub(crate) calls: AtomicU64,
 }
 
-/// Where a lane leads, and what is called on it.
+/// Node of a lane, `None` for the client, and the kind of lane.
 type LaneKey = (Option<NodeId>, Side);
 
-/// Where a call is at the moment.
+/// Place where a call currently runs.
 enum Station {
     Node(Arc<NodeLinks>),
     Here,
@@ -165,7 +172,7 @@ impl Station {
     }
 }
 
-/// A call under way.
+/// State of a call that is running.
 struct Call<'c> {
     function: &'c Function,
     args: &'c [u8],
@@ -178,10 +185,10 @@ struct Call<'c> {
 }
 
 impl Caller {
-    /// Lanes over a file, which must be published.
+    /// Makes a caller over a file, which must be published.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it is not, if the range is not in it or too large, or if the output is to be
-    /// too large.
+    /// Errors: [`ErrorKind::Invalid`] if the file is not published, if the range does not lie in it, begins at a byte
+    /// that is not a multiple of 64 KiB or is too large, or if the output would be too large.
     pub fn over(file: &FarFile, options: CallerOptions) -> Result<Caller, Error> {
         let during = |error: Error| error.during(format_args!("functions over far file {:?}", file.name()));
         let invalid = |message: String| Err(during(Error::new(ErrorKind::Invalid, message)));
@@ -224,17 +231,17 @@ impl Caller {
         })
     }
 
-    /// Has functions find these columns.
+    /// Lets functions find these columns in the window.
     pub fn with_columns(self, columns: Box<dyn Columns>) -> Caller {
         Caller { groups: columns.groups(), columns: Some(columns), ..self }
     }
 
-    /// Bytes of the window.
+    /// Returns the size of the window in bytes.
     pub fn window_bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The nodes that the window lies on, and how many bytes each has, that with most first.
+    /// Returns the nodes that hold the window with the bytes that each holds, the node with most bytes first.
     pub fn nodes(&self) -> Vec<(String, u64)> {
         let nodes = self.places.lock().nodes();
         nodes.into_iter().map(|(node, bytes)| (node.info.name.to_string(), bytes)).collect()
@@ -242,9 +249,10 @@ impl Caller {
 
     /// Calls a function.
     ///
-    /// Errors: [`ErrorKind::Stopped`] if it did not end well: [`Error::how_it_ended`] says how; [`ErrorKind::Lost`] if
-    /// bytes of the window are gone; [`ErrorKind::Refused`] if the function cannot be used, or functions are not run
-    /// there; [`ErrorKind::Invalid`], [`ErrorKind::Unreachable`].
+    /// Errors: [`ErrorKind::Stopped`] if the function failed ([`Error::how_it_ended`] says how); [`ErrorKind::Lost`]
+    /// if bytes of the window are lost; [`ErrorKind::Refused`] if the node refuses the function or runs no functions;
+    /// [`ErrorKind::Invalid`] if the options or arguments are not permitted; [`ErrorKind::Unreachable`] if a node
+    /// does not answer.
     pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
         let deadline_ms = options.deadline_ms()?;
         if args.len() > FUNCTION_ARGS_BYTES_MAX {
@@ -258,12 +266,12 @@ impl Caller {
         self.again_if_moved(run)
     }
 
-    /// Calls a function once at every node that has row groups of the table, each with those that lie there, and gives
-    /// what each gave, in the order of the nodes' first row groups. Once, here, with all, by [`Placement::Fetch`]; at nodes
-    /// and here, whose output comes last, by [`Placement::Split`]; [`Placement::Auto`] takes what [`Caller::explain_each`]
-    /// finds to take least.
+    /// Calls a function once at every node that holds row groups of the table, each time over the row groups there.
+    /// Returns the results in the order of the nodes' first row groups. [`Placement::Fetch`] calls it once on the client,
+    /// over all row groups. [`Placement::Split`] calls it at nodes and on the client, whose result is the last.
+    /// [`Placement::Auto`] chooses by [`Caller::explain_each`].
     ///
-    /// Errors: as [`Caller::call`]; [`ErrorKind::Invalid`] without columns.
+    /// Errors: those of [`Caller::call`]; [`ErrorKind::Invalid`] if the caller has no columns.
     pub fn call_each(
         &self,
         function: &Function,
@@ -311,7 +319,7 @@ impl Caller {
             let at = |&(options, lists): &(CallOptions, Lists)| {
                 self.try_call(function, args, options, deadline_ms, lists)
             };
-            // All at once: each waits for its own node.
+            // Calls all nodes at once, each from a thread of its own.
             std::thread::scope(|threads| {
                 let at = &at;
                 let calls: Vec<_> = calls.iter().map(|call| threads.spawn(move || at(call))).collect();
@@ -323,10 +331,10 @@ impl Caller {
         })
     }
 
-    /// Does something again if bytes were lost, once it is known where they are now.
+    /// Calls `run`, and retries it once if bytes were lost and have been found elsewhere.
     fn again_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         match run() {
-            // Its bytes may have moved; a function can be called again.
+            // The bytes may have moved. A retry is safe, because functions have no side effects.
             Err(error) if error.kind() == ErrorKind::Lost => {
                 beneath::reopen(&self.file, &error)?;
                 *self.places.lock() = Arc::new(Places::of(&self.file, self.range.clone())?);
@@ -360,7 +368,7 @@ impl Caller {
             let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
                 let took_ns = self.session.host().now().0.saturating_sub(begun.0);
-                // As if it had been over the whole window.
+                // Scales the time to the whole window, so that calls over parts of it can be compared.
                 let share = self.share_of(lists, &places, &station);
                 let whole_ns = (called.ran_ns as f64 / share) as u64;
                 self.note(
@@ -381,7 +389,7 @@ impl Caller {
                     let Some(next) = next else {
                         return Err(stopped(function, &called, &station.at()));
                     };
-                    // Here everything is at hand.
+                    // A call on the client stays there, because the whole window is available.
                     if !matches!(station, Station::Here) {
                         station = Station::Node(next);
                     }
@@ -393,12 +401,12 @@ impl Caller {
         }
     }
 
-    /// Whether the window is here.
+    /// Reports whether the whole window was fetched.
     pub(crate) fn is_fetched(&self) -> bool {
         self.fetched.get().is_some_and(Fetched::is_whole)
     }
 
-    /// The part of the window that a call there is told of; never nothing.
+    /// Returns the share of the window that a call at this place sees. It is never 0.
     fn share_of(&self, lists: Lists, places: &Places, station: &Station) -> f64 {
         let bytes = |of: &mut dyn Iterator<Item = &Range<u64>>| {
             of.map(|group| (group.end - group.start) as f64).sum::<f64>()
@@ -414,7 +422,7 @@ impl Caller {
         }
     }
 
-    /// The bytes of the window, brought here as far as a call here looks at them.
+    /// Fetches the bytes of the window that a call on the client sees.
     fn bring(&self, lists: Lists, places: &Places) -> Result<(), Error> {
         let fetched = match self.fetched.get() {
             Some(fetched) => fetched,
@@ -470,7 +478,8 @@ impl Caller {
         }
     }
 
-    /// One stretch of a call at one station, on a lane of its own. A connection that has died meanwhile is replaced.
+    /// Runs a call at one place until it ends or hops, on a lane of its own. A lane whose connection has died is
+    /// replaced.
     fn call_at(
         &self,
         places: &Places,
@@ -490,10 +499,11 @@ impl Caller {
                 None => self.open(places, station, key.1)?,
             };
             match self.call_on(places, station, &mut lane, call) {
-                // Its process may just have ended for another call's sake; a function can be called again.
+                // The process may have been ended for another caller. A retry is safe, because functions have no side
+                // effects.
                 Err(LinkError::Cut(_)) if was_idle || cuts < CUTS_MAX => cuts += u32::from(!was_idle),
                 Ok(result) => {
-                    // A process that has ended takes its lanes along.
+                    // Lanes of a process that has ended are dropped.
                     if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
                         self.keep(key, lane);
                     }
@@ -529,7 +539,8 @@ impl Caller {
         }
     }
 
-    /// One stretch of a call: until it is done, hops or fails. What it loads from elsewhere is fetched.
+    /// Runs a call on this lane until the function ends, hops or fails. Supplies the blocks that it loads from
+    /// elsewhere.
     fn call_on(
         &self,
         places: &Places,
@@ -585,9 +596,9 @@ impl Caller {
         }
     }
 
-    /// The bytes of a piece of the window; none if they are not to be had.
+    /// Returns a block of the window; empty if it cannot be read.
     fn piece(&self, at: u64) -> Bytes<FUNCTION_PIECE_BYTES> {
-        // A peer may ask for anything.
+        // The peer may ask for any offset.
         let Some(left) = self.window_bytes().checked_sub(at) else { return Bytes::default() };
         let mut bytes = vec![0; left.min(FUNCTION_PIECE_BYTES as u64) as usize];
         let offset = self.range.start + at;
@@ -597,7 +608,7 @@ impl Caller {
         }
     }
 
-    /// All of the output, the first of which came with the answer.
+    /// Returns the whole output, whose first bytes came with the answer.
     fn take_output(
         &self,
         lane: &mut OpenLane,
@@ -623,7 +634,7 @@ impl Caller {
         Ok(output)
     }
 
-    /// A round trip on a lane without a function: what a call costs before it does anything. For measurements.
+    /// Makes a round trip on a lane without calling a function, to measure the fixed cost of a call.
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
         let places = Arc::clone(&self.places.lock());
         let station = self.first_station(&places, Way::Ship, None)?;

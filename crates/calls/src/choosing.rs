@@ -1,4 +1,16 @@
-//! Where a call runs if that is left to the pool: by what was seen of links, and of the function.
+//! Placement of a call, if the pool chooses it: at the node that holds the bytes, or on the client.
+//!
+//! The idea: to look something up in a library you can phone the librarian, or borrow the book once and read it at
+//! home. One question is answered sooner by phone. Whoever has many questions about one book should borrow it. A call
+//! works the same way: shipping it costs a round trip each time, and fetching the window costs much once and nothing
+//! later.
+//!
+//! A function that was never called is shipped, because only a call shows what it takes. Afterwards the cost of
+//! fetching is divided by the number of calls to expect: a caller that has made n calls is expected to make n more.
+//! A caller with few calls therefore ships them all, a busy one fetches the window at some point, and a window that was
+//! fetched counts as free. Over the row groups of a table a third placement is possible, a split, in which nodes and
+//! client work at the same time. A fixed limit of calls would be simpler, but the number at which fetching pays
+//! depends on link and function.
 
 use crate::Function;
 use crate::calling::{CallOptions, Caller};
@@ -11,19 +23,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a call would take either way, and which way it goes.
+/// Expected time of a call under each placement, and the placement that was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallPlan {
-    /// At the node.
+    /// Time of a call at the node.
     pub ship: Duration,
-    /// Here, its share of fetching the window included; nothing if it cannot run here: it is not a Wasm module, or no
-    /// sandbox program is on this machine.
+    /// Time of a call on the client, including its share of fetching the window. `None` if the function cannot run
+    /// there, because it is not a Wasm module or there is no sandbox program.
     pub fetch: Option<Duration>,
-    /// Where it goes: [`Way::Ship`] or [`Way::Fetch`].
+    /// The chosen placement: [`Placement::Ship`] or [`Placement::Fetch`].
     pub choice: Way,
-    /// Whether the function was called before; what it takes is not known otherwise.
+    /// True if the function was called before. Otherwise its cost is not known.
     pub is_sure: bool,
-    /// Why, in words.
+    /// Reason for the choice, in words.
     pub why: &'static str,
 }
 
@@ -37,20 +49,20 @@ impl fmt::Display for CallPlan {
     }
 }
 
-/// What calling a function over the row groups of a table would take each way, and which way it goes.
+/// Expected time of calling a function over the row groups of a table, under each placement, and the chosen one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EachPlan {
-    /// At all nodes that have some.
+    /// Time of calls at all nodes that hold row groups.
     pub ship: Duration,
-    /// Here, over all of them; nothing if it cannot run here.
+    /// Time of a call on the client over all row groups. `None` if the function cannot run there.
     pub fetch: Option<Duration>,
-    /// At nodes and here; nothing if it cannot run here.
+    /// Time of calls at nodes and on the client together. `None` if the function cannot run on the client.
     pub split: Option<Duration>,
-    /// Where it goes.
+    /// The chosen placement: [`Placement::Ship`], [`Placement::Fetch`] or [`Placement::Split`].
     pub choice: Way,
-    /// Row groups that this machine takes, if it is split.
+    /// Number of row groups that the client takes, if the call is split.
     pub groups_here: usize,
-    /// Whether the function was called before; what it takes is not known otherwise.
+    /// True if the function was called before. Otherwise its cost is not known.
     pub is_sure: bool,
 }
 
@@ -70,13 +82,13 @@ impl fmt::Display for EachPlan {
     }
 }
 
-/// By what a function is remembered.
+/// Returns the key under which costs of a function are remembered.
 fn key(function: &Function) -> u64 {
     fingerprint([&function.digest[..], function.entry.as_bytes()])
 }
 
 impl Caller {
-    /// What calling a function would take either way, and where [`Placement::Auto`] has it run.
+    /// Returns what a call would take under each placement, and which one [`Placement::Auto`] chooses.
     pub fn explain(&self, function: &Function) -> CallPlan {
         let places = Arc::clone(&self.places.lock());
         let shares = places.nodes();
@@ -102,8 +114,8 @@ impl Caller {
         CallPlan { ship, fetch, choice, is_sure, why }
     }
 
-    /// What calling a function over the row groups of the table would take each way, and how [`Caller::call_each`] has
-    /// it run by [`Placement::Auto`].
+    /// Returns what calling a function over the row groups of the table would take under each placement, and which
+    /// one [`Caller::call_each`] chooses for [`Placement::Auto`].
     pub fn explain_each(&self, function: &Function) -> EachPlan {
         let plan = self.explain(function);
         let each = self.each(function);
@@ -128,7 +140,7 @@ impl Caller {
         }
     }
 
-    /// How many row groups this machine takes of a call that is split: at least one, and not all.
+    /// Returns the number of row groups that the client takes of a split call: at least one, and not all.
     pub(crate) fn share(&self, function: &Function) -> usize {
         let each = self.each(function);
         let here = if each.is_sure { self.groups_of(each.here) } else { self.groups.len() / 2 };
@@ -156,7 +168,7 @@ impl Caller {
         Call {
             window_bytes: self.window_bytes() as f64,
             is_fetched: self.is_fetched(),
-            // Whoever has called so often is expected to call so often again.
+            // A caller with so many calls is expected to make as many again.
             expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
             link: learned.link(node.info.node.0, reach(&self.session, node)),
             brought_ns: learned.brought_ns(node.info.node.0),
@@ -164,7 +176,7 @@ impl Caller {
         }
     }
 
-    /// Refuses options that contradict each other, and this machine if the function cannot run here.
+    /// Refuses a placement on the client if the function cannot run there.
     pub(crate) fn check_placement(&self, function: &Function, options: CallOptions) -> Result<(), Error> {
         let CallOptions { placement, at, .. } = options;
         if let Placement::Auto | Placement::Ship = placement {
@@ -187,14 +199,15 @@ impl Caller {
         Err(Error::new(ErrorKind::Invalid, message))
     }
 
-    /// Whether a call is worth learning from: it costs a part of a microsecond, which is much of a short call.
+    /// Reports whether a call should be measured. That costs part of a microsecond, which is much for a short call,
+    /// so most calls are not measured if the placement is forced.
     pub(crate) fn is_learning(&self, placement: Placement) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         placement == Placement::Auto || calls <= FEW_CALLS || calls.is_multiple_of(FEW_CALLS)
     }
 
-    /// Learns from a call at one station: what it would have run over the whole window, and what it took besides its
-    /// run.
+    /// Reports a call at one place to the planner: the time in ns that it would run over the whole window, the other
+    /// time of the call in ns, and the bytes of its output.
     pub(crate) fn note(
         &self,
         function: &Function,
@@ -213,7 +226,7 @@ impl Caller {
         }
     }
 
-    /// Counts a call, and returns where it goes.
+    /// Counts a call, and returns its placement.
     pub(crate) fn choose(&self, function: &Function, options: CallOptions) -> Way {
         self.calls.fetch_add(1, Ordering::Relaxed);
         match options.placement.way() {
@@ -224,9 +237,9 @@ impl Caller {
     }
 }
 
-/// So many calls tell enough of those behind them.
+/// Number of calls. All calls up to it are measured, then one in this many.
 const FEW_CALLS: u64 = 16;
-/// Two places at once are worth it only if they take less than this part of the better one.
+/// Ratio of times. A split must take less than this share of the better single placement to be chosen.
 const SPLIT_WORTH: f64 = 0.9;
-/// An output that travels in no time of its own.
+/// Bytes of an output up to which its transfer is not noticeable, so that the call measures the round trip.
 const SMALL_BYTES: u64 = 64 << 10;

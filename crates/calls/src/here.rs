@@ -1,4 +1,4 @@
-//! Running functions on this machine: in a sandbox of this process's own, over bytes that were fetched.
+//! Running functions on the client's machine: in its own sandbox processes, over bytes that were fetched.
 
 use crate::lanes::OpenLane;
 use farpool_files::beneath::Session;
@@ -16,26 +16,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The program that runs functions.
+/// Name of the program that runs functions.
 const PROGRAM: &str = "farpool-sandbox";
-/// Names it, where it is not beside this program.
+/// Environment variable that names the program if it is not beside this one.
 const PROGRAM_VARIABLE: &str = "FARPOOL_SANDBOX";
-/// Bytes that are fetched at once.
+/// Bytes that are fetched with one request.
 const FETCH_BYTES: u64 = 8 << 20;
-/// What is fetched or not.
+/// Bytes of a block, the unit that is fetched.
 const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
-/// The sandboxes of this process: started when they are first needed.
+/// Sandbox processes of this client, started when they are first needed.
 #[derive(Default)]
 pub(crate) struct Here {
     sandboxes: OnceLock<Sandboxes>,
-    /// The program, if it was there when it was first looked for: calls do not search folders anew.
+    /// Path of the program, or `None` if there was none at the first look. Later calls do not search again.
     program: OnceLock<Option<PathBuf>>,
 }
 
-/// Returns the program that runs functions: the one that the environment's `FARPOOL_SANDBOX` names, or
-/// `farpool-sandbox` beside this program or in a folder of `PATH`. Nothing if neither these nor a bare name in
-/// `FARPOOL_SANDBOX` lead to a file; a path that was named is returned as it is.
+/// Returns the program that runs functions: the one that the environment variable `FARPOOL_SANDBOX` names, otherwise
+/// `farpool-sandbox` beside this program or in a folder of `PATH`. A path in the variable is returned as it is; a
+/// bare name is searched in `PATH`. `None` if nothing is found.
 pub fn sandbox_program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE) {
         return located(named.into());
@@ -44,7 +44,7 @@ pub fn sandbox_program() -> Option<PathBuf> {
     beside.filter(|file| file.is_file()).or_else(|| located(PROGRAM.into()))
 }
 
-/// Returns a path as it is, and of a bare name the file in the first folder of `PATH` that has one of that name.
+/// Returns a path as it is. Of a bare name, returns the first file of that name in the folders of `PATH`.
 fn located(named: PathBuf) -> Option<PathBuf> {
     if named.components().count() > 1 {
         return Some(named);
@@ -54,18 +54,18 @@ fn located(named: PathBuf) -> Option<PathBuf> {
 }
 
 impl Here {
-    /// Returns the program, if it is on this machine.
+    /// Returns the program, if it exists on this machine.
     fn program(&self, options: &PoolOptions) -> Option<&Path> {
         let find = || options.sandbox.clone().map_or_else(sandbox_program, located);
         self.program.get_or_init(|| find().filter(|file| file.is_file())).as_deref()
     }
 
-    /// Returns true if the program that runs functions is on this machine.
+    /// Reports whether the program that runs functions exists on this machine.
     pub(crate) fn has_program(&self, options: &PoolOptions) -> bool {
         self.program(options).is_some()
     }
 
-    /// Returns the program, or an error that says where it was looked for.
+    /// Returns the program, or an error that says where it was searched.
     pub(crate) fn check_program(&self, options: &PoolOptions) -> Result<&Path, Error> {
         self.program(options).ok_or_else(|| {
             let named =
@@ -95,7 +95,7 @@ impl Here {
         Ok(self.sandboxes.get_or_init(|| started))
     }
 
-    /// A lane over bytes that lie in a file of this machine's memory.
+    /// Opens a call lane over bytes in a memory file of this machine.
     pub(crate) fn lane(
         &self,
         options: &PoolOptions,
@@ -124,17 +124,18 @@ impl Here {
     }
 }
 
-/// Bytes of a window that were fetched.
+/// Bytes of a window that were fetched, in a memory file.
 pub(crate) struct Fetched {
     file: Arc<OwnedFd>,
     bytes: u64,
-    /// Which pieces of [`FUNCTION_PIECE_BYTES`] are here. Held while some are fetched: who wants the same ones waits.
+    /// True for each block of [`FUNCTION_PIECE_BYTES`] that was fetched. The lock is held while blocks are fetched,
+    /// so that another thread that needs the same ones waits for them.
     pieces: Mutex<Vec<bool>>,
     is_whole: AtomicBool,
 }
 
 impl Fetched {
-    /// Room for a window.
+    /// Makes an empty file of the size of a window.
     pub(crate) fn empty(bytes: u64) -> Result<Fetched, Error> {
         let refused = |error| no_memory(bytes, error);
         let file = memfd_create("farpool-fetched", MemfdFlags::CLOEXEC).map_err(refused)?;
@@ -143,13 +144,13 @@ impl Fetched {
         Ok(Fetched { file: Arc::new(file), bytes, pieces, is_whole: AtomicBool::new(false) })
     }
 
-    /// Whether all of it is here.
+    /// Reports whether the whole window was fetched.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Acquire)
     }
 
-    /// Fetches of a range what is not here yet, and says how many bytes that were. The window begins at this byte of
-    /// the file.
+    /// Fetches the blocks of a range of the window that are missing, and returns how many bytes that were. `start` is
+    /// the offset of the window in the file.
     pub(crate) fn bring(
         &self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! Lanes: connections to nodes on which functions are called, each over the same window.
+//! Call lanes: connections to nodes on which functions are called, each over one window.
 
 use crate::Function;
 use crate::lists::Lists;
@@ -12,12 +12,12 @@ use farpool_wire::{Bytes, Code, List, MonoNs, Name, Reply, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What functions of one kind are called on.
+/// Kind of lane that a function needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
-    /// The node itself.
+    /// A lane that the node itself serves, for resident functions.
     Resident,
-    /// A sandbox process.
+    /// A lane that a sandbox process serves, for all other functions.
     Sandbox,
 }
 
@@ -27,25 +27,25 @@ impl Side {
     }
 }
 
-/// A module that is no longer than this comes with its first use on a lane, without asking whether it is known there.
+/// Bytes of a module up to which it is sent with its first use on a lane, without asking whether the lane knows it.
 const BROUGHT_BYTES: usize = 8 << 10;
 
-/// An open lane, used by one call at a time.
+/// An open lane. One call at a time uses it.
 pub(crate) struct OpenLane {
     pub(crate) link: Box<dyn Link>,
-    /// Numbers of functions on this lane.
+    /// Numbers of functions on this lane, by digest and entry.
     numbers: BTreeMap<[u8; 32], Vec<(Name, u32)>>,
-    /// Which row groups were told of.
+    /// Row groups in the table of columns that the lane has; `None` if it has none.
     pub(crate) lists: Option<Lists>,
 }
 
 impl OpenLane {
-    /// Over a connection that is a lane already.
+    /// Makes a lane of a connection that was handed over already.
     pub(crate) fn over(link: Box<dyn Link>) -> OpenLane {
         OpenLane { link, numbers: BTreeMap::new(), lists: None }
     }
 
-    /// Opens one at a node.
+    /// Opens a lane at a node.
     pub(crate) fn open(
         session: &Session,
         node: &Arc<NodeLinks>,
@@ -61,7 +61,7 @@ impl OpenLane {
         };
         let patience_ms = session.options().request_timeout_ms;
         let mut link = node.dial_own(session.deadline(patience_ms))?;
-        // It may have to wait its turn there.
+        // The request may queue at the node for a process.
         let deadline = session.deadline(patience_ms.saturating_add(LANE_QUEUE_MS));
         let reply = link.call(&Request::OpenLane(open), deadline);
         match reply.map_err(|error| node.link_error(&error))? {
@@ -72,7 +72,7 @@ impl OpenLane {
         }
     }
 
-    /// The function's number here; brings it if it is not known.
+    /// Returns the number of a function on this lane, and sends the function if the lane does not know it.
     pub(crate) fn number(
         &mut self,
         function: &Function,
@@ -90,7 +90,7 @@ impl OpenLane {
 
     fn ask_number(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
         let Function { form, entry, digest, bytes, .. } = function.clone();
-        // What is so short is brought along at once: the question would take as long.
+        // Sends a short module at once: a question would take as long.
         if form == FunctionForm::Wasm && bytes.len() <= BROUGHT_BYTES {
             return self.put(function, deadline);
         }
@@ -115,7 +115,7 @@ impl OpenLane {
                 .map_err(LinkError::Protocol)?,
             bytes: Bytes::new(function.bytes.to_vec()).map_err(LinkError::Protocol)?,
         };
-        // Making it ready may take as long, besides answering.
+        // Compiling or loading the function may take this long, in addition to the answer.
         let deadline = deadline.plus_ms(FUNCTION_READY_MS_MAX.into());
         match self.link.call(&Request::PutFunction(put), deadline)? {
             Reply::PutFunction(used) => Ok(used.number),
@@ -124,10 +124,10 @@ impl OpenLane {
     }
 }
 
-/// The message of that name.
+/// The request of the same name.
 type OpenLaneMessage = farpool_wire::control::OpenLane;
 
-/// A reply of another kind than its request.
+/// Makes the error for a reply of another kind than the request.
 pub(crate) fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(farpool_wire::WireError::Opcode { found: reply.opcode() as u16 })
 }

@@ -1,17 +1,20 @@
 //! Functions shipped to far memory: user code that runs where the bytes of a published file lie.
 //!
-//! The idea: a [`Caller`] keeps lanes over one file: connections on which functions are called, each with a window that
-//! the file's bytes are mapped to. A call goes to the node that has most of them. Bytes that lie elsewhere are fetched
-//! by this process when the function loads them, or the function hops to their node, its state passing through here.
-//! The same function can run in a sandbox on this machine, over bytes that were fetched. Functions have no authority
-//! and keep nothing, so all of these give the same output. A call whose node dies ends with [`ErrorKind::Lost`], or
-//! with [`ErrorKind::Unreachable`] as long as that is not certain. It is made once more only where the file's bytes are
-//! somewhere else by then: they were moved, or [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) says how to
-//! build them anew.
+//! The idea: a [`Caller`] keeps call lanes over one file. A lane is a connection on which functions are called, with
+//! a window to which the file's bytes are mapped. A call goes to the node that holds most of these bytes. If the
+//! function loads bytes that lie elsewhere, the caller's process fetches them and supplies them. Or the function hops
+//! to the other node, and its state passes through the caller. The same function can run in a sandbox on the client's
+//! machine, over fetched bytes. A function can only compute an output from its window and its arguments, so all of
+//! these give the same output.
+//!
+//! If a node dies during a call, the call ends with [`ErrorKind::Lost`], or with [`ErrorKind::Unreachable`] while its
+//! death is not certain. It is retried only if the file's bytes are elsewhere by then: because they were moved, or
+//! because [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) was told how to recreate them.
 //!
 //! Contract: `spec/function.md`.
 //!
-//! Never in this crate: code that was sent (a sandbox process runs it), or columns of any type: [`Columns`] has them.
+//! Never in this crate: running code that was sent (a sandbox process does), or types of columns ([`Columns`] has
+//! them).
 #![forbid(unsafe_code)]
 
 mod calling;
@@ -42,7 +45,7 @@ use farpool_wire::control::FunctionSignature;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::sync::Arc;
 
-/// A function to be called: what it is, and its entry.
+/// A function that can be called: its code and its entry.
 #[derive(Clone)]
 pub struct Function {
     form: FunctionForm,
@@ -53,25 +56,25 @@ pub struct Function {
 }
 
 impl Function {
-    /// One that nodes were built with, by its name: `walk`, `checksum` and `find` are everywhere.
+    /// Makes a function that is built into nodes, by its name. All nodes have `walk`, `checksum` and `find`.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it is no name.
+    /// Errors: [`ErrorKind::Invalid`] if the name is not permitted.
     pub fn resident(name: &str) -> Result<Function, Error> {
         Function::new(FunctionForm::Resident, Vec::new(), name, None)
     }
 
-    /// A WebAssembly module, and which of its exports to call.
+    /// Makes a function of a WebAssembly module and the name of the export to call.
     ///
-    /// Errors: [`ErrorKind::Invalid`] if it is too long, or the entry is no name. What the module must be like is
-    /// looked at where it runs.
+    /// Errors: [`ErrorKind::Invalid`] if the module is too long or the name is not permitted. The module itself is
+    /// validated where it runs.
     pub fn wasm(module: Vec<u8>, entry: &str) -> Result<Function, Error> {
         Function::new(FunctionForm::Wasm, module, entry, None)
     }
 
-    /// A shared object, which of its symbols to call, and the Ed25519 key and signature that vouch for it: see
-    /// [`abi::signed_text`].
+    /// Makes a function of a shared object, the symbol to call, and an Ed25519 key with its signature of the object
+    /// (see [`abi::signed_text`]).
     ///
-    /// Errors: as [`Function::wasm`].
+    /// Errors: those of [`Function::wasm`].
     pub fn native(
         object: Vec<u8>,
         entry: &str,
@@ -99,27 +102,27 @@ impl Function {
         Ok(Function { form, entry, digest, bytes: bytes.into(), signature })
     }
 
-    /// What it is.
+    /// Returns the form: resident, WebAssembly or native.
     pub fn form(&self) -> FunctionForm {
         self.form
     }
 
-    /// What it is called by where it runs.
+    /// Returns the name of the export, symbol or resident function that is called.
     pub fn entry(&self) -> &str {
         &self.entry
     }
 
-    /// SHA-256 of its bytes; zeros for a resident one.
+    /// Returns the SHA-256 digest of the code; zeros for a resident function.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 
-    /// Its bytes; none for a resident one.
+    /// Returns the code; empty for a resident function.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns why functions of this form run at nodes alone; nothing for those that also run in a client's own
+    /// Returns the reason why functions of this form run at nodes only. `None` if they also run in a client's
     /// sandbox.
     fn why_only_at_nodes(&self) -> Option<&'static str> {
         match self.form {

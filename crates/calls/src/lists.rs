@@ -1,21 +1,21 @@
-//! Which row groups of a table a call is told of.
+//! Row groups of a table that a call sees.
 
 use crate::places::Places;
 use farpool_wire::NodeId;
 use std::ops::Range;
 
-/// Which row groups a function finds in its table of columns.
+/// Selection of the row groups that a function finds in its table of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lists {
-    /// All.
+    /// All row groups.
     All,
-    /// Those that lie where it runs, but for those that are taken here.
+    /// Row groups that lie at the node that runs the function, without those that the client takes.
     Near(Taken),
-    /// Those that are taken here.
+    /// Row groups that the client takes.
     Taken(Taken),
 }
 
-/// How many row groups of how many this machine takes from the nodes, from all parts of the table alike.
+/// Row groups that the client takes in a split: `here` of `of`, spread evenly over the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) here: usize,
@@ -23,14 +23,14 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Whether it takes this one.
+    /// Reports whether the client takes the row group with this index.
     pub(crate) fn has(&self, index: usize) -> bool {
         (index + 1) * self.here / self.of.max(1) > index * self.here / self.of.max(1)
     }
 }
 
 impl Lists {
-    /// Whether a call at this node, or here, is told of this row group.
+    /// Reports whether a call at this node, or on the client if `node` is `None`, sees this row group.
     pub(crate) fn has(
         &self,
         index: usize,

@@ -1,14 +1,14 @@
-//! What a session has seen of links, queries and functions: by it is chosen where the next one runs.
+//! Observations of a session about links, queries and functions. They decide where the next query or call runs.
 
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_planner::{Learned, Reach};
 use std::sync::Arc;
 
-/// What was seen in a session, and the CPUs of this process.
+/// Rates and costs that a session has learnt, and the number of CPUs.
 pub struct Observed {
     learned: Mutex<Learned>,
-    /// CPUs of this process.
+    /// Number of CPUs of this process.
     pub cpus: usize,
 }
 
@@ -20,18 +20,18 @@ impl Default for Observed {
 }
 
 impl Observed {
-    /// Returns what was seen in this session.
+    /// Returns the observations of this session, which are shared by all its queries and calls.
     pub fn of(session: &Session) -> Arc<Observed> {
         session.kept()
     }
 
-    /// Returns what was learnt of it, locked.
+    /// Locks what was learnt and returns it. Callers hold the lock for a look or a note, never during a request.
     pub fn learned(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock()
     }
 }
 
-/// Returns how this process reaches a node.
+/// Returns how this process reaches a node: by shared memory, the loopback interface or the network.
 pub fn reach(session: &Session, node: &NodeLinks) -> Reach {
     match () {
         () if node.is_shared() => Reach::Memory,

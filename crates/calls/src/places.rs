@@ -1,4 +1,4 @@
-//! Where a window lies: which node has which of its bytes.
+//! Memory of a window: which node holds which of its bytes.
 
 use farpool_files::beneath::{NodeLinks, Stretch, stretches};
 use farpool_files::{Error, ErrorKind, FarFile};
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the bytes of a range of a file are.
+/// Locations of the bytes of a range of a file.
 #[derive(Clone)]
 pub(crate) struct Places {
-    /// The range.
+    /// Range of the file, in bytes.
     pub(crate) range: Range<u64>,
     stretches: Vec<Stretch>,
 }
 
 impl Places {
-    /// Of a published file, or one that was sealed.
+    /// Looks up the locations. The file must be published or sealed.
     pub(crate) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
         let Some(stretches) = stretches(file, &range)? else {
             let message = "functions run over published files: what may still be written is no window";
@@ -27,7 +27,7 @@ impl Places {
         Ok(Places { range, stretches })
     }
 
-    /// The node that has a byte of the window.
+    /// Returns the node that holds a byte of the window.
     pub(crate) fn node_of(&self, byte: u64) -> Option<&Arc<NodeLinks>> {
         let at = self.range.start.checked_add(byte)?;
         let after = self.stretches.partition_point(|stretch| stretch.file.start <= at);
@@ -35,7 +35,7 @@ impl Places {
         stretch.file.contains(&at).then_some(&stretch.region.node)
     }
 
-    /// The nodes, that with most bytes first, and how many each has.
+    /// Returns the nodes with the bytes that each holds, the node with most bytes first.
     pub(crate) fn nodes(&self) -> Vec<(Arc<NodeLinks>, u64)> {
         let mut bytes: BTreeMap<NodeId, (Arc<NodeLinks>, u64)> = BTreeMap::new();
         for stretch in &self.stretches {
@@ -48,7 +48,7 @@ impl Places {
         nodes
     }
 
-    /// What of the window a node has.
+    /// Returns the parts of the window that a node holds.
     pub(crate) fn parts(&self, node: &NodeLinks) -> Result<List<LanePart, LANE_PARTS_MAX>, Error> {
         let mut parts = Vec::new();
         for stretch in self.stretches.iter().filter(|stretch| stretch.region.node.info.node == node.info.node)

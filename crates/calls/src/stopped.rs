@@ -1,4 +1,4 @@
-//! The error of a call that did not end well: how it ended, with the names that its module gives its functions.
+//! Error of a call that failed: how it ended, with the names that the module gives its functions.
 
 use crate::{Ended, Function};
 use farpool_files::{Error, ErrorKind};

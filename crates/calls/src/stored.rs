@@ -1,4 +1,4 @@
-//! Functions that a pool keeps by name: published files whose names begin with `functions/`.
+//! Functions that a pool stores by name: published files whose names begin with `functions/`.
 //!
 //! The bytes of such a file are a head and the function: `spec/function.md`, "Stored functions".
 
@@ -10,20 +10,20 @@ use farpool_wire::control::{FunctionForm, FunctionSignature};
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use farpool_wire::{List, Name, WireError};
 
-/// Names of functions begin so.
+/// Prefix of the names of stored functions.
 const PREFIX: &str = "functions/";
 const MAGIC: [u8; 8] = *b"FPFUNC01";
-/// Bytes of a head, at most: an entry, a signature.
+/// Largest size of a head in bytes: an entry name and a signature.
 const HEAD_BYTES_MAX: u64 = 1024;
 
-/// What is told of a function in a listing.
+/// Entry of a list of stored functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionInfo {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// Bytes of its file.
+    /// Size of its file in bytes.
     pub bytes: u64,
-    /// Whether a node that held some of it is gone.
+    /// True if some of its bytes are lost with a node.
     pub is_lost: bool,
 }
 
@@ -57,10 +57,11 @@ fn decode(bytes: &[u8]) -> Result<Function, WireError> {
     Function::new(form, bytes, &entry, signature).map_err(|_| WireError::Text { what: "a stored function" })
 }
 
-/// Keeps a function in the pool under a name, for everybody.
+/// Stores a function in the pool under a name, for all clients.
 ///
-/// Errors: [`ErrorKind::Invalid`] for a resident one, which nodes have anyway, or if it is no name;
-/// [`ErrorKind::Exists`] if the name is taken and not to be replaced; [`ErrorKind::Exhausted`].
+/// Errors: [`ErrorKind::Invalid`] if the function is resident, so that nodes have it already, or if the name is not
+/// permitted; [`ErrorKind::Exists`] if the name is in use and should not be replaced; [`ErrorKind::Exhausted`] if the
+/// pool has no room.
 pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
     let during = |error: Error| error.during(format_args!("putting function {name:?}"));
     if function.form == FunctionForm::Resident {
@@ -74,15 +75,16 @@ pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTa
     let file = pool.create(&file_name, FileClass::Pinned, options).map_err(during)?;
     let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, if_taken));
     if put.is_err() {
-        // What was not published is this session's own.
+        // Deletes the file, which is private to this session because it was not published.
         let _was_there = delete_private(pool, &file_name);
     }
     put.map_err(during)
 }
 
-/// Returns a function that the pool keeps.
+/// Reads a stored function.
 ///
-/// Errors: [`ErrorKind::NotFound`], [`ErrorKind::Lost`], [`ErrorKind::Invalid`] if a file has its name and is none.
+/// Errors: [`ErrorKind::NotFound`] if there is no such name; [`ErrorKind::Lost`] if its bytes are lost;
+/// [`ErrorKind::Invalid`] if the file of this name is not a function.
 pub fn stored_function(pool: &Pool, name: &str) -> Result<Function, Error> {
     let get = || {
         let file = pool.open(&file_name(name)?)?;
@@ -98,7 +100,7 @@ pub fn stored_function(pool: &Pool, name: &str) -> Result<Function, Error> {
     get().map_err(|error: Error| error.during(format_args!("function {name:?}")))
 }
 
-/// Returns the functions that the pool keeps, in the order of their names.
+/// Returns the stored functions, ordered by name.
 pub fn stored_functions(pool: &Pool) -> Result<Vec<FunctionInfo>, Error> {
     let describe = |info: FileInfo| {
         let name = info.name.strip_prefix(PREFIX)?.to_owned();
@@ -107,7 +109,7 @@ pub fn stored_functions(pool: &Pool) -> Result<Vec<FunctionInfo>, Error> {
     Ok(pool.list(PREFIX)?.into_iter().filter_map(describe).collect())
 }
 
-/// Forgets a function that the pool keeps.
+/// Deletes a stored function.
 pub fn drop_function(pool: &Pool, name: &str) -> Result<(), Error> {
     pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping function {name:?}")))
 }
