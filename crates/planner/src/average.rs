@@ -1,16 +1,19 @@
-//! Averages that follow what they are of.
+//! Average of measured times that follows changes and resists outliers.
 //!
-//! The idea: times are late much oftener than they are early, because somebody else was at the machine. So it is their
-//! logarithms that are averaged, and none of them counts as far off.
+//! The idea: a measured time is often too long, because somebody else used the machine, and rarely too short. A plain
+//! mean would follow every such outlier. So logarithms are averaged, and a value that is far off counts as at most
+//! [`FAR_MAX`] times the average. If the machine has changed for good, each new value has a weight of at least
+//! [`NEWEST_MIN`], and the average follows within some values.
 
-/// A new value counts for at least so much.
+/// Least weight of a new value, 0 to 1. The weight of the n-th value is 1/n until that is less.
 const NEWEST_MIN: f64 = 0.3;
-/// One that is so many times the average, or the average so many times it, counts as no more than that.
+/// Largest distance of a new value from the average, as a factor either way. A value further off counts as this far
+/// off.
 const FAR_MAX: f64 = 4.0;
-/// What was seen once is doubted by so much each time that something else is seen.
+/// Weight of [`Average::doubt`] after one value. It falls with the square of the number of values.
 const DOUBT: f64 = 0.2;
 
-/// Of values above zero; nothing while none was seen.
+/// Average of values above 0; empty until the first value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Average {
     log: f64,
@@ -18,14 +21,14 @@ pub(crate) struct Average {
 }
 
 impl Average {
-    /// What is believed before anything was seen: it counts as one value.
+    /// Returns an average that has `value` as its first value.
     pub(crate) fn believed(value: f64) -> Average {
         let mut average = Average::default();
         average.note(value);
         average
     }
 
-    /// Notes a value. What is no positive number says nothing.
+    /// Adds a value. Ignores values that are not finite and above 0.
     pub(crate) fn note(&mut self, value: f64) {
         if !value.is_finite() || value <= 0.0 {
             return;
@@ -40,7 +43,7 @@ impl Average {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// Brings it a little nearer to something else: the more values were seen, the less so.
+    /// Moves the average a little towards `value`, the less the more values it has.
     pub(crate) fn doubt(&mut self, value: f64) {
         if self.seen > 0 && value.is_finite() && value > 0.0 {
             let seen = f64::from(self.seen);

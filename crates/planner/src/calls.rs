@@ -1,70 +1,73 @@
-//! Where a shipped function is called: at the node that has its window, or here, over bytes that are fetched first.
+//! Estimates for calls of shipped functions: at the node that holds the window, or at the client over fetched bytes.
 //!
-//! The idea: a function is pure, so both give the same, and only time decides. Shipped, a call takes a round trip, its
-//! run, and its output's way. Fetched, it takes the window's way, unless that is here already, and its run; so what is
-//! called often over one window is worth fetching once, and [`expected_calls`](Call::expected_calls) spreads that. Over
-//! the row groups of a table it can do both at once, so shared that nodes and this machine end together. How long a
-//! function runs and how much it leaves is learnt of its hash. What was never called is shipped: a small question to
-//! ask.
+//! The idea: a function is pure, so both placements give the same output and only time decides. A shipped call takes a
+//! round trip, its run, and the transfer of its output. A fetched call takes the transfer of the window, unless the
+//! window is at the client already, and its run. A window that is used by many calls is fetched once, so
+//! [`expected_calls`](Call::expected_calls) divides that cost. Over the row groups of a table, nodes and client can
+//! work at the same time. The work is then divided so that both end together.
 //!
-//! A function that follows pointers could instead have each page fetched as it comes to it. [`break_even_accesses`]
-//! says from how many of them on shipping it pays (paper 001, table 2); where the far memory is memory of this machine,
-//! no number of them is enough for latency's sake alone.
+//! How long a function runs and how much it outputs is learned under its hash. A function that was never called is
+//! shipped, because one shipped call costs little and shows both.
+//!
+//! A function that follows pointers could fetch each page when it gets there. [`break_even_accesses`] returns the
+//! number of accesses from which on shipping is faster (paper 001, table 2). If the far memory is memory of this
+//! machine, an access takes no longer from here, and shipping never pays for latency alone.
 
 use crate::average::Average;
 use crate::estimate::Link;
 
-/// What is known of a call before it is made.
+/// Facts about a call before it is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
-    /// Bytes of its window.
+    /// Bytes of the window.
     pub window_bytes: f64,
-    /// Whether they are here.
+    /// True if the window is at the client already.
     pub is_fetched: bool,
-    /// Calls over the same window among which fetching it is shared.
+    /// Calls over the same window that share the cost of fetching it. Less than 1 counts as 1.
     pub expected_calls: f64,
-    /// The way to the node.
+    /// Connection to the node.
     pub link: Link,
-    /// Nanoseconds for each byte that is brought here into a window, if that was seen.
+    /// Measured nanoseconds to fetch each byte into a window; `None` if none was fetched yet.
     pub brought_ns: Option<f64>,
-    /// What was seen of the function.
+    /// Learned costs of the function.
     pub seen: SeenCalls,
 }
 
-/// Where a call ran.
+/// Place where a call ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RanAt {
-    /// At a node.
+    /// A node.
     Node,
-    /// On this machine.
+    /// The client's machine.
     Here,
 }
 
-/// What was seen of a function's calls.
+/// Learned costs of a function, over all its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SeenCalls {
     at_nodes: Average,
     here: Average,
     output: Average,
-    /// Calls that were made in all.
+    /// Number of calls.
     pub calls: u64,
     pub(crate) used: u64,
 }
 
 impl SeenCalls {
-    /// Learns from a call: where it ran, for how many nanoseconds over the whole window, and the bytes it left.
+    /// Learns from a call: where it ran, its run time over the whole window in ns, and the bytes of its output.
     pub(crate) fn note(&mut self, ran_at: RanAt, ran_ns: f64, output_bytes: f64) {
         let of = match ran_at {
             RanAt::Node => &mut self.at_nodes,
             RanAt::Here => &mut self.here,
         };
         of.note(ran_ns.max(1.0));
-        // An empty output is an output.
+        // The average takes only values above 0, so an empty output counts as 1 byte.
         self.output.note(output_bytes.max(1.0));
         self.calls += 1;
     }
 
-    /// How long it runs, there or here; it is the same function, so one tells of the other.
+    /// Returns the expected run time in ns. Both places run the same function, so one time stands in for the other; 0
+    /// if neither was seen.
     fn ran_ns(&self, ran_at: RanAt) -> f64 {
         let (one, other) = match ran_at {
             RanAt::Node => (self.at_nodes, self.here),
@@ -73,55 +76,56 @@ impl SeenCalls {
         one.get().or(other.get()).unwrap_or(0.0)
     }
 
-    /// Bytes that it leaves.
+    /// Returns the expected bytes of output; 0 if none was seen.
     fn output_bytes(&self) -> f64 {
         self.output.get().unwrap_or(0.0)
     }
 }
 
-/// What a call would take either way, in nanoseconds.
+/// Expected time of a call in either placement, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallEstimate {
-    /// At the node.
+    /// Time of a call at the node.
     pub ship_ns: f64,
-    /// Here.
+    /// Time of a call at the client.
     pub fetch_ns: f64,
-    /// Whether the function was seen before.
+    /// True if the function was called before.
     pub is_sure: bool,
 }
 
 impl CallEstimate {
-    /// Whether it is called here.
+    /// Reports whether the call is faster at the client.
     pub fn is_fetch(&self) -> bool {
         self.fetch_ns < self.ship_ns
     }
 }
 
-/// What calls over the row groups of a table would take, each over those that lie where it runs, in nanoseconds.
+/// Expected time of calls over the row groups of a table, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EachEstimate {
-    /// At the nodes, all at once.
+    /// Time of calls at the nodes, all at once.
     pub ship_ns: f64,
-    /// Here, over all of them.
+    /// Time of calls at the client, over all row groups.
     pub fetch_ns: f64,
-    /// At the nodes and here, so shared that both end together.
+    /// Time if nodes and client share the row groups and end together.
     pub split_ns: f64,
-    /// The part that runs here then.
+    /// Share of the row groups that the client takes in a split, 0 to 1.
     pub here: f64,
-    /// Whether the function was seen before.
+    /// True if the function was called before.
     pub is_sure: bool,
 }
 
-/// For each byte of a window, besides its way: it comes into fresh memory. 0.6 was found on a virtual machine.
+/// Nanoseconds to write each fetched byte into fresh memory of a window, besides its transfer. 0.6 was measured on a
+/// virtual machine.
 const LAND_NS: f64 = 0.5;
-/// A call in two places instead of one: another lane and thread, and bytes that come in many small pieces. 2 to 4 ms
-/// were found.
+/// Nanoseconds that using two places costs besides the calls: another call lane and thread, and bytes that arrive in
+/// many small ranges. 2 to 4 ms were measured.
 const BOTH_NS: f64 = 2.5e6;
-/// A call within this machine: a ring, and a process that wakes.
+/// Nanoseconds of a call within this machine: a ring in shared memory, and waking a process.
 const HERE_NS: f64 = 5e3;
 
 impl Call {
-    /// What it would take.
+    /// Returns the expected time of the call in either placement.
     pub fn estimate(&self) -> CallEstimate {
         let Call { window_bytes, is_fetched, expected_calls, link, brought_ns, seen } = *self;
         let crowd = 1.0 / (1.0 - link.load.clamp(0.0, 0.9));
@@ -132,11 +136,12 @@ impl Call {
         CallEstimate { ship_ns, fetch_ns, is_sure: seen.calls > 0 }
     }
 
-    /// What calls over the row groups would take, if the node that has most has this part of them.
+    /// Returns the expected time of calls over row groups. `most` is the share of the row groups at the node that has
+    /// most.
     pub fn estimate_each(&self, most: f64) -> EachEstimate {
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate();
         let run_ns = ship_ns - self.overhead_ns();
-        // What stays the same however few row groups there are; the rest falls with them.
+        // The overhead does not depend on the number of row groups; the run time does.
         let shipped = self.overhead_ns() + run_ns * most;
         let (node_ns, here_ns) = (run_ns * most, fetch_ns - HERE_NS);
         let sum_ns = node_ns + here_ns;
@@ -145,14 +150,15 @@ impl Call {
         EachEstimate { ship_ns: shipped, fetch_ns, split_ns, here, is_sure }
     }
 
-    /// What a call at a node takes besides its run.
+    /// Returns the time of a call at a node without its run, in ns.
     fn overhead_ns(&self) -> f64 {
         self.link.round_trip_ns + self.seen.output_bytes() * self.link.result_ns
     }
 }
 
-/// From how many dependent accesses on a call beats fetching a page for each (paper 001, section 5.1): the whole of
-/// `overhead_ns / (remote_ns - local_ns)`, rounded up. Nothing if a remote access is no slower: then it never does.
+/// Returns the number of dependent accesses from which on a call beats fetching a page for each (paper 001, section
+/// 5.1): `overhead_ns / (remote_ns - local_ns)`, rounded up. Returns `None` if a remote access is no slower than a
+/// local one.
 pub fn break_even_accesses(overhead_ns: f64, remote_ns: f64, local_ns: f64) -> Option<u64> {
     let gap = remote_ns - local_ns;
     (gap > 0.0 && overhead_ns.is_finite()).then(|| (overhead_ns.max(0.0) / gap).ceil().max(1.0) as u64)
@@ -215,16 +221,16 @@ mod tests {
 
     #[test]
     fn row_groups_are_shared_so_that_nodes_and_this_machine_end_together() {
-        // It runs for 100 ms over a window that takes 15 ms to fetch.
+        // A run of 100 ms over a window that takes 15 ms to fetch.
         let mut heavy = call(1e7);
         heavy.seen.note(RanAt::Node, 1e8, 8.0);
         let one = heavy.estimate_each(1.0);
         assert!((0.4..0.5).contains(&one.here), "{one:?}");
         assert!(one.split_ns < 0.6 * one.ship_ns && one.split_ns < 0.6 * one.fetch_ns, "{one:?}");
-        // Four nodes leave less to do here.
+        // The client takes less if there are four nodes.
         let four = heavy.estimate_each(0.25);
         assert!((0.15..0.25).contains(&four.here) && four.split_ns < four.ship_ns, "{four:?}");
-        // What is less than its fetching stays where it is.
+        // A run that takes less than fetching its window stays at the node.
         let mut light = call(1e8);
         light.seen.note(RanAt::Node, 1e7, 8.0);
         let light = light.estimate_each(1.0);
@@ -233,7 +239,7 @@ mod tests {
 
     #[test]
     fn break_even_is_that_of_the_paper() {
-        // Table 2: 62, 52, 115 and 8,300 us over a gap of 148 ns between 258 and 110.
+        // Table 2 of paper 001: overheads of 62, 52, 115 and 8,300 us, and a gap of 148 ns between 258 and 110.
         let of = |us: f64| break_even_accesses(us * 1e3, 258.0, 110.0).unwrap();
         assert_eq!([of(62.0), of(52.0), of(115.0)], [419, 352, 778]);
         assert_eq!(of(8_300.0), 56_082);

@@ -1,98 +1,110 @@
-//! What fetching, shipping and splitting a step would take.
+//! Estimates of the time that fetching, shipping and splitting a step would take.
 //!
-//! The idea: with a share `f` of the bytes run at the nodes and the rest fetched, each part of the work has so much to
-//! do, and the one with the most says how long the step takes: `max(f N, f R + (1 - f) S, (1 - f) C, ...)`, in the time
-//! that each needs for all of it. Shipping is `f = 1`, fetching `f = 0`, and a split meets where the greatest part is
-//! least, by itself.
+//! The idea: think of clearing a warehouse. One crew packs goods at the warehouse and sends small parcels. Another crew
+//! has crates carried home and packs there. Both crews work at the same time, so the job is done when the busiest of
+//! them is done: packers there, packers at home, or the road.
+//!
+//! Here a share `f` of the bytes is processed at the nodes, and the rest is fetched. Each resource has work in
+//! proportion: the nodes `f N`, the link `f R + (1 - f) S`, the client `(1 - f) C`, where `N`, `R`, `S` and `C` are the
+//! times for all of the bytes. The step takes `max(f N, f R + (1 - f) S, (1 - f) C, ...)`. Shipping is `f = 1` and
+//! fetching is `f = 0`. A split takes the `f` at which that maximum is least.
+//!
+//! If there is little data, the maximum is near 0 and start-up costs decide: a thread, scans to open, round trips. If a
+//! node is busy for others, `N` grows and a split moves work to the client. If nodes and client run on the same CPUs, a
+//! split wins nothing once the CPUs are full. That is why CPU time is a resource of its own.
+//!
+//! Adding up the times of all resources would be simpler. It would say that a split never pays, because it ignores that
+//! they work at the same time.
 
 use crate::leaves::Leaves;
 use crate::placement::Way;
 use crate::prior;
 use std::fmt;
 
-/// What leads to a node.
+/// Connection to a node: its cost for each byte, and the load of the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Nanoseconds for each byte of columns.
+    /// Nanoseconds to transfer a byte of columns.
     pub column_ns: f64,
-    /// Nanoseconds for each byte of results.
+    /// Nanoseconds to transfer a byte of results.
     pub result_ns: f64,
-    /// From a question to its answer.
+    /// Round trip, in ns.
     pub round_trip_ns: f64,
-    /// CPU time of both ends for each byte.
+    /// CPU nanoseconds of both ends together for each byte transferred.
     pub cpu_ns: f64,
-    /// Whether it is memory of this machine: fetching is a copy, and results take nothing from it.
+    /// True if the node's memory is shared memory of this machine. Fetching is then a copy, and results do not compete
+    /// with columns for a wire.
     pub is_memory: bool,
-    /// Of the node's time, the share that others have.
+    /// Share of the node's time that other clients use, 0 to 1.
     pub load: f64,
-    /// Whether its rate was measured.
+    /// True if the transfer rate was measured; false if it is a prior.
     pub is_measured: bool,
 }
 
-/// What of the data lies with one node.
+/// Data of a step that one node holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Bytes that are read.
+    /// Bytes that the step reads.
     pub bytes: f64,
-    /// Their rows.
+    /// Rows that the step reads.
     pub rows: f64,
-    /// Pieces that are taken at a time.
+    /// Row groups: the units that a node or the client claims one at a time.
     pub groups: f64,
-    /// The way there.
+    /// Connection to the node.
     pub link: Link,
 }
 
-/// A step over far data.
+/// Input of an estimate: where the bytes of a step are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// By node.
+    /// Data at the nodes, one entry for each node.
     pub shares: Vec<Share>,
-    /// Bytes that are fetched in any case.
+    /// Bytes that must be fetched, because no node can run the program over them.
     pub fetched_bytes: f64,
-    /// Bytes that each node is sent before it begins.
+    /// Bytes sent to each node before it begins, such as keys of a semi-join.
     pub sent_bytes: f64,
 }
 
-/// What a program costs.
+/// Cost of a program, as known so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Nanoseconds at a node for each byte read.
     pub node_ns: f64,
-    /// Nanoseconds here for each byte read.
+    /// Nanoseconds at the client for each byte read.
     pub client_ns: f64,
-    /// Nanoseconds here for each byte of results that come.
+    /// Nanoseconds at the client to decode each byte of results from nodes.
     pub unpack_ns: f64,
-    /// Nanoseconds here for each byte of partial results, once all are here.
+    /// Nanoseconds at the client to merge each byte of partial results, after all have arrived.
     pub merge_ns: f64,
-    /// What leaves.
+    /// Bytes that the program outputs.
     pub leaves: Leaves,
-    /// How many times as long as expected each way took, by [`Way`].
+    /// Actual time over estimated time of each placement, by the index of [`Way`]. 1 if the estimate is right.
     pub factors: [f64; 3],
 }
 
-/// This side.
+/// CPUs of the client's machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// CPUs.
+    /// Number of CPUs of the client.
     pub cpus: f64,
-    /// Whether nodes run on these CPUs as well.
+    /// True if the nodes run on the same CPUs.
     pub is_shared: bool,
 }
 
-/// What holds a step up.
+/// Resource that limits a step: the one that is busy for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Beginning and ending: there is little to do.
+    /// Start-up and final round trips: there is little data.
     Start,
     /// The program at a node.
     Node,
-    /// The link.
+    /// The connection to a node.
     Link,
-    /// The program here.
+    /// The program or the decoding of results at the client.
     Client,
-    /// CPUs that all of it shares.
+    /// CPUs that nodes and client share.
     Cpus,
-    /// Merging.
+    /// Merging partial results.
     Merge,
 }
 
@@ -109,47 +121,47 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What one way would take.
+/// Estimate for one placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepEstimate {
-    /// Nanoseconds until the result is here.
+    /// Nanoseconds until the merged result is at the client.
     pub ns: f64,
-    /// Nanoseconds of them that are for merging.
+    /// Nanoseconds of `ns` that merging takes.
     pub merge_ns: f64,
-    /// Bytes over links.
+    /// Bytes transferred over all links.
     pub link_bytes: f64,
-    /// Nanoseconds that nodes run the program, all together.
+    /// Nanoseconds that nodes run the program, summed over nodes.
     pub node_ns: f64,
-    /// Nanoseconds that the program runs here.
+    /// Nanoseconds that the client runs the program.
     pub client_ns: f64,
-    /// Of the bytes that may be, the share that nodes run the program over.
+    /// Share of the bytes at nodes that nodes process, 0 to 1.
     pub shipped: f64,
-    /// What holds it up.
+    /// Resource that limits the step.
     pub limit: Limit,
 }
 
-/// What each way would take, and which to take.
+/// Estimates for all placements, and the placement to use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepEstimates {
     each: [StepEstimate; 3],
-    /// The one to take.
+    /// Placement with the least time. Ties go to the simpler one.
     pub choice: Way,
 }
 
-/// A way that is better by less than this is not told from one that is simpler.
+/// Relative advantage that a placement needs over a simpler one to be chosen.
 const TIE: f64 = 0.03;
-/// Pieces that each node of a split takes in any case.
+/// Row groups that each node processes in a split before the client's first fetch shows what splitting is worth.
 const BEGUN: f64 = 4.0;
-/// Points that are tried for where a split meets.
+/// Values of the shipped share that are tried to find the best split.
 const POINTS: u32 = 64;
 
 impl StepEstimates {
-    /// Of one way.
+    /// Returns the estimate for one placement.
     pub fn of(&self, way: Way) -> StepEstimate {
         self.each[way.index()]
     }
 
-    /// Why this way, in a sentence.
+    /// Returns the reason for the choice, as a sentence.
     pub fn why(&self) -> String {
         let chosen = self.of(self.choice);
         let others = Way::ALL.into_iter().filter(|way| *way != self.choice);
@@ -166,14 +178,14 @@ impl StepEstimates {
     }
 }
 
-/// What all parts have to do, with a share of the bytes at the nodes.
+/// Time of the busiest resource, in ns, and which resource it is.
 struct Load {
     ns: f64,
     limit: Limit,
 }
 
 impl Step {
-    /// Bytes that nodes may be asked to run the program over.
+    /// Returns the bytes that nodes can process.
     fn bytes(&self) -> f64 {
         self.shares.iter().map(|share| share.bytes).sum()
     }
@@ -182,19 +194,19 @@ impl Step {
         self.shares.iter().map(|share| share.rows).sum()
     }
 
-    /// Bytes of results that nodes send, with a share of the bytes with them.
+    /// Returns the bytes of results that nodes send if they process the share `shipped`.
     fn results(&self, cost: &Cost, shipped: f64) -> f64 {
         self.shares.iter().map(|share| share.results(cost, shipped)).sum()
     }
 
-    /// Bytes of partial results here.
+    /// Returns the bytes of partial results to merge at the client, its own included.
     fn partial(&self, cost: &Cost, shipped: f64) -> f64 {
         let here = 1.0 - shipped;
         cost.leaves.of(self.bytes() * here + self.fetched_bytes, self.rows() * here)
             + self.results(cost, shipped)
     }
 
-    /// How long the parts that work at the same time need, with a share of the bytes at the nodes.
+    /// Returns the busiest resource if nodes process the share `shipped`. Resources work at the same time.
     fn parts(&self, cost: &Cost, machine: Machine, shipped: f64) -> Load {
         let fetched = 1.0 - shipped;
         let (mut node, mut link, mut cpu) = (0.0f64, 0.0f64, 0.0);
@@ -208,7 +220,7 @@ impl Step {
             node = node.max(runs / (1.0 - load.clamp(0.0, 0.95)));
             let (columns, leaves) = (fetched * bytes * column_ns, leaving * result_ns);
             link = link.max(if is_memory { columns.max(leaves) } else { columns + leaves });
-            // Of what both ends do for a byte, half is done here.
+            // The client's CPUs do half of the work of both ends.
             let ends = (fetched * bytes + leaving) * cpu_ns;
             cpu += if machine.is_shared { runs + ends } else { ends / 2.0 };
         }
@@ -226,12 +238,12 @@ impl Step {
         greatest.map_or(Load { ns: 0.0, limit: Limit::Start }, |(ns, limit)| Load { ns, limit })
     }
 
-    /// The longest round trip.
+    /// Returns the longest round trip of all nodes, in ns.
     fn round_trip_ns(&self) -> f64 {
         self.shares.iter().map(|share| share.link.round_trip_ns).fold(0.0, f64::max)
     }
 
-    /// Fetching one piece and running the program over it, where that takes longest.
+    /// Returns the longest time to fetch one row group and run the program over it, in ns.
     fn one_piece_ns(&self, cost: &Cost) -> f64 {
         let each = |share: &Share| {
             share.bytes / share.groups.max(1.0) * (share.link.column_ns + cost.client_ns)
@@ -243,24 +255,25 @@ impl Step {
     fn way(&self, way: Way, cost: &Cost, machine: Machine) -> StepEstimate {
         let parts = |shipped| self.parts(cost, machine, shipped);
         let column_ns = self.shares.iter().map(|share| share.link.column_ns).fold(0.0, f64::max);
-        // What no node can do is fetched behind the rest.
+        // Bytes that no node can process are fetched last.
         let behind = self.fetched_bytes * (column_ns + cost.client_ns);
         let sent =
             || self.shares.iter().map(|share| self.sent_bytes * share.link.column_ns).fold(0.0, f64::max);
         let rtt = self.round_trip_ns();
         let (shipped, load, edges) = match way {
             Way::Fetch => {
-                // The first bytes are waited for.
+                // Nothing overlaps with fetching the first bytes.
                 let first = self.bytes().min(prior::FETCH_BYTES) * column_ns.min(cost.client_ns);
                 (0.0, parts(0.0), prior::FETCH_START_NS + rtt + first + behind)
             }
             Way::Ship => (1.0, parts(1.0), prior::SHIP_START_NS + 2.0 * rtt + sent() + behind),
             Way::Split => {
-                // One piece is always fetched, to see how long it takes, and the last one is waited for.
+                // A split always fetches one row group, to measure how long that takes. At its end it waits for the
+                // last one.
                 let piece = self.one_piece_ns(cost);
                 let groups: f64 = self.shares.iter().map(|share| share.groups).sum();
                 let most = 1.0 - 1.0 / groups.max(1.0);
-                // Nodes are at it before it is known what that is worth.
+                // Nodes process some row groups before that measurement is known.
                 let least = (BEGUN * self.shares.len() as f64 / groups.max(1.0)).min(most);
                 let point = |point| least + (most - least) * f64::from(point) / f64::from(POINTS);
                 let points = (0..=POINTS).map(point);
@@ -298,10 +311,10 @@ impl Share {
     }
 }
 
-/// What each way would take.
+/// Returns the estimates for all placements, and the best placement.
 pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> StepEstimates {
     let each = Way::ALL.map(|way| step.way(way, cost, machine));
-    // The simplest first.
+    // Shipping is the simplest if a node has any data.
     let mut choice = Way::Ship;
     if step.shares.is_empty() {
         choice = Way::Fetch;
@@ -332,7 +345,7 @@ mod tests {
         Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
-    /// Both sides run the program at this rate, and it leaves this share.
+    /// Returns a cost: both sides run the program at this rate, and its output is this share of its input.
     fn cost(gbyte_per_s: f64, share: f64) -> Cost {
         let ns = 1.0 / gbyte_per_s;
         let leaves = Leaves::Share(share);
@@ -358,7 +371,7 @@ mod tests {
 
     #[test]
     fn node_slower_than_the_link_is_helped_by_as_much_as_the_client_can() {
-        // Regular expressions over 100 Gbit/s: two sides at the same rate.
+        // Regular expressions over 100 Gbit/s: node and client have the same rate.
         let found = estimate(&step(GIB, link(11.7)), &cost(4.9, 0.01), APART);
         assert_eq!(found.choice, Way::Split);
         let gain = ms(&found, Way::Ship) / ms(&found, Way::Split);
@@ -449,7 +462,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bound of the rule: a split is at most twice as fast as the better of the others.
+        /// A split is at most twice as fast as the better of the other placements.
         #[test]
         fn split_is_never_more_than_twice_as_fast_as_both(
             rate in 0.1..50.0f64, of_link in 0.05..50.0f64, share in 0.0..2.0f64, mib in 64.0..4096.0f64,
@@ -472,7 +485,7 @@ mod tests {
             }
         }
 
-        /// Whatever it is told, it says numbers.
+        /// Any finite input gives finite estimates.
         #[test]
         fn estimates_are_numbers(
             bytes in 0.0..1e15f64, groups in 0.0..1e6f64, load in 0.0..2.0f64, cpus in 0.0..1e3f64,

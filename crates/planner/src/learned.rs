@@ -1,8 +1,19 @@
-//! What was seen of links and programs, kept within bounds.
+//! Rates of links and costs of programs, learned from what was run, in bounded memory.
 //!
-//! The idea: what is seen of a program is kept twice: under the program itself, and under its shape, which is the
-//! program without its literals. Another selection by the same columns costs as much for each byte, but leaves
-//! something else, so that is only known of the very same.
+//! The idea: a driver who takes a route each day knows how long it takes, whatever a map says. For a new address in a
+//! known town the driver still knows the roads, but not how long the errand at the end takes. In the same way each run
+//! is noted under two keys. The exact key names the program, its columns and its table. The shape is the program
+//! without its literals. Another literal costs as much for each byte read, so nanoseconds for each byte are used from
+//! either key. It outputs another number of rows, so the size of the output is used from the exact key only.
+//!
+//! Each rate is an [`Average`] of the runs seen, and a value of [`prior`] until the first run.
+//!
+//! One run may be slow only because somebody else used the machine. If the planner believed it, it would never choose
+//! that placement again, and would never see that it was wrong. So the first value of a link or a placement counts half
+//! beside the prior. A placement that is not run is trusted a little less each time that another one is. Running every
+//! placement now and then would find the same, but costs more than it wins.
+//!
+//! Memory is bounded by [`PIPELINES_MAX`] and [`LINKS_MAX`]. The least recently used entry is evicted.
 
 use crate::average::Average;
 use crate::calls::{RanAt, SeenCalls};
@@ -12,95 +23,97 @@ use crate::placement::Way;
 use crate::prior;
 use std::collections::BTreeMap;
 
-/// Programs that are remembered, shapes among them; the one that was not used for longest goes.
+/// Most programs that are remembered. Exact keys and shapes count alike; the least recently used is evicted.
 pub const PIPELINES_MAX: usize = 512;
-/// Nodes whose links are remembered.
+/// Most nodes whose links are remembered; the least recently used is evicted.
 pub const LINKS_MAX: usize = 256;
-/// A link to oneself is no further off than this, and no nearer.
+/// Largest correction of an estimate, as a factor: learned factors are between 1/16 and 16.
 const FACTOR_MAX: f64 = 16.0;
-/// What was seen of so small a share of the rows seen before says nothing new about groups.
+/// Least rows of a scan, as a share of the rows of the scan noted before, for the new scan to replace its estimate of
+/// groups. A smaller scan says less about the number of groups.
 const ROWS_MIN: f64 = 0.5;
-/// Nobody has more of a node than this, as far as is believed.
+/// Largest share of a node's time that is taken to be used by others.
 const LOAD_MAX: f64 = 0.8;
 
-/// By what a program is remembered.
+/// Keys under which a program is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The program, and what it runs over.
+    /// Hash of the program, its columns and its table.
     pub exact: u64,
-    /// The program without its literals.
+    /// Hash of the program without its literals.
     pub shape: u64,
 }
 
-/// A number for bytes: FNV-1a, 64 bits. Equal ones mislead an estimate, and nothing else.
+/// Returns a hash of all parts: FNV-1a, 64 bits. A collision makes an estimate worse and has no other effect.
 pub fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
-    // A length between parts, so that they do not run into one another.
+    // The length before each part keeps ("ab", "c") apart from ("a", "bc").
     let part = |hash: u64, part: &[u8]| (part.len() as u64).to_le_bytes().iter().chain(part).fold(hash, byte);
     parts.into_iter().fold(OFFSET, part)
 }
 
-/// Bytes, and the time that something took for them.
+/// Bytes, and the time to process or transfer them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Nanoseconds for all of them.
+    /// Nanoseconds for all of the bytes.
     pub ns: u64,
 }
 
 impl Took {
-    /// Returns the nanoseconds for each byte; 0 of no bytes, which says nothing.
+    /// Returns the nanoseconds for each byte. Returns 0 for no bytes, which [`Average`] ignores.
     fn byte_ns(self) -> f64 {
         if self.bytes == 0 { 0.0 } else { self.ns as f64 / self.bytes as f64 }
     }
 }
 
-/// What left a program, and what it was run over.
+/// Output of one scan, and the input that it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Left {
-    /// Bytes that it read.
+    /// Bytes that the scan read.
     pub read_bytes: f64,
-    /// Rows that it read.
+    /// Rows that the scan read.
     pub rows: f64,
-    /// Bytes that left it.
+    /// Bytes that the scan output.
     pub left_bytes: f64,
 }
 
-/// What a step, or a part of it, took.
+/// Measured times of a step, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Actual {
-    /// The way, and nanoseconds until all was here but not merged; nothing of a part too small to tell.
+    /// Placement, and nanoseconds until all results were at the client but not merged. `None` if the part was too small
+    /// to measure.
     pub whole: Option<(Way, f64)>,
-    /// Bytes that nodes ran the program over, and nanoseconds.
+    /// Bytes that nodes processed, and the time.
     pub node: Took,
-    /// Bytes that it was run over here, and nanoseconds.
+    /// Bytes that the client processed, and the time.
     pub client: Took,
-    /// Bytes of results, and nanoseconds that taking them took.
+    /// Bytes of results that the client decoded, and the time.
     pub unpacked: Took,
-    /// What left one scan; `None` where that tells nothing.
+    /// Output of one scan; `None` if it says nothing about the program.
     pub left: Option<Left>,
 }
 
-/// What a program is expected to cost.
+/// Expected cost of a program, and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// See there.
+    /// Cost: learned where something was seen, the prior elsewhere.
     pub cost: Cost,
-    /// Whether all that a choice hangs on was seen.
+    /// True if both the time for each byte and the size of the output were seen for this program.
     pub is_sure: bool,
 }
 
-/// Where a node is, as far as rates go.
+/// How a node is reached, which decides the prior rates of its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// In shared memory.
+    /// Shared memory.
     Memory,
-    /// Over a socket, on this host.
+    /// A socket to the same host.
     Loopback,
-    /// On another host.
+    /// A socket to another host.
     Network,
 }
 
@@ -110,10 +123,10 @@ struct SeenLink {
     results: Average,
     probed: Average,
     round_trip: Average,
-    /// One more than the load.
+    /// 1 + the share of the node's time that others use: an [`Average`] takes only values above 0.
     load: Average,
     used: u64,
-    /// Nanoseconds for each byte of a function's window that was brought here.
+    /// Nanoseconds to fetch each byte of a function's window.
     window: Average,
 }
 
@@ -124,14 +137,14 @@ struct Seen {
     unpack: Average,
     merge: Average,
     ratio: Average,
-    /// Of so many rows.
+    /// Rows of the scan that was noted, and the output estimated from it.
     left: Option<(f64, Leaves)>,
     factors: [Average; 3],
     used: u64,
 }
 
 impl Seen {
-    /// By how much the ways that were run are off, on average.
+    /// Returns the geometric mean of the factors of all placements that were run; `None` if none was run.
     fn common(&self) -> Option<f64> {
         let seen: Vec<f64> = self.factors.iter().filter_map(|factor| factor.get()).collect();
         let logs: f64 = seen.iter().map(|factor| factor.ln()).sum();
@@ -139,7 +152,12 @@ impl Seen {
     }
 }
 
-/// See the module.
+/// Store of learned rates, one for each session.
+///
+/// The methods are of two kinds. `note` and the methods that begin with `note_` learn from a run; the caller measures
+/// the times. `link`, `brought_ns`, `calls` and `known` look up what was learned, and fall back to priors. To choose a
+/// placement, callers build a [`Step`] from [`link`](Learned::link), get a [`Cost`] from [`known`](Learned::known), and
+/// pass both to [`estimate`]. There is no lock inside: the caller holds one.
 #[derive(Clone, Debug, Default)]
 pub struct Learned {
     links: BTreeMap<u64, SeenLink>,
@@ -148,7 +166,7 @@ pub struct Learned {
     uses: u64,
 }
 
-/// One of several; a new one takes the place of the one that was not used for longest.
+/// Returns the entry of a key. If the key is new and the map is full, evicts the least recently used entry.
 fn slot<T: Default>(map: &mut BTreeMap<u64, T>, key: u64, max: usize, used: fn(&T) -> u64) -> &mut T {
     if !map.contains_key(&key) && map.len() >= max {
         let oldest = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key);
@@ -174,7 +192,7 @@ impl Learned {
         seen
     }
 
-    /// The link to a node.
+    /// Returns the expected rates of the link to a node.
     pub fn link(&self, node: u64, reach: Reach) -> Link {
         let SeenLink { columns, results, probed, round_trip, load, .. } =
             self.links.get(&node).copied().unwrap_or_default();
@@ -184,7 +202,8 @@ impl Learned {
             Reach::Loopback => (prior::LOOPBACK_RATE, prior::TCP_CPU_NS),
             Reach::Network => (prior::LINK_RATE, prior::TCP_CPU_NS),
         };
-        // One wire carries both; in memory they go different ways.
+        // Columns and results share one wire over a socket, so one rate stands in for the other. In shared memory they
+        // take different paths.
         let other = |of: Average| if is_memory { None } else { of.get() };
         let column_ns = columns.get().or(other(results)).or(probed.get()).unwrap_or(1e9 / rate);
         let result_ns = results.get().or(other(columns)).or(probed.get()).unwrap_or(1e9 / rate);
@@ -199,18 +218,18 @@ impl Learned {
         }
     }
 
-    /// Columns that came over the link to a node, while it did nothing else.
+    /// Learns from columns that came over a link while it carried nothing else.
     pub fn note_columns(&mut self, node: u64, reach: Reach, took: Took) {
         let before = self.link(node, reach).column_ns;
         let columns = &mut self.seen_link(node).columns;
-        // One that came late is not to be all that is known.
+        // The prior counts as a first value, so that one late transfer does not decide alone.
         if columns.seen() == 0 {
             *columns = Average::believed(before);
         }
         columns.note(took.byte_ns());
     }
 
-    /// Results that kept the link to a node busy.
+    /// Learns from results that kept a link busy.
     pub fn note_results(&mut self, node: u64, reach: Reach, took: Took) {
         let before = self.link(node, reach).result_ns;
         let results = &mut self.seen_link(node).results;
@@ -220,43 +239,43 @@ impl Learned {
         results.note(took.byte_ns());
     }
 
-    /// Bytes that were read to see how long they take.
+    /// Learns from bytes that were read only to measure the link.
     pub fn note_probe(&mut self, node: u64, took: Took) {
         self.seen_link(node).probed.note(took.byte_ns());
     }
 
-    /// A question that took a node no time.
+    /// Learns from a request that a node answers at once. `ns` is its round trip.
     pub fn note_round_trip(&mut self, node: u64, ns: u64) {
         self.seen_link(node).round_trip.note(ns as f64);
     }
 
-    /// The share of a node's time that others had.
+    /// Learns the share of a node's time that others used.
     pub fn note_load(&mut self, node: u64, load: f64) {
         let seen = &mut self.seen_link(node).load;
-        // One scan that came late is not to be all that is known.
+        // A load of 0 counts as a first value, so that one late scan does not decide alone.
         if seen.seen() == 0 {
             *seen = Average::believed(1.0);
         }
         seen.note(1.0 + load.clamp(0.0, LOAD_MAX));
     }
 
-    /// Bytes of a function's window were brought here: how many nanoseconds each took.
+    /// Learns how many nanoseconds it took to fetch each byte of a function's window.
     pub fn note_brought(&mut self, node: u64, byte_ns: f64) {
         self.seen_link(node).window.note(byte_ns);
     }
 
-    /// What bringing a byte of a window from a node takes, if it was seen.
+    /// Returns the nanoseconds to fetch a byte of a window from a node; `None` if that was never seen.
     pub fn brought_ns(&self, node: u64) -> Option<f64> {
         self.links.get(&node).and_then(|link| link.window.get())
     }
 
-    /// What was seen of a function's calls.
+    /// Returns what was learned of a function's calls.
     pub fn calls(&self, function: u64) -> SeenCalls {
         self.calls.get(&function).copied().unwrap_or_default()
     }
 
-    /// Learns from a call of a function: where it ran, how many nanoseconds it took or would have taken over its whole
-    /// window, and the bytes it left.
+    /// Learns from a call of a function: where it ran, its run time over its whole window in ns (measured or
+    /// extrapolated), and the bytes of its output.
     pub fn note_call(&mut self, function: u64, ran_at: RanAt, ran_ns: u64, output_bytes: u64) {
         self.uses += 1;
         let uses = self.uses;
@@ -265,7 +284,7 @@ impl Learned {
         seen.note(ran_at, ran_ns as f64, output_bytes as f64);
     }
 
-    /// What a program is expected to cost, if nothing is known but what `prior` says.
+    /// Returns the expected cost of a program. `prior` fills in whatever was not learned.
     pub fn known(&self, key: Key, prior: &Cost) -> Known {
         let of = |key| self.pipelines.get(&key).copied().unwrap_or_default();
         let (exact, shape): (Seen, Seen) = (of(key.exact), of(key.shape));
@@ -275,12 +294,13 @@ impl Learned {
             (Leaves::Share(_), _) => exact.ratio.get().map(Leaves::Share),
             (_, left) => left.map(|(_, leaves)| leaves),
         };
-        // It is the same program: one side tells of the other.
+        // Both sides run the same program, so one rate stands in for the other.
         let node_ns = node.or(client).unwrap_or(prior.node_ns);
         let client_ns = client.or(node).unwrap_or(prior.client_ns);
         let factor = |way: Way| {
             let of = |seen: &Seen| seen.factors[way.index()].get();
-            // What holds all ways up is likely to hold up one that was never run, too; but that is not known.
+            // A placement that was never run is probably off by something of the same factor. The square root halves
+            // its effect, because that is not certain.
             of(&exact).or(of(&shape)).or_else(|| Some(exact.common()?.sqrt()))
         };
         let is_fixed = matches!(prior.leaves, Leaves::Fixed(_));
@@ -297,15 +317,15 @@ impl Learned {
         }
     }
 
-    /// Learns from what a step took. `prior` is what was believed of its program before anything was known.
+    /// Learns from a run of a step. `prior` is the cost that was assumed of its program before anything was known.
     pub fn note(&mut self, key: Key, prior: &Cost, step: &Step, machine: Machine, actual: &Actual) {
         for of in [key.exact, key.shape] {
             let seen = self.seen(of);
             seen.node.note(actual.node.byte_ns());
             seen.client.note(actual.client.byte_ns());
             seen.unpack.note(actual.unpacked.byte_ns());
-            // A side that ran nothing may have been slow only when it was looked at, and then it would not be asked
-            // again.
+            // A side may have been slow only while it was measured. If the other side alone runs now, trust that old
+            // value a little less; otherwise the slow side would never be tried again.
             match (actual.node.bytes, actual.client.bytes) {
                 (0, 1..) => seen.node.doubt(actual.client.byte_ns()),
                 (1.., 0) => seen.client.doubt(actual.node.byte_ns()),
@@ -330,28 +350,28 @@ impl Learned {
                         average.note(factor);
                     }
                     true => average.note(factor),
-                    // What was bad luck is not to be believed for ever.
+                    // A placement that was slow once by chance must become attractive again.
                     false => average.doubt(factor),
                 }
             }
         }
     }
 
-    /// Learns how much one scan left of what it read.
+    /// Learns how much of its input one scan output.
     pub fn note_left(&mut self, key: Key, prior: &Cost, left: Left) {
         let Left { read_bytes, rows, left_bytes } = left;
         if read_bytes <= 0.0 {
             return;
         }
         let seen = self.seen(key.exact);
-        // Nothing at all is as good as very little, and very little can be averaged.
+        // An output of 0 bytes counts as very little, because the logarithm of 0 has no average.
         seen.ratio.note((left_bytes / read_bytes).max(1e-9));
         if seen.left.is_none_or(|(before, _)| rows >= before * ROWS_MIN) {
             seen.left = Some((rows, prior.leaves.seen(read_bytes, rows, left_bytes)));
         }
     }
 
-    /// Learns how long merging so many bytes of partial results took.
+    /// Learns how long merging partial results took.
     pub fn note_merge(&mut self, key: Key, took: Took) {
         for of in [key.exact, key.shape] {
             self.seen(of).merge.note(took.byte_ns());
@@ -379,12 +399,12 @@ mod tests {
         Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
-    /// A million bytes took so long.
+    /// Returns a time for a million bytes.
     fn took(ns: u64) -> Took {
         Took { bytes: 1_000_000, ns }
     }
 
-    /// A node took so long for each byte, and so much left.
+    /// Returns a run at a node: nanoseconds for each byte, and output over input.
     fn shipped(ns: f64, ratio: f64) -> Actual {
         let left = Left { read_bytes: 1e6, rows: 1e4, left_bytes: 1e6 * ratio };
         Actual { node: took((1e6 * ns) as u64), left: Some(left), ..Actual::default() }
@@ -410,7 +430,7 @@ mod tests {
         let Known { cost, is_sure } = learned.known(OTHER_LITERAL, &prior());
         assert!(!is_sure);
         assert!((cost.node_ns - 3.0).abs() < 1e-9 && cost.leaves == Leaves::Share(0.25));
-        // What leaves one row whatever is read is known all the same.
+        // The size of an output that is always one row needs no run.
         let one_row = Cost { leaves: Leaves::Fixed(16.0), ..prior() };
         assert!(learned.known(OTHER_LITERAL, &one_row).is_sure);
     }
@@ -429,7 +449,7 @@ mod tests {
         learned.note(KEY, &prior(), &step, MACHINE, &seen);
         let (once, other) = (of(&learned, Way::Ship), of(&learned, Way::Fetch));
         assert!(once.ns > 1.3 * before.ns && once.ns < 1.5 * before.ns, "it may have been bad luck");
-        // So far as is known, what held up the one may hold up the other.
+        // Fetching was never run. It is expected to be held up as well, but by less.
         assert!(other.ns > fetch.ns && other.ns < 1.3 * fetch.ns);
         (0..10).for_each(|_| learned.note(KEY, &prior(), &step, MACHINE, &seen));
         let after = of(&learned, Way::Ship);
@@ -485,7 +505,7 @@ mod tests {
         let slow = node_ns(Actual { node: took(8_000_000), ..here(1_000_000) });
         let doubted = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
         assert!(slow > 7.9 && doubted < 2.0, "{slow} {doubted}");
-        // What was seen again and again is believed.
+        // A rate that was seen many times is trusted for longer.
         let again = (0..5).map(|_| node_ns(Actual { node: took(8_000_000), ..Actual::default() }));
         let seen = again.last().expect("runs");
         assert!(seen > 5.0, "{seen}");

@@ -1,15 +1,15 @@
-//! The one planner: whether a step over far data is fetched, shipped or split, and what each would take.
+//! Planner: estimates of what fetching, shipping and splitting a step over far data would take, and the choice of one.
 //!
-//! The idea: every part of a step has a rate of its own: nodes run the program, links carry columns or results, the
-//! client runs the program over what it fetched, and CPUs that both sides share do all of it. Parts work at the same
-//! time, so the slowest says how long a step takes ([`estimate`]). Rates are not believed, they are learnt: of links by
-//! node, of everything else by what is run ([`Learned`]); what remains between estimate and actual is learnt as a
-//! factor. Before anything was seen, priors stand in ([`prior`]).
+//! The idea: each part of a step has a rate of its own. Nodes run the program, links carry columns or results, the
+//! client runs the program over what it fetched, and shared CPUs do all of it. The parts work at the same time, so the
+//! slowest one decides how long the step takes ([`estimate`]). Rates are learned from what was run: of links for each
+//! node, of programs for each program ([`Learned`]). The difference that remains between estimate and measurement is
+//! learned as a factor. Until something was seen, priors are used ([`prior`]).
 //!
-//! Shipped functions are called at nodes or here by the same links ([`Call`]).
+//! Calls of shipped functions are placed by the same rates ([`Call`]).
 //!
-//! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables: who asks says
-//! what is read, what leaves, and by which key to remember it.
+//! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables. The caller
+//! says how many bytes are read, how many are output, and under which key to remember the program.
 #![forbid(unsafe_code)]
 
 mod average;
