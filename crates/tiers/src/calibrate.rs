@@ -1,11 +1,13 @@
-//! What the tiers really move: a short measurement of reading, writing and copying on each, and on both at once.
+//! Measurement of the rates of the memory tiers: reading, writing and copying on each tier, and copying on both at
+//! once.
 //!
-//! The idea: the model wants seven numbers (`Rates`), and firmware promises are not measurements. All CPUs read, write
-//! and copy a region of each tier, larger than caches; then both tiers are copied at once, in chunks mixed as they are
-//! even. The best of a few rounds counts: others at the machine only make it slower. That takes some 100 ms once memory
-//! is there, and is kept in the user's cache folder by what the machine is, so it happens once.
+//! The idea: the model needs seven numbers ([`Rates`]), and promises of firmware are not measurements. All CPUs read,
+//! write and copy a region on each tier that is larger than the caches. Then they copy on both tiers at once, with
+//! chunks mixed so that both are busy to the end. The best of a few rounds counts, because other users of the machine
+//! only make a round slower. It takes some 100 ms after the memory is allocated. The result is kept in the user's cache
+//! directory ([`kept`](crate::kept)), so this happens once for each machine.
 //!
-//! On a machine with one node there is one tier, and nothing to place.
+//! A machine with one node has one tier, and there is nothing to place.
 
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::{Lanes, Rates};
@@ -16,30 +18,30 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Of each tier: several times what a core may have of a last-level cache.
+/// Bytes of each region: several times the last-level cache that a core may have.
 pub const CALIBRATION_BYTES: usize = 96 << 20;
-/// Of these the best counts.
+/// Number of rounds, of which the best counts.
 const ROUNDS: usize = 3;
 
-/// What was measured.
+/// Measured rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// Of the near tier, or of the only one.
+    /// Rates of the near tier, or of the only tier.
     pub near: Lanes,
-    /// Of the far tier and of both at once, where there is one.
+    /// Rates of the far tier, and of both at once in bytes a second; `None` if there is one tier.
     pub far: Option<(Lanes, f64)>,
-    /// How many threads moved it.
+    /// Number of threads that moved the bytes.
     pub threads: usize,
 }
 
 impl Calibration {
-    /// Rates of two tiers, where there are two.
+    /// Returns the rates of both tiers; `None` if there is one tier.
     pub fn rates(&self) -> Option<Rates> {
         self.far.map(|(far, together)| Rates { near: self.near, far, together })
     }
 }
 
-/// Measures the tiers of a topology.
+/// Measures the tiers of a topology with `threads` threads, limited to 1..=256.
 pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, RegionError> {
     let threads = threads.clamp(1, 256);
     let Some((near, far)) = topology.tiers() else {
@@ -50,12 +52,12 @@ pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, Reg
     let nodes = Nodes { near: Some(near.id), far: Some(far.id) };
     let of_near = lanes(&mut region(nodes, Interleave::NEAR, threads)?, threads);
     let of_far = lanes(&mut region(nodes, Interleave::FAR, threads)?, threads);
-    // As many chunks of either as it moves in the same time, so that both are busy to the end.
+    // Each tier has as many chunks as it moves in the same time, so both are busy to the end.
     let chunks = (CALIBRATION_BYTES / CHUNK_BYTES) as u64;
     let even = Interleave::share(of_near.both / (of_near.both + of_far.both), chunks);
     let mut mixed = region(nodes, even, threads)?;
     let together = best(|| copied(&mut mixed, threads));
-    // Both together are at least as fast as either, or one of them was disturbed.
+    // Both tiers together are at least as fast as either alone. If not, a measurement was disturbed.
     let together = together.max(of_near.both).max(of_far.both);
     Ok(Calibration { near: of_near, far: Some((of_far, together)), threads })
 }
@@ -71,12 +73,12 @@ fn lanes(region: &mut TieredRegion, threads: usize) -> Lanes {
     Lanes { read, write, both }
 }
 
-/// The best rate of some rounds.
+/// Returns the best rate of some rounds.
 fn best(mut rate: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).map(|_| rate()).fold(0.0, f64::max)
 }
 
-/// Bytes a second.
+/// Returns the rate of reading, in bytes a second.
 fn read(region: &TieredRegion, threads: usize) -> f64 {
     let pieces: Vec<&[u8]> = region.bytes().chunks(CHUNK_BYTES).collect();
     let begun = Instant::now();
@@ -87,7 +89,7 @@ fn read(region: &TieredRegion, threads: usize) -> f64 {
     region.len() as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Bytes a second.
+/// Returns the rate of writing, in bytes a second.
 fn written(region: &mut TieredRegion, threads: usize) -> f64 {
     let bytes = region.len() as f64;
     let pieces: Vec<Mutex<&mut [u8]>> = region.bytes_mut().chunks_mut(CHUNK_BYTES).map(Mutex::new).collect();
@@ -98,9 +100,10 @@ fn written(region: &mut TieredRegion, threads: usize) -> f64 {
     bytes / begun.elapsed().as_secs_f64()
 }
 
-/// Bytes a second, those that are read and those that are written: one half of a region into the other.
+/// Returns the rate of copying half of a region to the other half, in bytes a second. Read and written bytes both
+/// count.
 fn copied(region: &mut TieredRegion, threads: usize) -> f64 {
-    // Of each tier, chunks in pairs: what is copied stays on its tier, so that each moves its share.
+    // Pairs of chunks on the same tier: bytes stay on their tier, so each tier moves its share.
     let map = region.chunk_map().to_vec();
     let mut waiting: [Option<&mut [u8]>; 2] = [None, None];
     let mut pairs = Vec::new();
@@ -119,7 +122,7 @@ fn copied(region: &mut TieredRegion, threads: usize) -> f64 {
     (pairs.len() * 2 * CHUNK_BYTES) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Does all pieces, each once.
+/// Calls `work` once for each number below `pieces`, on several threads.
 fn in_threads(threads: usize, pieces: usize, work: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let run = || {

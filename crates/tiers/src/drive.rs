@@ -1,4 +1,4 @@
-//! Workers in real time: what each does next, when it is time for that, and threads that drive them.
+//! Driver of workers in real time: takes each step when it is due, on threads.
 
 use crate::flow::{Flow, Queues, Step, latest};
 use crate::pace::Pace;
@@ -6,12 +6,12 @@ use crate::stage::{Morsel, Stage, StageReport, Work};
 use rustix::thread::CpuSet;
 use std::sync::Arc;
 
-/// A worker that takes morsels of these queues.
+/// Returns the state machine of a worker that takes morsels from these queues.
 pub(crate) fn paced(pace: &Pace, queues: &Arc<Queues>) -> Flow {
     Flow::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.window)
 }
 
-/// The next work of a worker, when it is time; nothing when it is done.
+/// Waits until the worker has a morsel to work on, and returns it; returns `None` when the worker is done.
 pub(crate) fn next_work(pace: &Pace, flow: &mut Flow) -> Option<Morsel> {
     loop {
         match flow.step(pace.picos()) {
@@ -22,12 +22,12 @@ pub(crate) fn next_work(pace: &Pace, flow: &mut Flow) -> Option<Morsel> {
     }
 }
 
-/// What it came to, until now.
+/// Returns the report of a stage up to now.
 pub(crate) fn report(pace: &Pace, name: &'static str, drained_seconds: [f64; 2]) -> StageReport {
     StageReport { name, seconds: pace.seconds(), traffic: pace.meter.traffic(), drained_seconds }
 }
 
-/// Has so many threads do all morsels of a stage.
+/// Runs all morsels of a stage on `workers` threads.
 pub(crate) fn run(pace: &Pace, stage: &Stage, workers: usize, work: &dyn Work) -> StageReport {
     let queues = Arc::new(Queues::new(stage));
     let drive = |worker: usize| {
@@ -41,13 +41,14 @@ pub(crate) fn run(pace: &Pace, stage: &Stage, workers: usize, work: &dyn Work) -
     let drive = &drive;
     let drained: Vec<[f64; 2]> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || drive(worker))).collect();
-        // A thread that panicked has said so already.
+        // The panic of a thread was reported already.
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     report(pace, stage.name, latest(drained))
 }
 
-/// Keeps this thread on a CPU of its own if there are enough: two that share one would hold each other up.
+/// Pins this thread to a CPU of its own, if there are as many CPUs as workers. Two workers on one CPU would delay each
+/// other.
 fn stay_on(worker: usize, workers: usize) {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -57,7 +58,7 @@ fn stay_on(worker: usize, workers: usize) {
     {
         let mut own = CpuSet::new();
         own.set(*cpu);
-        // Where this is not permitted, threads go where they like.
+        // Threads stay unpinned if pinning is not permitted.
         let _ = rustix::thread::sched_setaffinity(None, &own);
     }
 }

@@ -1,9 +1,9 @@
-//! Two tiers on a machine that has one: real work on real memory, held up until its tickets are due.
+//! Backend for two tiers on a machine that has one: real work, delayed until its bytes would have arrived.
 //!
-//! The idea: workers are threads that drive the same state machines as the virtual clock (`flow.rs`), with time that
-//! passes. The tiers' rates are given, and must be so low that the machine itself is no limit: a tenth of the paper's,
-//! say. Then order, volume and overlap of traffic, and with them ratios of strategies, are those of such a machine;
-//! what it cannot show are rates, caches, prefetchers and address translation. Whatever it prints is called "emulated".
+//! The idea: workers are threads that drive the same state machines as the virtual clock (`flow.rs`), in real time. The
+//! rates of the tiers are given. They must be so low that the machine itself is no limit, for example a tenth of those
+//! of paper 002. Order, volume and overlap of the traffic, and ratios between strategies, are then those of a machine
+//! with two tiers. Rates, caches, prefetchers and address translation are not. Its results are labelled "emulated".
 
 use crate::drive;
 use crate::meter::Meter;
@@ -11,7 +11,7 @@ use crate::pace::Pace;
 use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 
-/// Tiers that are held back to such rates.
+/// Tiers whose rates are limited to given ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Emulated {
     rates: Rates,
@@ -20,22 +20,23 @@ pub struct Emulated {
     latency_ns: [f64; 2],
 }
 
-/// Morsels that a worker has under way unless said otherwise: more would leave the caches before their turn.
+/// Default number of morsels that a worker has in flight. More would leave the caches before their turn.
 const WINDOW: usize = 4;
 impl Emulated {
-    /// With so many workers, each on a CPU of its own if there are as many. Refuses what is no rate.
+    /// Returns a backend with 1 to 256 workers. Each is pinned to a CPU if there are as many. Fails if a rate is not
+    /// finite and above 0.
     pub fn new(rates: Rates, workers: usize) -> Result<Emulated, NoRate> {
         rates.check()?;
         Ok(Emulated { rates, workers: workers.clamp(1, 256), window: WINDOW, latency_ns: [0.0; 2] })
     }
 
-    /// Lines take so many nanoseconds more than they do, by side.
+    /// Sets the additional latency of random accesses to single lines on either tier, in ns.
     pub fn with_latency(mut self, near_ns: f64, far_ns: f64) -> Emulated {
         self.latency_ns = [near_ns, far_ns];
         self
     }
 
-    /// So many morsels under way for each worker.
+    /// Sets the number of morsels that each worker has in flight.
     pub fn with_window(mut self, window: usize) -> Emulated {
         self.window = window.max(1);
         self

@@ -1,9 +1,10 @@
-//! Morsels for a join's kernels, handed out when their bytes are there.
+//! Queue that hands morsels to the kernels of a join when their bytes would have arrived.
 //!
-//! The idea: a kernel asks for what to do next, and whoever asks is done with what it had. So the state machine of a
-//! worker ([`Flow`]) runs inside of that question: it issues the writes of the last morsel, has reads of coming ones
-//! under way, and answers when those of one are due. What a kernel reads twice is asked for in the order in which it
-//! has it. A stage may have joins of finished partitions among its morsels: these are done before the answer.
+//! The idea: a kernel asks for its next rows when it is done with the rows before. The state machine of the worker
+//! ([`Flow`]) runs inside that call. It issues the writes of the last morsel, keeps reads of later morsels in flight,
+//! and returns when the reads of one are due. If a kernel reads its rows twice, the second reading asks for them in the
+//! order of the first. A stage may contain joins of finished partitions. These run inside the call too, before it
+//! returns.
 
 use crate::drive;
 use crate::flow::{Flow, Queues, latest};
@@ -15,32 +16,32 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Joins one partition on the thread of a worker.
+/// Function that joins one partition, on the thread of a worker. Its arguments are worker and partition.
 pub(crate) type JoinOne<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// A stage whose work kernels do.
+/// Stage whose work is done by kernels that ask for rows.
 pub(crate) struct Feed<'a> {
     name: &'static str,
     pace: Pace,
     lines: Lines,
     chunk_rows: usize,
-    /// Of all chunks.
+    /// Rows of all morsels together.
     rows: usize,
     workers: Vec<Mutex<Worker>>,
-    /// Where what is written in the second reading goes; if there is one.
+    /// Destination of writes in the second reading; `None` if rows are read once.
     again: Option<Arc<Room>>,
     joins: Option<JoinOne<'a>>,
 }
 
 struct Worker {
     flow: Flow,
-    /// What it was handed, to be read again.
+    /// Morsels that this worker handed out, for the second reading.
     taken: Vec<Morsel>,
     again: Option<Flow>,
 }
 
 impl<'a> Feed<'a> {
-    /// Of a stage that begins now, whose chunks have so many rows, of so many.
+    /// Begins a stage now. A morsel has `chunk_rows` rows, the last one maybe less; all have `rows`.
     pub(crate) fn new(pace: Pace, workers: usize, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'a> {
         let queues = Arc::new(Queues::new(stage));
         let worker =
@@ -50,7 +51,7 @@ impl<'a> Feed<'a> {
         Feed { name, lines, pace, chunk_rows, rows, workers, again: None, joins: None }
     }
 
-    /// What is written goes where there is room.
+    /// Sends writes to the side where chunks were taken.
     pub(crate) fn writing_to(mut self, room: &Arc<Room>) -> Feed<'a> {
         for worker in &mut self.workers {
             worker.get_mut().flow.write_to(room);
@@ -58,19 +59,20 @@ impl<'a> Feed<'a> {
         self
     }
 
-    /// All of it is read twice, and only written where there is room after that.
+    /// Expects all rows to be read twice. Writes happen in the second reading only, to the side where chunks were
+    /// taken.
     pub(crate) fn reading_again(mut self, room: &Arc<Room>) -> Feed<'a> {
         self.again = Some(Arc::clone(room));
         self
     }
 
-    /// Its morsels of [`Task::Join`] are done by this.
+    /// Sets the function for morsels of [`Task::Join`].
     pub(crate) fn joining(mut self, joins: JoinOne<'a>) -> Feed<'a> {
         self.joins = Some(joins);
         self
     }
 
-    /// When the kernel has returned: waits for the last writes, and says what it came to.
+    /// Waits for the last writes and returns the report. Called after the kernel has returned.
     pub(crate) fn finish(self) -> StageReport {
         let mut drained = Vec::new();
         for worker in &self.workers {
@@ -78,7 +80,7 @@ impl<'a> Feed<'a> {
             drained.push(own.flow.drained_seconds());
             let own = &mut *own;
             for flow in [Some(&mut own.flow), own.again.as_mut()].into_iter().flatten() {
-                // A kernel that failed has left morsels behind: these are nobody's.
+                // A kernel that failed leaves morsels behind. They are dropped.
                 let _ = drive::next_work(&self.pace, flow);
             }
         }
@@ -114,7 +116,8 @@ impl Morsels for Feed<'_> {
         let own = &mut *own;
         let flow = own.again.get_or_insert_with(|| {
             let once_more = |morsel: &Morsel| {
-                // What was kept is read from there. As much is written as is read; where, the room says.
+                // A copy that was kept in the first reading is read instead of the original. As many bytes are written
+                // as read; `room` decides on which side.
                 let kept = morsel.written_bytes;
                 let read_bytes = if kept == [0, 0] { morsel.read_bytes } else { kept };
                 Morsel { task: Task::Scatter, read_bytes, written_bytes: read_bytes, ..*morsel }

@@ -1,11 +1,15 @@
-//! A worker: takes morsels, asks for their bytes, does the work when they are there, and asks for what it writes.
+//! State machine of a worker: takes morsels, requests their bytes, works when they have arrived, and requests writes.
 //!
-//! The idea: some morsels are under way at a time, as a core and its prefetchers have reads under way; the one whose
-//! bytes are there first is done first. Writes are only waited for when there are twice as many. Lines that are touched
-//! here and there are asked for with the rest of a morsel where they take no longer than their bytes; where each takes
-//! a latency, so many together when it is their turn, as a core has no more of them under way. All of it is a state
-//! machine that is told what time it is and says until when it waits, so a virtual clock and a thread drive the very
-//! same one.
+//! The idea: a core and its prefetchers have several reads in flight. A worker does the same with morsels. The number
+//! of morsels whose reads are in flight is limited. The morsel whose bytes arrive first is worked on first. A worker
+//! waits for writes only if their number is more than twice that limit.
+//!
+//! Random accesses to lines are requested together with the other bytes of a morsel if they take no longer than their
+//! bytes. If each one has a latency, only as many as a core has in flight are requested at a time, when it is the
+//! morsel's turn.
+//!
+//! The machine is given the time and returns until when to wait. That is why a virtual clock and a thread can drive the
+//! same code.
 
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos, Way};
 use crate::plan::traffic::Side;
@@ -15,10 +19,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Morsels of a stage that nobody has taken.
+/// Morsels of a stage that no worker has taken.
 pub(crate) struct Queues {
     lines: Lines,
-    /// One for all, or one for each side.
+    /// One queue for all morsels, or one for each side. Each has the index of its next morsel.
     queues: Vec<(Vec<Morsel>, AtomicUsize)>,
 }
 
@@ -39,26 +43,28 @@ impl Queues {
 
     fn take(&self, queue: usize) -> Option<Morsel> {
         let (morsels, next) = &self.queues[queue];
-        // Whoever finds it drained puts it forward once more: workers times windows, far from an overflow.
+        // The index grows beyond the end with each failed attempt. Workers times the in-flight limit is far from an
+        // overflow.
         morsels.get(next.fetch_add(1, Ordering::Relaxed)).copied()
     }
 }
 
-/// What a worker does next.
+/// Next action of a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// Nothing until then.
+    /// Wait until this time, then call `step`.
     WaitUntil(Picos),
-    /// The work of this morsel, then ask again.
+    /// Work on this morsel, then call `step`.
     Work(Morsel),
-    /// It has nothing left to do.
+    /// The worker has nothing left to do.
     Done,
 }
 
 #[derive(Clone, Copy)]
 enum State {
     Choosing,
-    /// Lines that are left, and bytes of the stream beside them, by side.
+    /// Requests random accesses in groups. `left` counts lines and `bytes` the sequential bytes not requested yet, by
+    /// side.
     Touching {
         morsel: Morsel,
         left: [u32; 2],
@@ -80,9 +86,9 @@ pub(crate) struct Flow {
     is_latent: bool,
     queues: Arc<Queues>,
     window: usize,
-    /// Whether morsels are done in the order in which they were asked for, or as they come.
+    /// True if morsels are worked on in the order in which they were requested, not as they arrive.
     is_in_order: bool,
-    /// Where what is written goes; as morsels say if there is none.
+    /// Decides the side of writes; `None` if morsels state it.
     room: Option<Arc<Room>>,
     reads: Vec<UnderWay>,
     writes: VecDeque<Picos>,
@@ -91,7 +97,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// With so many morsels under way, of each queue.
+    /// Returns a worker with `window` morsels in flight for each queue.
     pub(crate) fn new(meter: Arc<Meter>, queues: Arc<Queues>, window: usize) -> Flow {
         Flow {
             is_latent: meter.is_latent(),
@@ -107,23 +113,23 @@ impl Flow {
         }
     }
 
-    /// Does morsels as they stand, whichever of them is there first.
+    /// Works on morsels in the order of the queue, whichever arrives first.
     pub(crate) fn in_order(mut self) -> Flow {
         self.is_in_order = true;
         self
     }
 
-    /// Writes go where there is room.
+    /// Sends writes to the side where chunks were taken.
     pub(crate) fn write_to(&mut self, room: &Arc<Room>) {
         self.room = Some(Arc::clone(room));
     }
 
-    /// By side, when the last morsel that reads there was done.
+    /// Returns the seconds at which the last morsel that mostly reads on each side was done.
     pub(crate) fn drained_seconds(&self) -> [f64; 2] {
         self.drained.map(|picos| picos as f64 / PICOS_PER_SECOND)
     }
 
-    /// What to do now. To be asked again at the time it says, or when the work is done.
+    /// Returns the next action at time `now`. The caller calls again at the returned time, or when the work is done.
     pub(crate) fn step(&mut self, now: Picos) -> Step {
         loop {
             match self.state {
@@ -134,14 +140,14 @@ impl Flow {
                     self.ask(now);
                     let first = match self.is_in_order {
                         true => (!self.reads.is_empty()).then_some(0),
-                        // Of equal times the one that was asked for first.
+                        // Ties go to the one requested first.
                         false => (0..self.reads.len()).min_by_key(|at| self.reads[*at].due),
                     };
                     let Some(first) = first else {
                         self.state = State::Ending;
                         continue;
                     };
-                    // In order, so that of equal times the one that was asked for first is done first.
+                    // `remove` keeps the order, which ties depend on.
                     let UnderWay { due, morsel, .. } = self.reads.remove(first);
                     self.state = match self.is_touching(&morsel) {
                         true => State::Touching { morsel, left: morsel.lines, bytes: morsel.read_bytes },
@@ -190,7 +196,8 @@ impl Flow {
         }
     }
 
-    /// Forgets writes until no more than so many are left. Returns when the next one is there if it is not yet.
+    /// Drops writes that have ended until at most `most` are left. Returns the due time of the first one that has not
+    /// ended, if more are left.
     fn wait_for_writes(&mut self, now: Picos, most: usize) -> Option<Picos> {
         while self.writes.len() > most {
             match self.writes.front() {
@@ -201,7 +208,7 @@ impl Flow {
         None
     }
 
-    /// Whether a morsel's lines are asked for a few at a time.
+    /// Reports whether a morsel's lines are requested in groups.
     fn is_touching(&self, morsel: &Morsel) -> bool {
         self.is_latent && morsel.lines != [0, 0]
     }
@@ -210,21 +217,21 @@ impl Flow {
         morsel.lines.map(|lines| u64::from(lines) * u64::from(self.queues.lines.bytes))
     }
 
-    /// When all of it is there.
+    /// Returns the time at which all bytes have arrived.
     fn stream(&self, now: Picos, bytes: [u64; 2]) -> Picos {
         let due = Side::ALL.map(|side| self.meter.stream(now, side, Way::Read, bytes[side.index()]));
         due[0].max(due[1])
     }
 
-    /// Asks for morsels until enough of each queue are under way.
+    /// Requests morsels until enough of each queue are in flight.
     fn ask(&mut self, now: Picos) {
         for queue in 0..self.queues.queues.len() {
             let mut under_way = self.reads.iter().filter(|read| read.queue == queue).count();
             while under_way < self.window
                 && let Some(morsel) = self.queues.take(queue)
             {
-                // Where lines wait for a latency, the rest is read along with them: a whole chunk would be in their
-                // way.
+                // If lines have a latency, the sequential bytes are requested along with them. Requesting a whole
+                // morsel ahead would delay the lines.
                 let bytes = match self.is_touching(&morsel) {
                     true => [0; 2],
                     false => plus(morsel.read_bytes, self.line_bytes(&morsel)),
@@ -236,8 +243,8 @@ impl Flow {
         }
     }
 
-    /// Asks for the next lines together, near and far as they are left, and for their share of the stream. Returns when
-    /// all of it is there, and what is left.
+    /// Requests the next group of lines, near and far in proportion, and their share of the sequential bytes. Returns
+    /// when all have arrived, and the lines and bytes left.
     fn touch(&mut self, now: Picos, left: [u32; 2], bytes: [u64; 2]) -> (Picos, [u32; 2], [u64; 2]) {
         let lines = self.queues.lines;
         let all = u64::from(left[0]) + u64::from(left[1]);
@@ -258,13 +265,13 @@ impl Flow {
                 ));
             }
         }
-        // No more than there are, so they fit.
+        // The casts fit: no more lines than `left`.
         let left = [left[0] - near as u32, left[1] - far as u32];
         (due, left, [bytes[0] - streamed[0], bytes[1] - streamed[1]])
     }
 }
 
-/// By side, of all workers.
+/// Returns the latest time of all workers, by side.
 pub(crate) fn latest(drained: impl IntoIterator<Item = [f64; 2]>) -> [f64; 2] {
     drained.into_iter().fold([0.0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])])
 }

@@ -1,9 +1,9 @@
-//! Joins of tuples over two tiers, by any strategy: the kernels of `farpool-join`, fed and given memory as it says.
+//! Joins of tuples over two tiers, by any strategy, with the kernels of `farpool-join`.
 //!
-//! The idea: kernels ask for rows, for partitions and for chunks. Rows are handed out when their bytes are there, near
-//! and far ones mixed (`feed.rs`); chunks are dealt out by shares (`memory.rs`); what is moved beforehand is read from
-//! its copy (`moving.rs`). Kernels know nothing of it. What is charged is what lies where, by address, never what a
-//! plan said.
+//! The idea: kernels ask for rows, for partitions and for chunks, and know nothing of tiers. Rows are handed out when
+//! their bytes would have arrived, near and far ones mixed (`feed.rs`). Chunks are dealt out by shares (`memory.rs`).
+//! Rows that were moved beforehand are read from their copy (`moving.rs`). Bytes are counted on the tier where they lie
+//! by address, not where a plan meant them to lie.
 
 use crate::feed::Feed;
 use crate::memory::{Placed, TierMemory};
@@ -23,35 +23,36 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tiers, and memory on them.
+/// Backend that runs a join, and the memory that it uses.
 #[derive(Clone, Copy)]
 pub struct Tiered<'a> {
-    /// Where work is done.
+    /// Backend that runs the stages.
     pub tiers: &'a dyn RealTime,
-    /// Where everything lies.
+    /// Memory of both tiers, for partitions, tables and copies.
     pub memory: &'a TierMemory,
 }
 
-/// What came out of a join.
+/// Results of a join, and measurements.
 #[derive(Debug)]
 pub struct Joined<S> {
-    /// One for each worker.
+    /// Sinks with the joined rows, one for each worker.
     pub sinks: Vec<S>,
-    /// Of each phase: how long it took, and what it moved on which tier. Taking memory beforehand, and finding out
-    /// where partitions lie, stands between phases and in none.
+    /// Time and traffic of each phase. Allocating memory and finding where partitions lie happen between phases and are
+    /// not included.
     pub reports: Vec<StageReport>,
-    /// Bytes of partitions by side, by where they lie.
+    /// Bytes of partitions by side, counted where they lie.
     pub partition_bytes: [u64; 2],
     /// Bytes of the shared table by side, in whole chunks.
     pub table_bytes: [u64; 2],
 }
 
-/// Joins two inputs. Rows that lie in `memory` lie where they lie; others count as far. With a balance, what is moved
-/// of an input corrects itself from side to side and from join to join, if the strategy moves a share. Where the
-/// strategy only partitions ([`Joining::Left`]), partitions are joined all the same, outside of what is reported.
+/// Joins two inputs. Rows outside `on.memory` count as far. If `correcting` is given and the strategy moves a share of
+/// the inputs, the share is corrected after each side, and from join to join. If the strategy only partitions
+/// ([`Joining::Left`]), partitions are joined all the same, but not reported.
 ///
 /// # Errors
-/// If settings are for other threads than there are workers, there is no memory, or only one pass can do what is asked.
+/// Returns an error if settings or sinks are for another number of workers, if memory is missing, or if batches are to
+/// be joined beside a partitioning that reads twice.
 pub fn join<S: Sink, E: Equal>(
     on: Tiered<'_>,
     settings: &Settings,
@@ -75,7 +76,7 @@ pub fn join<S: Sink, E: Equal>(
     }
 }
 
-/// What all steps know.
+/// Context that all steps of a join share.
 struct Common<'a> {
     tiers: &'a dyn RealTime,
     memory: &'a TierMemory,
@@ -84,7 +85,8 @@ struct Common<'a> {
 }
 
 impl Common<'_> {
-    /// Where the morsels of an input lie, by side, and what they have.
+    /// Returns for each morsel of an input the bytes that it reads, by side. A morsel with a copy is read on the side
+    /// of the copy.
     fn reads(&self, input: &Input<'_>, copies: &[Option<Side>]) -> Vec<[u64; 2]> {
         let of_morsel = |(morsel, bytes): (usize, u64)| match copies.get(morsel).copied().flatten() {
             Some(side) => {
@@ -97,7 +99,7 @@ impl Common<'_> {
         input.morsel_bytes().enumerate().map(of_morsel).collect()
     }
 
-    /// Copies what is to be copied; nothing if that is nothing.
+    /// Copies the morsels that have a destination in `copies`. Returns `None` if none has.
     fn copy(&self, name: &'static str, input: &Input<'_>, copies: &[Option<Side>]) -> Option<StageReport> {
         let before = self.reads(input, &[]);
         let morsels = before.iter().zip(copies).zip(0..).filter_map(|((read, to), at)| {
@@ -112,12 +114,12 @@ impl Common<'_> {
         Feed::new(self.tiers.begin(), self.tiers.workers(), stage, chunk_rows, rows)
     }
 
-    /// A morsel for each partition, near and far ones mixed: of those that are laid out beforehand, many behind each
-    /// other lie in one chunk.
+    /// Returns a morsel for each partition, near and far ones mixed. Without mixing, partitions that were laid out in a
+    /// row would come from one chunk, hence one tier, for a long time.
     fn of_partitions(&self, task: Task, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
         let partitions = self.hasher.partitions();
         let read = |at: usize| self.memory.bytes_by_side(parts.iter().flat_map(|part| part.slices(at)));
-        // At most 2^14 partitions.
+        // The cast fits: there are at most 2^14 partitions.
         mixed((0..partitions).map(|at| Morsel::reading_both(task, at as u32, read(at))).collect())
     }
 
@@ -125,14 +127,14 @@ impl Common<'_> {
         self.memory.bytes_by_side((0..part.partitions()).flat_map(|at| part.slices(at)))
     }
 
-    /// Chunks that partitions need beside their rows: pieces that are not full.
+    /// Returns the number of chunks that partitions need beside their rows, for blocks that are not full.
     fn spare_chunks(&self) -> usize {
         self.tiers.workers() * (self.hasher.partitions() / 128 + 2)
     }
 }
 
 fn morsels_of(rows: usize) -> u32 {
-    // A side has at most 2^31 rows.
+    // The cast fits: a side has at most 2^31 rows.
     rows.div_ceil(MORSEL_ROWS) as u32
 }
 
@@ -176,7 +178,7 @@ fn partitioned<S: Sink, E: Equal>(
     };
     let reports = strategy.run(correcting, &mut kernels)?;
     if strategy.joining == Joining::Left {
-        // What partitioning came to is known by what is found in it.
+        // The partitioning is verified by joining what it made.
         kernels.join(batches - 1)?;
     }
     let parts = kernels.parts.iter().flatten();
@@ -186,23 +188,23 @@ fn partitioned<S: Sink, E: Equal>(
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: [0; 2] })
 }
 
-/// Steps that kernels do.
+/// Steps of a partitioned join, done by kernels on real memory.
 struct Kernels<'a, S, E> {
     common: &'a Common<'a>,
     strategy: &'a PartitionedStrategy,
     rows: &'a [(Part, &'a [Tuple])],
     placed: &'a [Placed<'a>],
     scratch: &'a Placed<'a>,
-    /// Of the part that is partitioned next.
+    /// Copies made for the side or batch that is partitioned next.
     copies: Option<Copies<'a>>,
     parts: Vec<Option<Partitioned<'a>>>,
     how: How<'a, E>,
-    /// By worker. One that is missing was lost with an error.
+    /// Sinks by worker; `None` if the sink was lost with an error.
     sinks: Vec<Mutex<Option<S>>>,
 }
 
 impl<'a, S, E> Kernels<'a, S, E> {
-    /// Of a part: its place in the lists, its rows, and where its morsels are copied to.
+    /// Returns the index of a side or batch, its rows, and the destination of the copy of each of its morsels.
     fn part(&self, part: Part, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<Side>>) {
         let at = match part {
             Part::Build => 0,
@@ -214,7 +216,7 @@ impl<'a, S, E> Kernels<'a, S, E> {
         (at, rows, copies.collect())
     }
 
-    /// Both sides of what is joined with a batch, once they are partitioned.
+    /// Returns the build side and a batch of the probe side; `None` if either is not partitioned yet.
     fn sides(&self, batch: usize) -> Option<Sides<&Partitioned<'a>>> {
         Some(Sides { build: self.parts[0].as_ref()?, probe: self.parts[batch + 1].as_ref()? })
     }
@@ -312,7 +314,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     }
 }
 
-/// One partition.
+/// Queue that hands out one partition, once.
 struct Once {
     partition: usize,
     is_handed: AtomicBool,
@@ -375,7 +377,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let [near, far] = of_table.dealt();
     let share = near as f64 / (near + far).max(1) as f64;
     let look_up = |(at, read): (u32, [u64; 2])| {
-        // A morsel has as many rows as fit 64 KiB.
+        // The cast fits: a morsel has at most 64 KiB.
         let rows = ((read[0] + read[1]) / size_of::<Tuple>() as u64) as u32;
         Morsel::reading_both(Task::Probe, at, read).touching(share, rows)
     };
@@ -387,23 +389,23 @@ fn non_partitioned<S: Sink, E: Equal>(
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.dealt() })
 }
 
-/// Why a join over tiers could not be done.
+/// Reason why a join over tiers failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TierError {
-    /// By its kernels.
+    /// The kernels failed.
     Join(JoinError),
-    /// There is no memory of a tier.
+    /// Memory of a tier could not be had.
     Region(RegionError),
     /// Settings or sinks are for another number of threads than there are workers.
     Workers {
-        /// Of the tiers.
+        /// Workers of the backend.
         workers: usize,
-        /// Of the settings.
+        /// Threads of the settings.
         threads: usize,
-        /// How many there are.
+        /// Number of sinks.
         sinks: usize,
     },
-    /// Batches were to be joined beside a partitioning that reads more than once.
+    /// Batches cannot be joined beside a partitioning that reads its input more than once.
     Beside(Partitioning),
 }
 

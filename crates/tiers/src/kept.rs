@@ -1,7 +1,7 @@
-//! A calibration that is kept in a file, by what the machine was when it was made.
+//! Calibration that is kept in a file of the user's cache directory.
 //!
-//! The idea: the name of the file is a fingerprint of CPU, threads and nodes, so another machine, or one with other
-//! nodes, finds nothing. What cannot be read is measured anew: a cache is never an error.
+//! The name of the file is a fingerprint of CPU model, threads and nodes. Another machine, or one with other nodes,
+//! finds no file and measures. An unreadable file is ignored, because a cache must never be an error.
 
 use crate::calibrate::Calibration;
 use crate::plan::traffic::Lanes;
@@ -11,29 +11,29 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Of what was kept otherwise nothing is believed.
+/// Version of the file format. Files of another version are ignored.
 const FORM: u64 = 1;
 
-/// The user's cache folder for this: `$XDG_CACHE_HOME/farpool/tiers`, or `~/.cache/farpool/tiers`.
+/// Returns `$XDG_CACHE_HOME/farpool/tiers`, or `~/.cache/farpool/tiers`; `None` if neither variable is set.
 pub fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
     Some(cache.join("farpool").join("tiers"))
 }
 
-/// The file of this machine in a folder.
+/// Returns the path of this machine's file within a directory.
 pub fn path(folder: &Path, topology: &Topology, threads: usize) -> PathBuf {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
     let mut parts = vec![model.to_owned(), threads.to_string()];
     for node in &topology.nodes {
-        // Not its size, which of virtual machines comes and goes.
+        // The size of a node is left out, because it changes on virtual machines.
         parts.push(format!("{} {:?} {:?}", node.id, node.cpus, node.distances));
     }
     folder.join(format!("{:016x}.json", fingerprint(&parts)))
 }
 
-/// FNV-1a, 64 bits, of texts with a length before each.
+/// Returns a hash: FNV-1a, 64 bits. The length before each text keeps ("ab", "c") apart from ("a", "bc").
 fn fingerprint(texts: &[String]) -> u64 {
     let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let text = |hash, text: &String| {
@@ -42,12 +42,12 @@ fn fingerprint(texts: &[String]) -> u64 {
     texts.iter().fold(0xcbf2_9ce4_8422_2325, text)
 }
 
-/// What was kept; nothing if there is nothing, or nothing that can be meant.
+/// Returns the calibration in a file; `None` if there is no file, or it is invalid.
 pub fn read(path: &Path) -> Option<Calibration> {
     of_json(&serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?)
 }
 
-/// Keeps it. The file is whole or not there.
+/// Writes the file by renaming a new one. Readers see a whole file or none.
 pub fn write(path: &Path, calibration: &Calibration) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -57,7 +57,7 @@ pub fn write(path: &Path, calibration: &Calibration) -> io::Result<()> {
     fs::rename(&beside, path)
 }
 
-/// For machines: rates in bytes a second.
+/// Returns the calibration as JSON; rates are in bytes a second.
 pub fn to_json(calibration: &Calibration) -> Value {
     let lanes = |lanes: &Lanes| json!({ "read": lanes.read, "write": lanes.write, "both": lanes.both });
     json!({

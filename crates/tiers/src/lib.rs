@@ -1,18 +1,23 @@
-//! Memory tiers of one machine.
+//! Memory tiers of one machine: DRAM beside larger and slower memory, behind CXL or on another NUMA node.
 //!
-//! The idea: some memory is near and fast, some is far (behind CXL or another node's link) and there is more of it.
-//! Operators that stream are held up by the links, so what matters is how many bytes go over which of them, and that
-//! all are busy at the same time. [`plan`] says where objects should lie; the rest of this crate has the memory
-//! ([`TieredRegion`]), what the machine says of itself ([`topology`]), what it really does ([`calibrate`]), and three
-//! places to run operators cut into morsels that say what they move ([`stage`], [`strategy`]): on real tiers
-//! ([`Numa`]), on one tier whose parts are held back ([`Emulated`]), and under a clock that jumps ([`Virtual`]). On the
-//! first two [`join()`] has the kernels of `farpool-join` do the work, on memory that is placed as a plan says
-//! ([`TierMemory`]).
+//! The idea: operators that stream data are limited by the links to memory. Their time depends on how many bytes go
+//! over which link, and on whether all links are busy at the same time. [`plan`] computes where objects should lie. The
+//! rest of this crate has the memory ([`TieredRegion`], [`TierMemory`]), the topology that the kernel reports
+//! ([`topology`]), measured rates ([`calibrate`]), and three backends that run stages of morsels ([`stage`],
+//! [`strategy`]):
 //!
-//! Figures of emulated tiers are called so wherever they are shown: they are good for ratios, never for rates.
+//! - [`Numa`] runs on real tiers.
+//! - [`Emulated`] runs on one tier and delays work to the rates of two.
+//! - [`Virtual`] computes times only, under a virtual clock.
 //!
-//! Never in this crate: an operator over rows, a decision where something should lie outside [`plan`], sockets. Unsafe
-//! code stands in `memory.rs` and `policy.rs` alone.
+//! The function [`join()`] runs the kernels of `farpool-join` on the first two, over memory that is placed as a plan
+//! says.
+//!
+//! Times of emulated tiers are labelled `emulated` wherever they are shown. Their ratios mean something, their rates do
+//! not.
+//!
+//! Never in this crate: an operator over rows, a decision outside [`plan`] where something should lie, sockets. Unsafe
+//! code is in `memory.rs` and `policy.rs` only.
 #![deny(unsafe_code)]
 
 pub mod calibrate;

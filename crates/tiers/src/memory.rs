@@ -1,11 +1,13 @@
-//! Memory of two tiers for joins: chunks of either, kept for the next join, and where everything lies.
+//! Memory of two tiers for joins: lends chunks of either tier, and keeps returned ones for the next join.
 //!
-//! The idea: a join asks for chunks of 2 MiB and says what for; a plan says how much of that should lie near.
-//! [`TierMemory`] has chunks of both tiers, present before they are asked for, and [`Placed`] deals them out: every so
-//! many near, evenly mixed. Tables, and partitions that are laid out beforehand, lie in one run of chunks, mixed in the
-//! same way. Where a row lies is then a matter of its address ([`TierMemory::bytes_by_side`]).
+//! The idea: a join asks for chunks of 2 MiB and states their purpose. A plan says which share of each object should
+//! lie near. [`TierMemory`] has free chunks of both tiers whose pages are present already. [`Placed`] takes chunks from
+//! it for one object, near and far evenly mixed at the object's share. Tables, and partitions that are laid out in
+//! advance, lie in one run of chunks that is mixed in the same way. The tier of a row follows from its address
+//! ([`TierMemory::bytes_by_side`]).
 //!
-//! Invariant: a chunk is in a list of free ones, or lent out once; regions live as long as the memory.
+//! Invariant: each chunk is either in a free list or lent once. Regions live as long as a loan or a list refers to
+//! them.
 #![allow(unsafe_code)]
 
 use crate::plan::interleave::Interleave;
@@ -21,18 +23,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
 
-/// Shares are kept to this exactness: any beginning of a run is as evenly mixed as all of it.
+/// Denominator of shares. A large one makes any prefix of a run as evenly mixed as the whole run.
 const PARTS: u64 = 1 << 20;
-/// Single chunks are made so many at a time.
+/// Number of single chunks that are allocated at a time.
 const SLAB_CHUNKS: usize = 16;
 
-/// The near share that so many bytes in whole chunks come to, when they are asked for at a share.
+/// Returns the near share that an object of `bytes` really gets: whole chunks, as close to `near_share` as they can be.
 pub fn share_in_chunks(near_share: f64, bytes: usize) -> f64 {
     let chunks = bytes.div_ceil(CHUNK_BYTES).max(1) as u64;
     Interleave::share(near_share, PARTS).near_among(chunks) as f64 / chunks as f64
 }
 
-/// Memory of two tiers.
+/// Memory of two tiers, from which joins borrow chunks.
+///
+/// `reserve` makes chunks ready before they are needed. `rows` lends memory for inputs; objects of a join borrow
+/// through `Placed`. `bytes_by_side` and `landed` report where bytes lie. `trim` returns free memory to the system. One
+/// lock guards the free lists; it is not held while the kernel allocates.
 #[derive(Debug)]
 pub struct TierMemory {
     nodes: Nodes,
@@ -42,32 +48,32 @@ pub struct TierMemory {
 
 #[derive(Debug, Default)]
 struct Pools {
-    /// Free chunks, by side: of which region, and which of it.
+    /// Free single chunks by side: the region, and the index of the chunk in it.
     singles: [Vec<(Arc<TieredRegion>, usize)>; 2],
-    /// Free runs.
+    /// Free runs: regions that are lent as a whole.
     runs: Vec<(Interleave, Arc<TieredRegion>)>,
-    /// All regions, by where they begin.
+    /// All regions by their start address.
     known: BTreeMap<usize, Arc<TieredRegion>>,
 }
 
 impl TierMemory {
-    /// Of these nodes, made present by so many threads. Nothing is taken yet.
+    /// Returns an empty store. Memory will come from these nodes and be touched by `threads` threads.
     pub fn new(nodes: Nodes, threads: usize) -> TierMemory {
         TierMemory { nodes, threads, pools: Mutex::default() }
     }
 
-    /// Has so many free chunks of a tier, so that nobody waits for the kernel to zero them.
+    /// Allocates chunks until `chunks` of a tier are free, so that joins do not wait while the kernel zeroes pages.
     pub fn reserve(&self, side: Side, chunks: usize) -> Result<(), RegionError> {
         let missing = chunks.saturating_sub(self.pools.lock().singles[side.index()].len());
         if missing == 0 { Ok(()) } else { self.make_singles(side, missing) }
     }
 
-    /// Rows of an input of so many, which lie near at this rate. Their content is whatever was there.
+    /// Lends memory for `rows` rows, with near chunks at this ratio. It contains whatever was there before.
     pub fn rows(&self, interleave: Interleave, rows: usize) -> Result<Memory<'_>, RegionError> {
         self.run(interleave, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES))
     }
 
-    /// Bytes of rows by side. What is no memory of this one lies far.
+    /// Returns the bytes of these rows on each tier. Rows outside this memory count as far.
     pub fn bytes_by_side<'t>(&self, slices: impl IntoIterator<Item = &'t [Tuple]>) -> [u64; 2] {
         let pools = self.pools.lock();
         let mut bytes = [0; 2];
@@ -91,7 +97,7 @@ impl TierMemory {
         bytes
     }
 
-    /// Asks the kernel where the pages of all chunks lie.
+    /// Asks the kernel on which nodes the pages of all chunks lie.
     pub fn landed(&self) -> Result<Landed, RegionError> {
         let known: Vec<Arc<TieredRegion>> = self.pools.lock().known.values().cloned().collect();
         let mut landed = Landed::default();
@@ -101,13 +107,13 @@ impl TierMemory {
         Ok(landed)
     }
 
-    /// Gives back to the system what nobody has.
+    /// Returns free memory to the system.
     pub fn trim(&self) {
         let mut pools = self.pools.lock();
         let Pools { singles, runs, known } = &mut *pools;
         singles.iter_mut().for_each(Vec::clear);
         runs.clear();
-        // What is left is lent out, at least in part; its free chunks are lost until it comes back as a whole.
+        // Regions still referred to are lent, at least in part. Their free chunks cannot be lent again.
         known.retain(|_, region| Arc::strong_count(region) > 1);
     }
 
@@ -126,7 +132,7 @@ impl TierMemory {
         Ok(region)
     }
 
-    /// One chunk of a tier.
+    /// Lends one chunk of a tier.
     pub(crate) fn chunk(&self, side: Side) -> Result<Memory<'_>, RegionError> {
         loop {
             let single = self.pools.lock().singles[side.index()].pop();
@@ -138,13 +144,13 @@ impl TierMemory {
         }
     }
 
-    /// So many chunks in a row.
+    /// Lends `count` consecutive chunks.
     pub(crate) fn run(&self, interleave: Interleave, count: usize) -> Result<Memory<'_>, RegionError> {
         if count == 0 {
             return Ok(Memory::none());
         }
         let mut pools = self.pools.lock();
-        // Any beginning of a run is mixed as all of it is; one that is far too long is for others.
+        // A longer run will do, because any prefix of it is evenly mixed. A much longer one is left for larger objects.
         let fits = |(of, region): &(Interleave, Arc<TieredRegion>)| {
             let chunks = region.chunk_map().len();
             *of == interleave && (count..=2 * count + 4).contains(&chunks)
@@ -153,7 +159,7 @@ impl TierMemory {
         drop(pools);
         let region = match kept {
             Some((_, region)) => region,
-            // How long a run must be differs a little from one time to the next.
+            // A few more than needed: the next join may need a little more.
             None => self.region(count + count / 16 + 1, interleave)?,
         };
         Ok(self.lend(region, Lent::Run { interleave }, 0, count))
@@ -171,14 +177,14 @@ impl TierMemory {
     }
 }
 
-/// What is out, and where it belongs.
+/// Origin of lent chunks: the free list to which they return.
 #[derive(Clone, Copy)]
 enum Lent {
     Single { side: Side, chunk: usize },
     Run { interleave: Interleave },
 }
 
-/// Chunks that are out. Dropped, they are kept for the next who asks.
+/// Lent chunks. Dropping returns them to their free list.
 struct Loan<'m> {
     memory: &'m TierMemory,
     region: Arc<TieredRegion>,
@@ -196,15 +202,15 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Memory of one object of a join, a share of which lies near. What a thread works in lies near, as it stays in its
-/// cache.
+/// Chunks for one object of a join, with a given near share. Scratch memory of threads always lies near, because it
+/// stays in a cache.
 #[derive(Debug)]
 pub(crate) struct Placed<'m> {
     memory: &'m TierMemory,
     interleave: Interleave,
     taken: AtomicU64,
     pub(crate) room: Arc<Room>,
-    /// By side, all that was taken.
+    /// Bytes taken so far, by side.
     dealt: [AtomicU64; 2],
 }
 
@@ -220,7 +226,7 @@ impl<'m> Placed<'m> {
         }
     }
 
-    /// By side, what was taken of it in whole chunks.
+    /// Returns the bytes taken so far in whole chunks, by side.
     pub(crate) fn dealt(&self) -> [u64; 2] {
         self.dealt.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
@@ -232,7 +238,7 @@ impl<'m> Placed<'m> {
         });
     }
 
-    /// Has chunks for so many bytes, and for what stays empty.
+    /// Makes chunks ready for `bytes`, and `spare_chunks` more.
     pub(crate) fn reserve(&self, bytes: usize, spare_chunks: usize) -> Result<(), RegionError> {
         let all = bytes.div_ceil(CHUNK_BYTES) + spare_chunks;
         let near = self.interleave.near_among(all as u64) as usize;
@@ -240,7 +246,7 @@ impl<'m> Placed<'m> {
         self.memory.reserve(Side::Far, all - near)
     }
 
-    /// By side, of so many chunks from the first one on.
+    /// Returns the bytes by side of a run of `chunks` chunks.
     fn bytes_of_first(&self, chunks: u64) -> [u64; 2] {
         let near = self.interleave.near_among(chunks);
         [near, chunks - near].map(|chunks| chunks * CHUNK_BYTES as u64)
@@ -288,7 +294,7 @@ mod tests {
         let table = placed.take(Purpose::Table, 12).unwrap();
         let tuples = table.tuples();
         assert_eq!(memory.bytes_by_side([tuples]).map(|bytes| bytes as usize / CHUNK_BYTES), [9, 3]);
-        // A part that begins and ends within chunks.
+        // A slice that begins and ends within chunks.
         let part = &tuples[100..tuples.len() - 300];
         assert_eq!(memory.bytes_by_side([part]).iter().sum::<u64>(), size_of_val(part) as u64);
         assert_eq!(memory.bytes_by_side([&[Tuple::default()][..]]), [0, 16], "elsewhere is far");

@@ -1,29 +1,31 @@
-//! Tickets: when bytes that are asked for now would have come, at the rates that tiers are given.
+//! Times at which bytes that are requested now would have arrived, at given rates of the tiers. Such a time is called a
+//! ticket.
 //!
-//! The idea: a link is a virtual clock, the time until which it is taken. Whoever asks for bytes puts it forward by
-//! what they take, in one atomic step, and gets the time at which they are there. A link that is idle does not save
-//! bandwidth up: the clock is never behind now. A tier is two such links, which count reads and writes as its rates say
-//! ([`Lanes::costs`]), or one if both count them alike; one more is what the machine moves from both tiers at once.
+//! The idea: each link has a clock, the time until which it is busy. A request advances the clock by the time for its
+//! bytes, in one atomic step, and returns the new time. An idle link does not save bandwidth up: a request begins at
+//! the current time at the earliest.
 //!
-//! The same tickets are handed out under a real clock (`Emulated`) and under a virtual one
-//! ([`Virtual`](crate::Virtual)).
+//! A tier has two such links, which count reads and writes as its rates require ([`Lanes::costs`]); one is enough if
+//! both would count alike. One more link stands for the limit of both tiers together.
+//!
+//! `Emulated` uses these times with a real clock, [`Virtual`](crate::Virtual) with a virtual one.
 
 use crate::plan::traffic::{ByteCost, Lanes, Rates, Side, Traffic};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Picoseconds since a stage began: fine enough for single lines, enough for half a year.
+/// Picoseconds since a stage began. They are fine enough for single lines, and a `u64` lasts half a year.
 pub(crate) type Picos = u64;
 pub(crate) const PICOS_PER_SECOND: f64 = 1e12;
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Read,
     Write,
 }
 
-/// One virtual clock.
-// On cache lines of its own: all workers put it forward.
+/// Link with a rate.
+// Each link has cache lines of its own, because all workers write it.
 #[repr(align(128))]
 struct Link {
     taken_until: AtomicU64,
@@ -37,7 +39,7 @@ impl Link {
         Link { taken_until: AtomicU64::new(0), picos_per_byte }
     }
 
-    /// When so many bytes that are asked for now are there.
+    /// Reserves the link for these bytes and returns the time at which they have arrived.
     fn issue(&self, now: Picos, way: Way, bytes: u64) -> Picos {
         let of_byte = match way {
             Way::Read => self.picos_per_byte.read,
@@ -55,13 +57,13 @@ impl Link {
     }
 }
 
-/// A tier.
+/// Links of one tier.
 struct TierLinks {
     first: Link,
-    /// Nothing where it would count as the first one does.
+    /// Second cost of the tier; `None` if it would equal the first.
     second: Option<Link>,
     latency: Picos,
-    /// By way.
+    /// Bytes requested so far, by direction.
     bytes: [AtomicU64; 2],
 }
 
@@ -84,16 +86,16 @@ impl TierLinks {
     }
 }
 
-/// Both tiers' links.
+/// Links of both tiers.
 pub(crate) struct Meter {
     tiers: [TierLinks; 2],
     together: Link,
-    /// Where the next disturbance comes from; nothing if there are none.
+    /// State of the random generator; `None` without noise.
     noise: Option<AtomicU64>,
 }
 
 impl Meter {
-    /// All links free at time 0. Latencies are in nanoseconds, by side, and only those of lines count them.
+    /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by side.
     pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
         let tier = |side: Side, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
         Meter {
@@ -103,17 +105,16 @@ impl Meter {
         }
     }
 
-    /// Every ticket takes as long as before in the mean, but is distributed exponentially, as the next one after this
-    /// seed.
+    /// Makes each transfer time random: exponentially distributed, with the same mean. Equal seeds give equal times.
     pub(crate) fn with_noise(mut self, seed: u64) -> Meter {
         self.noise = Some(AtomicU64::new(seed));
         self
     }
 
-    /// How many times as long the next ticket takes.
+    /// Returns the factor by which the next transfer takes longer; its mean is 1.
     fn disturbance(&self) -> f64 {
         let Some(state) = &self.noise else { return 1.0 };
-        // Knuth's generator; its upper bits are random enough for this.
+        // Linear congruential generator with Knuth's constants. Its upper bits are random enough here.
         let next = |state: u64| {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
         };
@@ -123,7 +124,8 @@ impl Meter {
         -uniform.ln()
     }
 
-    /// When so many bytes of a stream are there: hardware asks for a stream ahead, so latency does not count.
+    /// Returns the time at which bytes of a sequential access have arrived. Prefetchers request them ahead, so no
+    /// latency is added.
     pub(crate) fn stream(&self, now: Picos, side: Side, way: Way, bytes: u64) -> Picos {
         if bytes == 0 {
             return now;
@@ -134,7 +136,7 @@ impl Meter {
         tier.issue(now, way, bytes).max(self.together.issue(now, way, bytes))
     }
 
-    /// When the last of some lines, asked for together, is there.
+    /// Returns the time at which the last of `lines` lines has arrived, if all are requested together.
     pub(crate) fn lines(&self, now: Picos, side: Side, lines: u64, line_bytes: u64) -> Picos {
         if lines == 0 {
             return now;
@@ -142,12 +144,12 @@ impl Meter {
         self.stream(now, side, Way::Read, lines * line_bytes) + self.tiers[side.index()].latency
     }
 
-    /// Whether lines take longer than their bytes.
+    /// Reports whether a random access to a line takes longer than its bytes.
     pub(crate) fn is_latent(&self) -> bool {
         self.tiers.iter().any(|tier| tier.latency > 0)
     }
 
-    /// All that was asked for.
+    /// Returns all bytes requested so far.
     pub(crate) fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();
         for side in Side::ALL {

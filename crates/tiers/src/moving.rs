@@ -1,7 +1,8 @@
-//! Inputs of which parts are copied to another tier, and read from there from then on.
+//! Inputs of which some morsels are copied to another tier and read from there afterwards.
 //!
-//! The idea: an input is a row of morsels, and each has a copy or none. Copies are made beforehand (the paper's
-//! strategies), or when a morsel is read for the first time. Those of one tier lie close together in chunks of it.
+//! The idea: an input is a sequence of morsels, and each has a copy or none. Copies are made in a step of their own
+//! (the strategies of paper 002), or when a morsel is read for the first time. Copies on one tier lie close together in
+//! chunks.
 
 use crate::memory::TierMemory;
 use crate::plan::traffic::Side;
@@ -17,16 +18,16 @@ use std::sync::OnceLock;
 pub(crate) const MORSEL_ROWS: usize = MORSEL_BYTES as usize / size_of::<Tuple>();
 const CHUNK_MORSELS: usize = CHUNK_BYTES / MORSEL_BYTES as usize;
 
-/// Chunks for copies of morsels.
+/// Memory for the copies of morsels.
 pub(crate) struct Copies<'m> {
-    /// By side.
+    /// Chunks by side.
     chunks: [Vec<Memory<'m>>; 2],
-    /// By morsel.
+    /// Tier of each morsel's copy; `None` if the morsel is not copied.
     to: Vec<Option<Side>>,
 }
 
 impl<'m> Copies<'m> {
-    /// Of these morsels; those that stay where they are have none.
+    /// Reserves chunks for the copies of all morsels whose entry in `to` is a tier.
     pub(crate) fn new(memory: &'m TierMemory, to: Vec<Option<Side>>) -> Result<Copies<'m>, RegionError> {
         let mut chunks = [Vec::new(), Vec::new()];
         for side in Side::ALL {
@@ -40,34 +41,34 @@ impl<'m> Copies<'m> {
         Ok(Copies { chunks, to })
     }
 
-    /// Of no morsels.
+    /// Returns memory for no copies.
     pub(crate) fn none() -> Copies<'m> {
         Copies { chunks: [Vec::new(), Vec::new()], to: Vec::new() }
     }
 }
 
-/// Where a morsel is copied to.
+/// Place for the copy of a morsel. `empty` is the memory to write, `copied` the finished copy.
 struct Slot<'t> {
     empty: Mutex<Option<&'t mut [Tuple]>>,
     copied: OnceLock<&'t [Tuple]>,
 }
 
-/// An input with its copies.
+/// Input whose morsels may have copies.
 pub(crate) struct Input<'t> {
     original: &'t [Tuple],
-    /// By morsel.
+    /// Copies by morsel; `None` if the morsel is not copied.
     slots: Vec<Option<Slot<'t>>>,
-    /// Copies are made by whoever reads first.
+    /// True if the first reader of a morsel makes its copy.
     keeps: bool,
 }
 
 impl<'t> Input<'t> {
-    /// Copies are yet to be made by whoever reads first.
+    /// Returns an input whose copies are made by the first reader of each morsel.
     pub(crate) fn kept_by_readers(original: &'t [Tuple], copies: &'t mut Copies<'_>) -> Input<'t> {
         Input { keeps: true, ..Input::new(original, copies) }
     }
 
-    /// Copies are yet to be made, by a step of their own.
+    /// Returns an input whose copies are made by a step of their own ([`Work`]).
     pub(crate) fn new(original: &'t [Tuple], copies: &'t mut Copies<'_>) -> Input<'t> {
         let Copies { chunks, to } = copies;
         let mut of_side = chunks
@@ -80,7 +81,7 @@ impl<'t> Input<'t> {
         Input { original, slots: slots.collect(), keeps: false }
     }
 
-    /// Copies were made, by the same morsels in the same memory.
+    /// Returns an input whose copies in this memory were made already.
     pub(crate) fn copied(original: &'t [Tuple], copies: &'t Copies<'_>) -> Input<'t> {
         let mut of_side = copies
             .chunks
@@ -93,12 +94,12 @@ impl<'t> Input<'t> {
         Input { original, slots: slots.collect(), keeps: false }
     }
 
-    /// Bytes of all morsels.
+    /// Returns the bytes of each morsel.
     pub(crate) fn morsel_bytes(&self) -> impl Iterator<Item = u64> {
         self.original.chunks(MORSEL_ROWS).map(|rows| size_of_val(rows) as u64)
     }
 
-    /// Where a morsel lies before it is copied.
+    /// Returns the rows of a morsel, where they lie without a copy.
     pub(crate) fn original(&self, morsel: usize) -> &'t [Tuple] {
         let start = morsel * MORSEL_ROWS;
         &self.original[start..self.original.len().min(start + MORSEL_ROWS)]
@@ -111,7 +112,7 @@ impl<'t> Input<'t> {
             let original = self.original(morsel);
             let copy = &mut empty[..original.len()];
             copy.copy_from_slice(original);
-            // Nobody else had the place.
+            // `set` cannot fail: `empty` was taken, so no other thread makes this copy.
             let _ = slot.copied.set(copy);
         }
     }

@@ -1,8 +1,8 @@
-//! Real tiers: memory is where it is, so work is simply done.
+//! Backend for real tiers: work is done without delays.
 //!
-//! The idea: the same morsels in the same order as elsewhere, with tickets that are due at once; time is what the
-//! machine takes. With two queues, workers take turns between near and far, and take from the other one when one is
-//! dry.
+//! The idea: morsels come in the same order as on other backends, and all bytes are due at once. The time is what the
+//! machine takes. If there are two queues, a worker takes from near and far in turns, and from the other one when one
+//! is empty.
 
 use crate::drive;
 use crate::meter::Meter;
@@ -19,18 +19,18 @@ pub struct Numa {
 }
 
 impl Numa {
-    /// With so many workers, each on a CPU of its own if there are as many.
+    /// Returns a backend with 1 to 256 workers. Each is pinned to a CPU if there are as many.
     pub fn new(workers: usize) -> Numa {
         Numa { workers: workers.clamp(1, 256) }
     }
 
-    /// With a worker for each CPU of the near node. This thread, and those that it starts from now on, keep to these:
-    /// on CPUs of another node, near would be far.
+    /// Returns a backend with a worker for each CPU of the near node. Restricts this thread, and threads that it starts
+    /// later, to these CPUs: from CPUs of another node, near memory would be far.
     pub fn beside(near: &Node) -> Numa {
         let mut cpus = CpuSet::new();
         let known = near.cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU);
         known.for_each(|cpu| cpus.set(cpu));
-        // Where this is not permitted, threads go where they like.
+        // Threads stay unpinned if pinning is not permitted.
         let _ = rustix::thread::sched_setaffinity(None, &cpus);
         Numa::new(near.cpus.len())
     }
@@ -53,7 +53,7 @@ impl Backend for Numa {
 impl RealTime for Numa {
     fn begin(&self) -> Pace {
         let no_limit = Rates::shared(f64::INFINITY, f64::INFINITY, f64::INFINITY);
-        // One morsel at a time: nothing is to be had by asking early.
+        // One morsel at a time: early requests gain nothing here.
         Pace::new(Meter::new(&no_limit, [0.0; 2]), 1)
     }
 }

@@ -1,21 +1,30 @@
-//! Real time for stages: what holds work back until its tickets are due.
+//! Clock that makes real work wait until its bytes would have arrived on emulated tiers.
 //!
-//! The idea: a [`Pace`] is tickets and the time since which they count. Where tiers are real, tickets cost nothing, so
-//! the same code runs there without waiting, and still counts what is moved.
+//! The idea: picture a shop that lends its goods at the pace of a slower supplier. The goods are on the shelf, but each
+//! is handed over only at the minute at which the supplier would have delivered it. Customers then queue as they would
+//! at the supplier.
+//!
+//! A [`Pace`] has the delivery times ([`Meter`]) and the instant from which they count. If a link is idle, a request is
+//! due after its own transfer time. If a link is busy, it is due after all requests before it. A worker waits until the
+//! due time, then works on memory that was there all along. On real tiers the rates are infinite, so nothing is ever
+//! waited for; the same code runs and still counts bytes.
+//!
+//! Delaying each morsel by a fixed time would be simpler. It would not show that workers compete for a link, which is
+//! the effect under test.
 
 use crate::meter::{Meter, Picos};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whoever waits longer than this sleeps for some of it: the CPU may be wanted.
+/// Longest wait that only spins. A longer wait sleeps for most of it, to leave the CPU to others.
 const SPIN_MAX: Duration = Duration::from_micros(300);
-/// A sleep ends up to so much late.
+/// Time by which a sleep may end late. It is spun instead of slept.
 const LATE: Duration = Duration::from_micros(150);
 
-/// A stage that has begun.
+/// Clock of a stage that has begun, and its delivery times.
 pub struct Pace {
     pub(crate) meter: Arc<Meter>,
-    /// Morsels under way of each worker and queue.
+    /// Morsels in flight for each worker and queue.
     pub(crate) window: usize,
     begun: Instant,
 }
@@ -25,13 +34,13 @@ impl Pace {
         Pace { meter: Arc::new(meter), window, begun: Instant::now() }
     }
 
-    /// How long it is since then.
+    /// Returns the seconds since the stage began.
     pub(crate) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
 
     pub(crate) fn picos(&self) -> Picos {
-        // Half a year fits.
+        // A `u64` of picoseconds holds half a year.
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_mul(1_000)
     }
 

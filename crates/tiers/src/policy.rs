@@ -1,21 +1,21 @@
-//! Asking the kernel for memory of a node, and where memory is: the system calls that no library of ours has.
+//! System calls that request memory of a NUMA node, and that ask where memory lies.
 //!
-//! The idea: a policy that the kernel accepts says nothing. It takes nodes that are not there if one of them is, and
-//! falls back to another node when one is full; so what is asked for ([`prefer`]) and what came of it ([`nodes_of`])
-//! are two calls, and only the second one is believed.
+//! The idea: a policy that the kernel accepts proves nothing. The kernel accepts nodes that do not exist if one of them
+//! does, and takes memory of another node if one is full. [`prefer`] makes the request, and [`nodes_of`] asks for the
+//! result. Only the result counts.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr;
 
-/// Of `mbind` in `linux/mempolicy.h`: from this node, or from another one if it has none left.
+/// Mode of `mbind`, from `linux/mempolicy.h`: use this node, or another one if it is full.
 const MPOL_PREFERRED: c_int = 1;
-/// Nodes that a mask of ours has room for; kernels are built for no more than 1,024.
+/// Number of nodes in our masks. Kernels are built for at most 1,024.
 pub(crate) const NODES_MAX: u32 = 1_024;
 const MASK_BITS: usize = c_ulong::BITS as usize;
 
-/// Pages of a range that are touched from now on come from this node as long as it has any.
+/// Requests that pages of a range, when they are first touched, come from `node` as long as it has free ones.
 pub(crate) fn prefer(range: &[u8], node: u32) -> Result<(), Errno> {
     let mut mask = [0 as c_ulong; NODES_MAX as usize / MASK_BITS];
     let word = mask.get_mut(node as usize / MASK_BITS).ok_or(Errno::INVAL)?;
@@ -36,7 +36,7 @@ pub(crate) fn prefer(range: &[u8], node: u32) -> Result<(), Errno> {
     checked(result)
 }
 
-/// Of each page of a range, the node it lies on; a negative error number if it lies on none.
+/// Returns the node of each page of a range, or a negative error number for a page that is not present.
 pub(crate) fn nodes_of(range: &[u8], page_bytes: usize) -> Result<Vec<i32>, Errno> {
     let pages: Vec<*const c_void> = range.chunks(page_bytes).map(|page| page.as_ptr().cast()).collect();
     let mut nodes: Vec<c_int> = vec![-(libc::ENOENT); pages.len()];

@@ -1,11 +1,11 @@
-//! Memory in chunks of 2 MiB, each on the tier that it was meant for, and what the kernel says of it.
+//! Private memory in chunks of 2 MiB, each meant for one tier, and a check of where its pages really are.
 //!
-//! The idea: which tier a chunk is on is written down in a map that operators read: they need the tier of each morsel
-//! to mix near and far ones. The ratio is exact and of this region alone, as it is made here and not by weights of the
-//! whole system; the unit is a huge page, as smaller parts of one cannot lie on different nodes. Pages are made present
-//! at once, by several threads, each chunk from its node. Whether they came from there is asked of the kernel
-//! ([`TieredRegion::landed`]), never assumed: a node may be full, and a policy that is accepted may name a node that is
-//! not there.
+//! The idea: a map holds the tier of each chunk. Operators read the map to mix near and far morsels. The ratio belongs
+//! to one region and is exact, because the chunks are placed here and not by system-wide weights of the kernel. A chunk
+//! is a huge page, because one huge page cannot lie on two nodes. Several threads make all pages present at once.
+//!
+//! A policy that the kernel accepts does not prove anything: a node may be full, or may not exist.
+//! [`TieredRegion::landed`] asks the kernel where the pages are.
 
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::Side;
@@ -14,25 +14,25 @@ use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What lies on one tier as a whole.
+/// Bytes of a chunk, which lies on one tier as a whole.
 pub const CHUNK_BYTES: usize = HUGE_PAGE_BYTES;
-/// Chunks are looked at in pages of this size; no host has smaller ones.
+/// Bytes of a page when asking the kernel where pages lie. No host has smaller pages.
 const PAGE_BYTES: usize = 4_096;
 
-/// Where the memory of two tiers comes from.
+/// NUMA nodes of the two tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// NUMA node of the near tier; nothing: wherever the kernel likes.
+    /// NUMA node of the near tier; `None` lets the kernel choose.
     pub near: Option<u32>,
-    /// NUMA node of the far tier.
+    /// NUMA node of the far tier; `None` lets the kernel choose.
     pub far: Option<u32>,
 }
 
 impl Nodes {
-    /// Tiers that are only emulated: all memory is of one kind.
+    /// Emulated tiers: the kernel chooses all memory.
     pub const ANY: Nodes = Nodes { near: None, far: None };
 
-    /// Of one tier.
+    /// Returns the NUMA node of one tier.
     pub fn of(&self, side: Side) -> Option<u32> {
         match side {
             Side::Near => self.near,
@@ -49,8 +49,8 @@ pub struct TieredRegion {
 }
 
 impl TieredRegion {
-    /// So many bytes, made up to whole chunks, of which so many lie near; present when this returns, as zeros. By so
-    /// many threads.
+    /// Allocates a region of `bytes`, rounded up to whole chunks, with near chunks at the ratio of `interleave`. All
+    /// pages are present and zero when this returns; `threads` threads touch them.
     pub fn new(
         bytes: usize,
         interleave: Interleave,
@@ -61,7 +61,7 @@ impl TieredRegion {
         let refused = |doing, errno: rustix::io::Errno| RegionError { doing, bytes, errno };
         let all = count.checked_mul(CHUNK_BYTES);
         let all = all.ok_or(refused("reserving", rustix::io::Errno::NOMEM))?;
-        // All of it is made present, so what cannot be would end the process.
+        // All pages are made present. More than the machine has would end the process.
         let info = rustix::system::sysinfo();
         if all as u128 > u128::from(info.totalram) * u128::from(info.mem_unit) {
             return Err(refused("the machine has less than", rustix::io::Errno::NOMEM));
@@ -69,7 +69,7 @@ impl TieredRegion {
         let memory = PrivateMemory::reserve(all).map_err(|errno| refused("reserving", errno))?;
         let side = |chunk| if interleave.is_near(chunk) { Side::Near } else { Side::Far };
         let chunks: Vec<Side> = (0..count as u64).map(side).collect();
-        // Without huge pages all is as right and a little slower, so it is no error that a kernel has none.
+        // Huge pages only make it faster. A kernel without them is no error.
         let _ = memory.ask_for_huge_pages();
         let region = TieredRegion { memory, nodes, chunks };
         for (chunk, side) in region.chunks.iter().enumerate() {
@@ -83,47 +83,47 @@ impl TieredRegion {
         Ok(region)
     }
 
-    /// Bytes, a multiple of [`CHUNK_BYTES`].
+    /// Returns the size in bytes, a multiple of [`CHUNK_BYTES`].
     pub fn len(&self) -> usize {
         self.memory.bytes().len()
     }
 
-    /// Never: there is at least one chunk.
+    /// Returns false: a region has at least one chunk.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The tier that each chunk was meant for.
+    /// Returns the tier that each chunk is meant for.
     pub fn chunk_map(&self) -> &[Side] {
         &self.chunks
     }
 
-    /// The tier of whatever lies at this byte. Panics if there is none.
+    /// Returns the tier of the byte at `offset`. Panics if the region is shorter.
     pub fn side_of(&self, offset: usize) -> Side {
         self.chunks[offset / CHUNK_BYTES]
     }
 
-    /// All of it.
+    /// Returns all bytes.
     pub fn bytes(&self) -> &[u8] {
         self.memory.bytes()
     }
 
-    /// All of it, to be written.
+    /// Returns all bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.memory.bytes_mut()
     }
 
-    /// Where it begins, for [`TierMemory`](crate::TierMemory), which lends chunks out.
+    /// Returns the start of the mapping, for [`TierMemory`](crate::TierMemory), which lends chunks.
     pub(crate) fn base(&self) -> *mut u8 {
         self.memory.base()
     }
 
-    /// One chunk. Panics if there is none.
+    /// Returns the bytes of one chunk. Panics if there is no such chunk.
     pub fn chunk(&self, chunk: usize) -> &[u8] {
         &self.bytes()[chunk * CHUNK_BYTES..(chunk + 1) * CHUNK_BYTES]
     }
 
-    /// Asks the kernel where the pages of each chunk lie.
+    /// Asks the kernel on which nodes the pages of each chunk lie.
     pub fn landed(&self) -> Result<Landed, RegionError> {
         let mut landed = Landed { chunks: self.chunks.len(), ..Landed::default() };
         for (chunk, side) in self.chunks.iter().enumerate() {
@@ -162,7 +162,7 @@ impl TieredRegion {
         std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads.clamp(1, 256)).map(|_| scope.spawn(work)).collect();
             let own = work();
-            // A thread that panicked has said so already.
+            // The panic of a thread was reported already.
             others.into_iter().filter_map(|other| other.join().ok()).fold(own, Result::and)
         })
     }
@@ -179,27 +179,27 @@ impl fmt::Debug for TieredRegion {
     }
 }
 
-/// Where a region's memory really is.
+/// Nodes on which the memory of a region really lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Landed {
-    /// Chunks that were looked at.
+    /// Number of chunks that were checked.
     pub chunks: usize,
-    /// By node, how many pages of 4 KiB lie there; those that lie nowhere have none.
+    /// Number of 4 KiB pages on each node; the node is `None` for pages that are not present.
     pub pages: Vec<(Option<u32>, u64)>,
-    /// Chunks of which pages do not lie where they were meant to.
+    /// Chunks with pages that are not on the node of their tier.
     pub astray: Vec<Astray>,
 }
 
-/// A chunk that is not, or not as a whole, where it was meant to be.
+/// Chunk of which some pages are not where they were meant to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Astray {
-    /// Which chunk.
+    /// Index of the chunk in its region.
     pub chunk: usize,
-    /// Its tier in the map.
+    /// Tier of the chunk in the map.
     pub meant_for: Side,
-    /// The node of that tier; none if any would do.
+    /// Node of that tier; `None` if any node would do.
     pub node: Option<u32>,
-    /// How many of its pages lie elsewhere, or nowhere.
+    /// Number of pages on another node, or not present.
     pub pages: u32,
 }
 
@@ -211,14 +211,14 @@ impl Landed {
         }
     }
 
-    /// What was found of another region besides. Chunks that are astray keep the numbers of their own.
+    /// Adds the result of another region. Chunks in `astray` keep the numbers of their own region.
     pub(crate) fn add(&mut self, other: Landed) {
         self.chunks += other.chunks;
         other.pages.into_iter().for_each(|(node, pages)| self.count(node, pages));
         self.astray.extend(other.astray);
     }
 
-    /// Of all pages, the share on a node.
+    /// Returns the share of all pages that lie on `node`, 0 to 1.
     pub fn share_on(&self, node: u32) -> f64 {
         let all: u64 = self.pages.iter().map(|(_, pages)| pages).sum();
         let there = self.pages.iter().find(|(of, _)| *of == Some(node)).map_or(0, |(_, pages)| *pages);
@@ -226,7 +226,7 @@ impl Landed {
     }
 }
 
-/// The kernel said no.
+/// Error of the kernel while a region was made or looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionError {
     doing: &'static str,
@@ -239,7 +239,7 @@ impl fmt::Display for RegionError {
         let RegionError { doing, bytes, errno } = self;
         write!(f, "{doing} {bytes} B of tiered memory: {errno}")?;
         if *errno == rustix::io::Errno::NOMEM {
-            // Chunks of different nodes side by side are mappings of their own.
+            // Each change of node between neighbouring chunks needs a mapping of its own.
             f.write_str("; vm.max_map_count permits so many changes of node in one process")?;
         }
         Ok(())
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn chunks_lie_where_the_map_says_and_the_kernel_agrees() {
-        // Node 0 is there on every machine, and a policy for it is a policy.
+        // Node 0 exists on every machine.
         let nodes = Nodes { near: Some(0), far: Some(0) };
         let region = TieredRegion::new(10 * CHUNK_BYTES, Interleave::ratio(3, 2).unwrap(), nodes, 2).unwrap();
         let near = region.chunk_map().iter().filter(|side| **side == Side::Near).count();

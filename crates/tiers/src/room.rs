@@ -1,23 +1,24 @@
-//! Where what is written goes: room in chunks that were taken, by side.
+//! Free space in the chunks that were taken, which decides on which tier written bytes count.
 //!
-//! The idea: a partitioner takes chunks as it needs them and fills all that are open at about the same rate, as rows of
-//! all partitions come in any order. So of the bytes of a morsel each tier gets its share of the room there is.
+//! The idea: a partitioner takes chunks as it needs them. Rows of all partitions come in any order, so all open chunks
+//! fill at about the same rate. The bytes that a morsel writes are therefore divided between the tiers in proportion to
+//! the free space on each.
 
 use farpool_lock::Mutex;
 
-/// Bytes that are taken and not yet written, by side.
+/// Bytes of chunks that were taken and not written yet, by side.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Mutex<[u64; 2]>);
 
 impl Room {
-    /// There is more.
+    /// Adds free space.
     pub(crate) fn add(&self, bytes: [u64; 2]) {
         let mut room = self.0.lock();
         *room = [room[0].saturating_add(bytes[0]), room[1].saturating_add(bytes[1])];
     }
 
-    /// Fills as many bytes as `planned` has, and says where. As planned if there is not room for them: rows wait in
-    /// buffers, so they are read before chunks are taken for them.
+    /// Fills as many bytes as `planned` has in all, and returns them by side. Returns `planned` if there is less free
+    /// space than that: rows wait in buffers, so they are read before chunks are taken for them.
     pub(crate) fn fill(&self, planned: [u64; 2]) -> [u64; 2] {
         let all = planned[0].saturating_add(planned[1]);
         let mut room = self.0.lock();
@@ -27,7 +28,7 @@ impl Room {
             return planned;
         }
         let near = (u128::from(all) * u128::from(room[0]) / u128::from(there)) as u64;
-        // Rounding may leave a byte too much for what is far.
+        // Rounding down may give the far side one byte more than it has space for.
         let near = near.max(all.saturating_sub(room[1]));
         *room = [room[0] - near, room[1] - (all - near)];
         [near, all - near]

@@ -1,77 +1,77 @@
-//! What operators do, cut into morsels that workers take one after another.
+//! Work of operators, divided into morsels that workers take one after another.
 //!
-//! The idea: a morsel says which bytes it moves on which tier, and what is to be done with them. Backends run the same
-//! stages: one takes the bytes' time from a virtual clock, one holds real work up until its tickets are due, one simply
-//! does it where memory has tiers.
+//! The idea: a morsel states which bytes it moves on which tier and what to do with them. All backends run the same
+//! stages. One computes times by a virtual clock, one delays real work until its bytes would have arrived, and one just
+//! works, on a machine whose memory has tiers.
 
 use crate::pace::Pace;
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::{Side, Traffic};
 
-/// What is done with a morsel.
+/// Kind of work on a morsel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// Its chunk of the input is copied to where it is read from now on.
+    /// Copy of the rows to the place where later stages read them.
     Copy,
-    /// Its rows are counted by partition.
+    /// Count of the rows of each partition.
     Count,
-    /// Its rows go to their partitions.
+    /// Writes of the rows to their partitions.
     Scatter,
-    /// The partition of this number is joined.
+    /// Join of one partition; the morsel's number is that of the partition.
     Join,
-    /// Its rows are put in a hash table.
+    /// Inserts of the rows into a hash table.
     Build,
-    /// Its rows are looked up in it.
+    /// Lookups of the rows in a hash table.
     Probe,
 }
 
-/// A piece of work of one worker.
+/// Unit of work that one worker does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Morsel {
-    /// What is to be done.
+    /// Kind of work.
     pub task: Task,
-    /// Which chunk of what it reads.
+    /// Number of the morsel within what the stage reads.
     pub chunk: u32,
-    /// Bytes that it reads one after another, by side.
+    /// Bytes that it reads sequentially, by side.
     pub read_bytes: [u64; 2],
     /// Bytes that it writes, by side.
     pub written_bytes: [u64; 2],
-    /// Lines that it touches here and there, by side.
+    /// Number of cache lines that it accesses at random, by side.
     pub lines: [u32; 2],
 }
 
 impl Morsel {
-    /// One that only reads, from one tier.
+    /// Returns a morsel that only reads, from one tier.
     pub fn reading(task: Task, chunk: u32, from: Side, bytes: impl Into<u64>) -> Morsel {
         let mut read_bytes = [0; 2];
         read_bytes[from.index()] = bytes.into();
         Morsel::reading_both(task, chunk, read_bytes)
     }
 
-    /// One that only reads, from both tiers.
+    /// Returns a morsel that only reads, from both tiers.
     pub fn reading_both(task: Task, chunk: u32, read_bytes: [u64; 2]) -> Morsel {
         Morsel { task, chunk, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
     }
 
-    /// The tier that most of what it reads lies on.
+    /// Returns the tier from which it reads most of its bytes.
     pub fn from(&self) -> Side {
         if self.read_bytes[0] > self.read_bytes[1] { Side::Near } else { Side::Far }
     }
 
-    /// So many bytes are written to one tier.
+    /// Adds writes to one tier.
     pub fn writing(mut self, to: Side, bytes: impl Into<u64>) -> Morsel {
         self.written_bytes[to.index()] += bytes.into();
         self
     }
 
-    /// So many bytes are written, a share of them near.
+    /// Adds writes, of which the share `near_share` goes to the near tier.
     pub fn writing_share(self, near_share: f64, bytes: impl Into<u64>) -> Morsel {
         let bytes = bytes.into();
         let near = (bytes as f64 * near_share.clamp(0.0, 1.0)).round() as u64;
         self.writing(Side::Near, near).writing(Side::Far, bytes - near.min(bytes))
     }
 
-    /// So many lines are touched, a share of them near.
+    /// Sets the number of lines that are accessed at random, of which the share `near_share` is near.
     pub fn touching(mut self, near_share: f64, lines: u32) -> Morsel {
         let near = (f64::from(lines) * near_share.clamp(0.0, 1.0)).round() as u32;
         self.lines = [near, lines - near];
@@ -79,51 +79,51 @@ impl Morsel {
     }
 }
 
-/// How lines are touched.
+/// How a stage accesses cache lines at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lines {
-    /// Bytes that each moves.
+    /// Bytes that each access moves.
     pub bytes: u32,
-    /// How many a worker asks for together: what a core has under way.
+    /// Accesses that a worker has in flight at a time.
     pub together: u32,
-    /// Whether they are written back.
+    /// True if the lines are written back.
     pub are_written: bool,
 }
 
 impl Lines {
-    /// Cache lines, of which a core has about a dozen under way.
+    /// Reads of cache lines of 64 bytes. A core has about a dozen in flight.
     pub const READ: Lines = Lines { bytes: 64, together: 12, are_written: false };
 }
 
-/// In which order morsels are taken.
+/// Order in which morsels are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they stand, near and far from one queue: they must be mixed.
+    /// Order of the list, from one queue. Near and far ones must be mixed in the list.
     AsGiven,
-    /// From two queues, near and far, of which each worker has morsels of either under way.
+    /// Two queues, near and far. Each worker has morsels of both in flight.
     TwoQueues,
 }
 
-/// Morsels that may be done at the same time. Stages follow one another.
+/// Morsels that may be done at the same time. Stages run one after another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// What phase of a plan it belongs to.
+    /// Name of the phase of a plan that the stage belongs to.
     pub name: &'static str,
-    /// What is to be done.
+    /// Morsels to be done.
     pub morsels: Vec<Morsel>,
-    /// In which order.
+    /// Order in which morsels are taken.
     pub order: Order,
-    /// How the lines of its morsels are touched.
+    /// Random accesses of all its morsels.
     pub lines: Lines,
 }
 
 impl Stage {
-    /// Morsels as they stand.
+    /// Returns a stage that takes the morsels as listed.
     pub fn new(name: &'static str, morsels: Vec<Morsel>) -> Stage {
         Stage { name, morsels, order: Order::AsGiven, lines: Lines::READ }
     }
 
-    /// What it moves.
+    /// Returns the bytes that all morsels move.
     pub fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();
         for morsel in &self.morsels {
@@ -139,13 +139,13 @@ impl Stage {
     }
 }
 
-/// The same morsels, near and far ones mixed evenly: in blocks, one tier would work at a time.
+/// Returns the morsels with near and far ones evenly mixed. In blocks, only one tier would work at a time.
 pub(crate) fn mixed(morsels: Vec<Morsel>) -> Vec<Morsel> {
     let (near, far) = morsels.into_iter().partition(|morsel| morsel.from() == Side::Near);
     evenly(near, far)
 }
 
-/// Two lists as one, in which either is as far along as the other at any time.
+/// Merges two lists so that at each position about the same share of either has been used.
 pub(crate) fn evenly(first: Vec<Morsel>, second: Vec<Morsel>) -> Vec<Morsel> {
     let all = first.len() + second.len();
     let interleave = Interleave::share(first.len() as f64 / all.max(1) as f64, all as u64);
@@ -157,42 +157,42 @@ pub(crate) fn evenly(first: Vec<Morsel>, second: Vec<Morsel>) -> Vec<Morsel> {
     (0..all as u64).filter_map(next).collect()
 }
 
-/// What running a stage came to.
+/// Measurements of one run of a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageReport {
-    /// Of the stage.
+    /// Name of the stage.
     pub name: &'static str,
-    /// Until the last byte was there.
+    /// Seconds until the last byte had arrived.
     pub seconds: f64,
-    /// What was moved.
+    /// Bytes that were moved.
     pub traffic: Traffic,
-    /// By side: until the last morsel that reads there was done. 0 if there is none.
+    /// Seconds until the last morsel that mostly reads on that side was done; 0 if there is none. By side.
     pub drained_seconds: [f64; 2],
 }
 
 impl StageReport {
-    /// This and what came next as one. Queues are those of the first.
+    /// Merges this report with that of the next stage. `drained_seconds` stays that of this one.
     pub fn then(self, next: StageReport) -> StageReport {
         let (seconds, traffic) = (self.seconds + next.seconds, self.traffic.plus(next.traffic, 1.0));
         StageReport { seconds, traffic, ..self }
     }
 }
 
-/// What is done with morsels, by whoever knows the bytes: the real work.
+/// Real work on morsels.
 pub trait Work: Sync {
-    /// Does one. Workers are numbered from 0; a worker does one at a time.
+    /// Does the work of one morsel. Workers are numbered from 0, and each has one morsel at a time.
     fn run(&self, worker: usize, morsel: &Morsel);
 }
 
-/// Where stages run.
+/// Runs stages of morsels.
 pub trait Backend {
-    /// What its figures are to be called: `virtual`, `emulated` or `numa`.
+    /// Returns the label of its figures: `virtual`, `emulated` or `numa`.
     fn label(&self) -> &'static str;
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     fn workers(&self) -> usize;
 
-    /// Runs one stage to its end. On a virtual clock no work is done.
+    /// Runs one stage to its end. A virtual clock does not call `work`.
     fn run(&self, stage: &Stage, work: &dyn Work) -> StageReport;
 
     /// Runs stages one after another.
@@ -201,13 +201,13 @@ pub trait Backend {
     }
 }
 
-/// Where real work is done on real memory: what [`join`](crate::join()) runs on.
+/// Backend that does real work on real memory. [`join`](crate::join()) needs one.
 pub trait RealTime: Backend {
-    /// Begins a stage now.
+    /// Starts the clock of a stage.
     fn begin(&self) -> Pace;
 }
 
-/// The work of a virtual clock, and of whoever measures nothing but tickets.
+/// Work that does nothing, for the virtual clock and for measuring delivery times alone.
 pub struct NoWork;
 
 impl Work for NoWork {

@@ -1,12 +1,12 @@
-//! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares that a plan gave
-//! them.
+//! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares of a plan.
 //!
-//! The idea: a strategy says in which order sides are copied, partitioned and joined, and where what is written lies.
-//! What a step is, is for others to say: kernels do it on real memory ([`join`](crate::join())), or it is tickets alone
-//! ([`PartitionedStrategy::tickets`]). So what the virtual clock says of a strategy, it says of what joins do.
+//! The idea: a strategy decides in which order sides are copied, partitioned and joined, and on which tier results are
+//! written. Two implementations of its steps exist: kernels on real memory ([`join`](crate::join())), and delivery
+//! times alone ([`PartitionedStrategy::tickets`]). Both run the same order of steps, so the virtual clock describes
+//! what joins really do.
 //!
-//! A share that is moved may correct itself: with a [`Balance`], near and far morsels wait in two queues, and if one
-//! drains first, the next side (or the next join) moves another share.
+//! A share that is moved near can correct itself. With a [`Balance`], near and far morsels wait in two queues. If one
+//! queue is empty first, the next side or the next join moves another share.
 
 use crate::plan::balance::Balance;
 use crate::plan::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning};
@@ -18,51 +18,51 @@ use crate::stage::{Backend, Lines, Morsel, NoWork, Order, Stage, StageReport, Ta
 /// Bytes that a morsel reads.
 pub const MORSEL_BYTES: u32 = 64 << 10;
 
-/// What a join does, and where things lie.
+/// Strategy of a join, with the near share of each object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Strategy {
-    /// Both sides are partitioned.
+    /// Join that partitions both sides.
     Partitioned(PartitionedStrategy),
-    /// The build side becomes one table.
+    /// Join that makes one table of the build side.
     NonPartitioned(NonPartitionedStrategy),
 }
 
-/// A partitioned join.
+/// Strategy of a partitioned join.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionedStrategy {
     /// How inputs become partitions.
     pub partitioning: Partitioning,
-    /// What follows. Only one pass can be joined beside.
+    /// Step after partitioning. [`Joining::Beside`] needs [`Partitioning::OnePass`].
     pub joining: Joining,
-    /// The share of the input that is copied near, where the strategy leaves that open.
+    /// Share of the input that is copied near, if `partitioning` leaves it open.
     pub input_share: f64,
-    /// The near share of the build side's partitions.
+    /// Near share of the build side's partitions.
     pub build_share: f64,
-    /// The near share of each batch of the probe side's partitions; of those that are missing, that of the last one.
+    /// Near share of the partitions of each batch of the probe side. Missing entries take the last one.
     pub batch_shares: Vec<f64>,
-    /// The near share of the mix of both tiers.
+    /// Near share of a mix of both tiers.
     pub mixed: f64,
-    /// Near chunks first and far ones behind them, to show what that costs.
+    /// True if near morsels come first and far ones after them. Only used to show what that costs.
     pub is_blocked: bool,
 }
 
-/// What is partitioned at once.
+/// Rows that are partitioned in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Build,
-    /// Of the probe side, so many of so many.
+    /// Batch of the probe side: its number, and the number of batches.
     Batch(usize, usize),
 }
 
-/// Who does the steps of a partitioned join.
+/// Implementation of the steps of a partitioned join.
 pub(crate) trait Steps {
     type Error;
 
-    /// Copies a share of a part near, or to the mix.
+    /// Copies a share of the rows near, or to the mix. Returns `None` if nothing is copied.
     fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
 
-    /// Partitions a part, of which such a share was copied or is to be kept. The batch before it may be joined
-    /// meanwhile.
+    /// Partitions the rows. `near_share` of them were copied, or are kept near while they are counted. `joins` is a
+    /// finished batch to join meanwhile.
     fn partition(
         &mut self,
         part: Part,
@@ -71,12 +71,12 @@ pub(crate) trait Steps {
         joins: Option<usize>,
     ) -> Result<StageReport, Self::Error>;
 
-    /// Joins a batch, the last one.
+    /// Joins the last batch.
     fn join(&mut self, batch: usize) -> Result<StageReport, Self::Error>;
 }
 
 impl PartitionedStrategy {
-    /// Partitions that lie in the mix, of an input of which nothing is moved.
+    /// Returns a strategy that moves nothing and writes partitions to the mix.
     pub fn new(partitioning: Partitioning, joining: Joining, mixed: f64) -> PartitionedStrategy {
         PartitionedStrategy {
             partitioning,
@@ -89,7 +89,7 @@ impl PartitionedStrategy {
         }
     }
 
-    /// With the shares of a plan.
+    /// Takes the shares from a placement of the plan `join`.
     pub fn placed(mut self, join: &Partitioned, placement: &Placement) -> PartitionedStrategy {
         self.input_share = placement.share(join.input);
         self.build_share = placement.share(join.build);
@@ -97,7 +97,8 @@ impl PartitionedStrategy {
         self
     }
 
-    /// What the virtual clock says it takes, of so many morsels of either side.
+    /// Runs the steps on a backend without kernels, and returns their times. The two numbers are morsels of the build
+    /// and the probe side.
     pub fn tickets(
         &self,
         backend: &dyn Backend,
@@ -111,7 +112,7 @@ impl PartitionedStrategy {
         }
     }
 
-    /// Has all steps done, one after another.
+    /// Runs all steps in order.
     pub(crate) fn run<S: Steps>(
         &self,
         mut correcting: Option<&mut Balance>,
@@ -156,7 +157,7 @@ impl PartitionedStrategy {
         matches!(self.partitioning, CopyNear | CopyMixed | MoveThenRun)
     }
 
-    /// Where the copy of a morsel lies, if it has one, of a share that is copied.
+    /// Returns the tier of a morsel's copy; `None` if the morsel is not copied.
     pub(crate) fn copy_of(&self, morsel: u32, morsels: u32, near_share: f64) -> Option<Side> {
         match self.partitioning {
             Partitioning::InFar | Partitioning::OnePass => None,
@@ -176,7 +177,7 @@ impl PartitionedStrategy {
         if is_near { Side::Near } else { Side::Far }
     }
 
-    /// The near share of what a part is partitioned into.
+    /// Returns the near share of the partitions of a side or batch.
     pub(crate) fn output_share(&self, part: Part) -> f64 {
         let of_batch = |batch: usize| self.batch_shares.get(batch).or(self.batch_shares.last());
         match (self.partitioning, part) {
@@ -187,14 +188,14 @@ impl PartitionedStrategy {
     }
 }
 
-/// Rows `at / of` of so many, in whole pieces of `piece`.
+/// Returns the rows of batch `at` of `of`. Batches begin at multiples of `piece` rows.
 pub(crate) fn batch_of(all: usize, piece: usize, at: usize, of: usize) -> std::ops::Range<usize> {
     let pieces = all.div_ceil(piece);
     let start = |at: usize| all.min(pieces * at / of.max(1) * piece);
     start(at)..start(at + 1)
 }
 
-/// Steps that are nothing but tickets.
+/// Steps that only count bytes and times.
 struct Tickets<'a> {
     strategy: &'a PartitionedStrategy,
     backend: &'a dyn Backend,
@@ -206,7 +207,7 @@ impl Tickets<'_> {
     fn morsels(&self, part: Part) -> u32 {
         match part {
             Part::Build => self.build,
-            // A part of what is 32 bits.
+            // The cast fits: a batch is at most all of `probe`.
             Part::Batch(at, of) => batch_of(self.probe as usize, 1, at, of).len() as u32,
         }
     }
@@ -272,33 +273,33 @@ impl Steps for Tickets<'_> {
     }
 }
 
-/// A join through one shared table.
+/// Strategy of a join through one shared table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NonPartitionedStrategy {
-    /// What of the inputs is copied before they are read.
+    /// Copying of the inputs before they are read.
     pub moved: Moved,
-    /// The near share of the partitions that the table is made of.
+    /// Near share of the partitions that the table is built from.
     pub partitions_share: f64,
-    /// The near share of the table.
+    /// Near share of the table.
     pub table_share: f64,
 }
 
-/// What of the inputs is copied before they are read.
+/// How inputs are copied before they are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moved {
-    /// So much of it, near.
+    /// Share that is copied near. The rest stays.
     Share(f64),
-    /// All of it, to a mix with such a near share.
+    /// Near share of a mix to which everything is copied.
     Mixed(f64),
 }
 
-/// Bytes that looking a row up moves: a bucket is a cache line.
+/// Bytes that one lookup moves: a bucket is a cache line.
 pub const LOOKUP_BYTES: u32 = Lines::READ.bytes;
-/// Bytes of a table for each of its rows, when there are many.
+/// Bytes of a table for each of its rows, for large tables.
 pub const TABLE_ROW_BYTES: f64 = 64.0 * 2.0 / 3.0;
 
 impl NonPartitionedStrategy {
-    /// With the shares of a plan.
+    /// Takes the shares from a placement of the plan `join`.
     pub fn placed(join: &NonPartitioned, placement: &Placement) -> NonPartitionedStrategy {
         NonPartitionedStrategy {
             moved: Moved::Share(placement.share(join.probe)),
@@ -307,7 +308,8 @@ impl NonPartitionedStrategy {
         }
     }
 
-    /// What the virtual clock says it takes, of so many morsels of either side.
+    /// Runs the stages on a backend without kernels, and returns their times. The two numbers are morsels of the build
+    /// and the probe side.
     pub fn tickets(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
         const ROWS: u32 = MORSEL_BYTES / 16;
         let mut stages = Vec::new();
@@ -337,7 +339,7 @@ impl NonPartitionedStrategy {
         backend.run_all(&stages, &NoWork)
     }
 
-    /// Where the copy of a morsel lies, if it has one.
+    /// Returns the tier of a morsel's copy; `None` if the morsel is not copied.
     pub(crate) fn copy_of(&self, morsel: u32, morsels: u32) -> Option<Side> {
         let is_near = |share| Interleave::share(share, u64::from(morsels)).is_near(u64::from(morsel));
         match self.moved {

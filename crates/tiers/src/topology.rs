@@ -1,68 +1,68 @@
-//! What the machine says of its memory: nodes, who has CPUs, how far they are, what firmware promises of them.
+//! NUMA nodes of this machine, read from `/sys`: CPUs, memory, distances, and what firmware promises.
 //!
-//! The idea: a node with memory and no CPUs is memory that was put in later: CXL, mostly. Firmware's table of
-//! bandwidths (HMAT) ends up under `nodeN/access*/initiators`, where there is one; kernels from 6.9 on keep weights for
-//! interleaving, of the whole system. All of it is text below `/sys`, so tests have trees of their own. What is missing
-//! or cannot be read is left out, as kernels differ; only a machine without any node with memory is an error.
+//! A node with memory and no CPUs is usually CXL memory. Bandwidths and latencies that firmware promises (its HMAT
+//! table) appear under `nodeN/access*/initiators`, where they exist. Kernels from 6.9 on have system-wide interleave
+//! weights. All of it is text, so tests use trees of their own. Missing or unreadable values are left out, because
+//! kernels differ. Only a machine that lists no node with memory is an error.
 
 use std::fmt;
 use std::path::Path;
 
-/// What firmware promises, from the nearest CPUs.
+/// Rates and latencies that firmware promises, seen from the nearest CPUs; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Promised {
-    /// MB a second.
+    /// Read bandwidth in MB a second.
     pub read_mb_per_s: Option<u64>,
-    /// MB a second.
+    /// Write bandwidth in MB a second.
     pub write_mb_per_s: Option<u64>,
-    /// Nanoseconds.
+    /// Read latency in ns.
     pub read_latency_ns: Option<u64>,
-    /// Nanoseconds.
+    /// Write latency in ns.
     pub write_latency_ns: Option<u64>,
 }
 
-/// A NUMA node with memory.
+/// NUMA node with memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub id: u32,
-    /// CPUs that belong to it.
+    /// CPUs of the node.
     pub cpus: Vec<u32>,
-    /// All its memory.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Of it, what is free.
+    /// Bytes of memory that are free.
     pub free_bytes: u64,
-    /// To each node, by its number, as ACPI counts: 10 is here.
+    /// Pairs of node number and distance in units of ACPI: the distance to itself is 10.
     pub distances: Vec<(u32, u32)>,
-    /// From the nearest CPUs.
+    /// Promises of the firmware.
     pub promised: Promised,
-    /// Its weight for interleaving by the kernel.
+    /// Interleave weight of the kernel; `None` if it has none, as before kernel 6.9.
     pub weight: Option<u32>,
-    /// The kernel's own tier: lower is faster.
+    /// Number of the kernel's memory tier; lower is faster.
     pub kernel_tier: Option<u32>,
 }
 
 impl Node {
-    /// Whether it has no CPUs: then it is taken for CXL memory.
+    /// Reports whether the node has no CPUs. Such a node is taken to be CXL memory.
     pub fn is_cpu_less(&self) -> bool {
         self.cpus.is_empty()
     }
 }
 
-/// All nodes with memory, in the order of their numbers.
+/// All nodes with memory, ordered by number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// At least one.
+    /// Nodes; at least one.
     pub nodes: Vec<Node>,
 }
 
 impl Topology {
-    /// Of this machine.
+    /// Reads the topology of this machine.
     pub fn read() -> Result<Topology, NoTopology> {
         Topology::read_at(Path::new("/sys"))
     }
 
-    /// Of a tree that looks like `/sys`.
+    /// Reads the topology from a directory with the layout of `/sys`.
     pub fn read_at(sys: &Path) -> Result<Topology, NoTopology> {
         let root = sys.join("devices/system/node");
         let no_topology = || NoTopology { path: root.display().to_string() };
@@ -75,8 +75,8 @@ impl Topology {
         if nodes.is_empty() { Err(no_topology()) } else { Ok(Topology { nodes }) }
     }
 
-    /// A near and a far tier: the node with the most memory of those with CPUs, and the one without CPUs that is
-    /// nearest to it; if all have CPUs, the one farthest from it. Nothing on a machine with one node.
+    /// Chooses a near and a far tier; `None` on a machine with one node. The near tier is the node with the most memory
+    /// among those with CPUs. The far tier is the nearest node without CPUs, or the farthest node if all have CPUs.
     pub fn tiers(&self) -> Option<(&Node, &Node)> {
         let near = self
             .nodes
@@ -118,7 +118,8 @@ fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<Node> {
     })
 }
 
-/// Of access classes, 0 is from the nearest initiators of any kind and 1 from the nearest CPUs.
+/// Reads the promises of firmware. Access class 0 is seen from the nearest initiators of any kind, class 1 from the
+/// nearest CPUs.
 fn promised(folder: &Path) -> Promised {
     let of = |class: &str| {
         let folder = folder.join(class).join("initiators");
@@ -147,14 +148,14 @@ fn text(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Bytes of a line of `meminfo`.
+/// Returns the bytes on a line of `meminfo`, which counts in KiB.
 fn kib(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.contains(key))?;
     let value: u64 = line.split_once(key)?.1.split_whitespace().next()?.parse().ok()?;
     value.checked_mul(1_024)
 }
 
-/// A list such as `0-3,8`. At most 65,536 numbers, and nothing of what is no list.
+/// Parses a list such as `0-3,8`, at most 65,536 numbers. Entries that are not numbers or ranges are left out.
 fn numbers(list: &str) -> Vec<u32> {
     const COUNT_MAX: usize = 1 << 16;
     let parts = list.split(',').filter_map(|part| {
@@ -164,7 +165,7 @@ fn numbers(list: &str) -> Vec<u32> {
     parts.flatten().take(COUNT_MAX).collect()
 }
 
-/// There is no node with memory where they should be listed.
+/// Error: the directory lists no node with memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoTopology {
     path: String,
@@ -182,7 +183,7 @@ impl std::error::Error for NoTopology {}
 mod tests {
     use super::*;
 
-    /// A tree of files with their contents.
+    /// Creates a directory with these files and contents.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

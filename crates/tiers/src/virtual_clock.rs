@@ -1,7 +1,7 @@
-//! Stages under a clock that jumps: what tickets say they take, at once and the same in every run.
+//! Backend that computes how long stages take, without doing any work. It is deterministic.
 //!
-//! The idea: workers are the state machines that threads drive as well (`flow.rs`). Whoever waits least is asked next,
-//! at the time it waited for; of equal ones the first. No work is done, no time passes.
+//! The idea: each worker is the state machine that real threads drive too (`flow.rs`). The worker with the earliest due
+//! time is stepped next, at that time; ties go to the lowest number. Nothing is moved and no real time passes.
 
 use crate::flow::{Flow, Queues, Step, latest};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// Tiers that are nothing but numbers.
+/// Two tiers and workers that exist only as rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Virtual {
     rates: Rates,
@@ -22,41 +22,43 @@ pub struct Virtual {
     noise: Option<u64>,
 }
 
-/// Workers of a virtual machine, and morsels that each has under way, unless said otherwise: enough to keep both tiers
-/// busy.
+/// Default number of workers, enough to keep both tiers busy.
 const WORKERS: usize = 2;
+/// Default number of morsels that each worker has in flight, for each queue.
 const WINDOW: usize = 8;
-/// More would only take memory.
+/// Most workers. Each one takes memory.
 const WORKERS_MAX: usize = 4_096;
 
 impl Virtual {
-    /// Two workers, each with eight morsels under way. Refuses what is no rate.
+    /// Returns a machine with two workers and eight morsels in flight for each. Fails if a rate is not finite and above
+    /// 0.
     pub fn new(rates: Rates) -> Result<Virtual, NoRate> {
         rates.check()?;
         let latency_ns = [0.0; 2];
         Ok(Virtual { rates, workers: WORKERS, window: WINDOW, latency_ns, cpu_ns_per_byte: 0.0, noise: None })
     }
 
-    /// With so many workers, from 1 to 4,096, and so many morsels under way for each of them.
+    /// Sets the number of workers, limited to 1..=4,096, and the morsels that each has in flight.
     pub fn with_workers(mut self, workers: usize, window: usize) -> Virtual {
         (self.workers, self.window) = (workers.clamp(1, WORKERS_MAX), window.max(1));
         self
     }
 
-    /// Lines take so many nanoseconds more, by side.
+    /// Sets the latency of random accesses to single lines on either tier, in ns, in addition to the time for their
+    /// bytes.
     pub fn with_latency(mut self, near_ns: f64, far_ns: f64) -> Virtual {
         self.latency_ns = [near_ns, far_ns];
         self
     }
 
-    /// Every ticket takes as long as before in the mean, but is distributed exponentially: a machine that others use.
-    /// Of the same seed all runs are the same.
+    /// Makes each transfer time random: exponentially distributed, with the same mean. This imitates a machine that
+    /// others use. Equal seeds give equal runs.
     pub fn with_noise(mut self, seed: u64) -> Virtual {
         self.noise = Some(seed);
         self
     }
 
-    /// The work of a morsel takes its worker so long for each byte that it reads.
+    /// Sets the CPU time of a morsel's work, in ns for each byte that it reads.
     pub fn with_cpu(mut self, ns_per_byte: f64) -> Virtual {
         self.cpu_ns_per_byte = ns_per_byte;
         self

@@ -1,4 +1,4 @@
-//! What plans over two tiers say: the paper's numbers and ours from bytes alone, and that the solver finds the least.
+//! Plans over two tiers: results of paper 002 and ours follow from bytes alone, and the solver finds the optimum.
 
 use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
 use farpool_tiers::plan::operators;
@@ -6,10 +6,10 @@ use farpool_tiers::plan::partial_move::Linear;
 use farpool_tiers::plan::phases::{NoPlacement, Phase, Plan};
 use farpool_tiers::plan::traffic::{Lanes, Rates};
 
-/// The mix of the paper's machine, 3:2.
+/// Near share of the mix on the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
 const RATES: Rates = Rates::PAPER;
-/// Nothing but a probe side: what is said of it holds for both sides, which are partitioned alike.
+/// A probe side only. Both sides are partitioned alike, so the results hold for both.
 const ONE: Inputs = Inputs { build: 0.0, probe: 1.0 };
 
 #[track_caller]
@@ -17,7 +17,7 @@ fn assert_near(found: f64, expected: f64, off_max: f64) {
     assert!((found - expected).abs() <= off_max, "{found} is not {expected} to within {off_max}");
 }
 
-/// Seconds with the best shares, and these of input and partitions.
+/// Returns the seconds with the best shares, and the shares of input and partitions.
 fn best(partitioning: Partitioning, joining: Joining) -> (f64, f64, f64) {
     let join = Partitioned::new(partitioning, joining, ONE, ALPHA);
     let found = join.plan.place(&RATES, f64::INFINITY).unwrap();
@@ -34,7 +34,7 @@ fn partition_with(x: f64) -> [f64; 2] {
 fn k_and_m_of_the_paper_follow_from_bytes() {
     let model =
         Linear::of_times(partition_with(0.0)[1], partition_with(1.0)[0], |x| partition_with(x)[1], ALPHA);
-    // Measured in the paper: 2.3534 and 1.0977.
+    // The paper measured 2.3534 and 1.0977.
     assert_near(model.k, 2.400, 5e-4);
     assert_near(model.m, 1.32, 5e-3);
 }
@@ -43,7 +43,7 @@ fn k_and_m_of_the_paper_follow_from_bytes() {
 fn best_partial_move_of_the_paper_follows_from_bytes() {
     let (in_far, _, _) = best(Partitioning::InFar, Joining::Left);
     let (moved, x, _) = best(Partitioning::MoveThenRun, Joining::Left);
-    // Measured in the paper: 1.2719 at 0.4972.
+    // The paper measured 1.2719 at 0.4972.
     assert_near(in_far / moved, 1.289, 5e-4);
     assert_near(x, 0.54, 5e-3);
 }
@@ -53,7 +53,7 @@ fn copying_everything_loses_to_staying_far() {
     let (in_far, _, _) = best(Partitioning::InFar, Joining::Left);
     assert_near(in_far / best(Partitioning::CopyNear, Joining::Left).0, 0.853, 5e-4);
     assert_near(in_far / best(Partitioning::CopyMixed, Joining::Left).0, 0.881, 5e-4);
-    // With the copy in the mix, but read as if all of it lay near, it would be 0.75.
+    // The gain would be 0.75 if the copy were written to the mix but read as if it were all near.
     let mut plan = Plan::default();
     let copy = plan.fixed_object("copy", 1.0, ALPHA);
     let partitions = plan.fixed_object("partitions", 1.0, ALPHA);
@@ -77,12 +77,12 @@ fn partition_that_is_the_move_is_worth_most() {
 #[test]
 fn whole_partitioned_joins_gain_what_their_bytes_say() {
     let (in_far, _, _) = best(Partitioning::InFar, Joining::After);
-    // Measured in the paper: "22.20 %".
+    // The paper measured "22.20 %".
     assert_near(in_far / best(Partitioning::MoveThenRun, Joining::After).0, 1.233, 1e-3);
     assert_near(in_far / best(Partitioning::OnePass, Joining::After).0, 1.67, 5e-3);
 }
 
-/// With all of it beside, and nothing read again, it would be 2.15.
+/// The gain would be 2.15 if everything were joined beside and no partition were read twice.
 #[test]
 fn batches_of_the_probe_side_keep_both_tiers_busy_and_cost_what_is_read_again() {
     let gain = |build: f64, batches: u32| {
@@ -136,7 +136,7 @@ fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
     }
     let in_far = NonPartitioned::new(&Table { may_move: false, ..rows }).plan.place(&RATES, f64::INFINITY);
     let moved = NonPartitioned::new(&rows).plan.place(&RATES, f64::INFINITY).unwrap();
-    // Measured in the paper: 1.0214 expected, 3.59 % found.
+    // The paper expected 1.0214 and measured 3.59 %.
     let found = in_far.unwrap().seconds() / moved.seconds();
     assert!((1.0..1.04).contains(&found), "{found}");
 }
@@ -206,11 +206,11 @@ fn impossible_plans_are_refused_by_name() {
     assert!(Plan::default().place(&RATES, f64::NAN).is_err());
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn share(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
@@ -235,7 +235,7 @@ fn random_rates(random: &mut Random) -> Rates {
     Rates { near, far, together: (near.both + far.both) * random.between(0.7, 1.0) }
 }
 
-/// Three free objects over phases that read, write, move and keep them, on random tiers.
+/// Returns a plan of three free objects and phases that read, write, move and keep them.
 fn random_plan(random: &mut Random) -> Plan {
     let mut plan = Plan::default();
     let objects = ["input", "partitions", "table"].map(|name| plan.object(name, random.between(0.2, 3.0)));
@@ -276,7 +276,7 @@ fn placement_is_the_least_of_exhaustive_search_on_200_random_machines() {
                 least = least.min(tried.seconds());
             }
         }
-        // Never worse than the grid, and better by no more than the grid is coarse.
+        // The solver is never worse than the grid. It is better by at most the error of the grid's step.
         let ratio = found.seconds() / least;
         assert!((0.95..=1.0 + 1e-6).contains(&ratio), "machine {machine}: {ratio}");
     }

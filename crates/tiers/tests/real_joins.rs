@@ -1,5 +1,5 @@
-//! Joins over tiers with real kernels on real memory: whatever the strategy, the same rows come out as of a join by a
-//! map, and what is charged is what lies where. Nothing is asserted of times.
+//! Joins over tiers with real kernels on real memory. Every strategy gives the rows that a join by a map gives, and
+//! bytes are counted on the tier where they lie. Nothing is asserted about times.
 
 mod strategies;
 
@@ -30,7 +30,7 @@ fn every_strategy_gives_what_a_map_gives() {
     let mut runner = TestRunner::new(Config { cases, ..Config::default() });
     runner
         .run(&(inputs, machine), |((build, probe, keys, skew, kind, seed), (at, workers, is_emulated))| {
-            // Both sides skewed would be more pairs than there is time for.
+            // Only one side is skewed. With two, a join would give too many pairs.
             let builds = tuples(build, keys.max(build as u64 / 3), 0.0, seed);
             let probes = tuples(probe, keys, skew, seed + 1);
             let (emulated, numa) = (fast(workers), Numa::new(workers));
@@ -45,7 +45,7 @@ fn every_strategy_gives_what_a_map_gives() {
         .unwrap();
 }
 
-/// What tickets were issued for is what lies where, by address: to the rows that wait in buffers.
+/// The bytes counted on a tier are those that lie there by address, except for rows that wait in buffers.
 #[test]
 fn what_is_charged_is_what_lies_where() {
     let memory = TierMemory::new(Nodes::ANY, 2);
@@ -53,7 +53,7 @@ fn what_is_charged_is_what_lies_where() {
     let mut far = memory.rows(Interleave::FAR, build + probe).unwrap();
     let tuples = &mut far.tuples_mut()[..build + probe];
     for (row, tuple) in tuples.iter_mut().enumerate() {
-        // Keys of the build side, which come first, differ and are far apart: a table is one of buckets.
+        // The keys of the build side, which comes first, are distinct and far apart, so the table has buckets.
         let key = if row < build { row as u64 } else { drawn(row as u64) % build as u64 };
         *tuple = Tuple { key: drawn(key) as i64, payload: row as i64 };
     }
@@ -80,7 +80,7 @@ fn what_is_charged_is_what_lies_where() {
         for side in Side::ALL {
             let kept = if side == Side::Near { kept } else { 0.0 };
             let lies = joined.partition_bytes[side.index()] as f64;
-            // Of the partitions of two threads, pieces that are not full lie anywhere.
+            // Blocks of partitions that are not full may lie on either tier: two threads have some of them.
             assert!(
                 (written("partition", side) - kept - lies).abs() < 0.08 * all_bytes,
                 "{side}: {lies} {what}"

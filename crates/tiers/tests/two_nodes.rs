@@ -1,5 +1,5 @@
-//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these in a QEMU guest;
-//! on other machines they are left out.
+//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these tests in a QEMU
+//! guest. They are ignored elsewhere.
 
 mod strategies;
 
@@ -21,7 +21,7 @@ fn node_without_cpus_is_the_far_tier() {
     let (near, far) = topology.tiers().unwrap();
     assert_eq!((near.id, far.id, far.is_cpu_less()), (0, 1, true));
     assert_eq!(near.distances, [(0, 10), (1, 30)]);
-    // What the guest's firmware is told to promise.
+    // `make guest-test` sets up firmware that promises these values.
     assert!(far.promised.read_latency_ns.is_some(), "{far:?}");
     assert!(near.promised.read_mb_per_s > far.promised.read_mb_per_s, "{near:?} {far:?}");
 }
@@ -35,7 +35,7 @@ fn chunks_lie_where_the_map_says_at_every_ratio() {
         let region = TieredRegion::new(CHUNKS * CHUNK_BYTES, interleave, NODES, 2).unwrap();
         let landed = region.landed().unwrap();
         assert!(landed.astray.is_empty(), "{near}:{far}: {landed:?}");
-        // Exact to the chunk: of forty chunks, so many are near, and so are all of their pages.
+        // The number of near chunks is exact, and all of their pages are on node 0.
         let near_chunks = region.chunk_map().iter().filter(|side| **side == Side::Near).count();
         assert_eq!(near_chunks, CHUNKS * near as usize / (near + far) as usize, "{near}:{far}");
         assert_eq!(landed.share_on(0), near_chunks as f64 / CHUNKS as f64, "{near}:{far}");
@@ -43,7 +43,7 @@ fn chunks_lie_where_the_map_says_at_every_ratio() {
     }
 }
 
-/// A policy that is accepted is not memory that is there: what did not land is told by chunk.
+/// The kernel accepts a policy for a full node. Chunks that landed elsewhere are reported.
 #[test]
 #[ignore = "needs two NUMA nodes: make guest-test"]
 fn chunks_that_a_full_node_did_not_take_are_told() {
@@ -65,7 +65,7 @@ fn both_tiers_are_measured() {
     assert_eq!(rates.check(), Ok(()));
 }
 
-/// Inputs lie on the node without CPUs; what strategies put near and far lies there, and nothing is lost on the way.
+/// Inputs lie on the node without CPUs.
 #[test]
 #[ignore = "needs two NUMA nodes: make guest-test"]
 fn joins_by_every_strategy_are_right_and_lie_where_their_map_says() {

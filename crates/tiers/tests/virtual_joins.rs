@@ -1,4 +1,4 @@
-//! Joins and other operators under the virtual clock: what plans say from bytes is what tickets take.
+//! Joins and other operators under the virtual clock: they take the time that their plans compute from bytes.
 
 use farpool_tiers::Virtual;
 use farpool_tiers::plan::balance::Balance;
@@ -14,7 +14,7 @@ use farpool_tiers::strategy::{
 
 const ALPHA: f64 = 0.6;
 const RATES: Rates = Rates::PAPER;
-/// 128 MiB of input.
+/// Morsels of the input: 128 MiB.
 const CHUNKS: u32 = 2_048;
 
 fn machine() -> Virtual {
@@ -25,7 +25,7 @@ fn seconds(reports: &[StageReport]) -> f64 {
     reports.iter().map(|report| report.seconds).sum()
 }
 
-/// Both sides: 1 to 16, as many morsels in all.
+/// Morsels of both sides: the build side is a sixteenth of all.
 const SIDES: [u32; 2] = [CHUNKS / 16, CHUNKS / 16 * 15];
 
 fn bytes(morsels: u32) -> f64 {
@@ -79,7 +79,7 @@ fn gain_curve_of_the_partial_move_is_that_of_the_model_to_one_percent() {
             best = (gain, x);
         }
     }
-    // Measured in the paper: 1.2719 at 0.4972.
+    // The paper measured 1.2719 at 0.4972.
     assert!((0.50..=0.58).contains(&best.1) && (1.25..1.30).contains(&best.0), "{best:?}");
 }
 
@@ -127,7 +127,7 @@ fn every_strategy_takes_what_its_bytes_say() {
         join.plan.phases().iter().for_each(|phase| planned = planned.plus(phase.traffic(&shares), 1.0));
         let reports = run(&strategy);
         reports.iter().for_each(|report| ticketed = ticketed.plus(report.traffic, 1.0));
-        // Each part is rounded to whole morsels, wherever it is read and written.
+        // Each side and batch is rounded to whole morsels, once for each read and write.
         let most = 8.0 * (1.0 + f64::from(joining.batches())) * f64::from(MORSEL_BYTES);
         for side in Side::ALL {
             let off = (ticketed.of(side).total() - planned.of(side).total()).abs();
@@ -147,12 +147,12 @@ fn the_partition_is_the_move() {
     };
     assert_within(gain(Joining::Left, Joining::Left), 2.400, 0.01, "one pass");
     assert_within(gain(Joining::After, Joining::After), 1.67, 0.01, "joined after");
-    // With nothing read again and no first and last batch it would be 2.15.
+    // The gain would be 2.15 without the first and last batch, and if no partition were read twice.
     let beside = gain(Joining::After, Joining::Beside { batches: 2 });
     assert!((1.9..2.0).contains(&beside), "{beside}");
 }
 
-/// Near chunks first: one tier works at a time, and no share gains anything.
+/// Only one tier works at a time if near morsels come first.
 #[test]
 fn blocked_layout_loses_the_whole_gain() {
     let blocked = |x: f64| seconds(&run(&PartitionedStrategy { is_blocked: true, ..moved(x) }));
@@ -172,7 +172,7 @@ fn virtual_time_is_the_same_in_every_run() {
     assert_eq!(run(&strategy), run(&strategy));
 }
 
-/// Many workers, whose lines keep both tiers busy: only bytes count.
+/// Returns a machine with so many workers that random accesses keep both tiers busy and only bytes count.
 fn crowd() -> Virtual {
     machine().with_workers(32, 4)
 }
@@ -216,13 +216,13 @@ fn whole_non_partitioned_joins_take_what_their_bytes_say() {
     });
     let planned = join.plan.at(&RATES, vec![0.25, 0.25, ALPHA, ALPHA]);
     for (report, planned) in reports.iter().zip(&planned.phase_seconds) {
-        // A stage of 128 morsels begins and ends with fewer of them under way.
+        // A stage of 128 morsels has fewer of them in flight at its begin and end.
         assert_within(report.seconds, *planned, 0.10, report.name);
     }
     assert_within(seconds(&reports), planned.seconds(), 0.04, "all of it");
 }
 
-/// Stages of an operator that reads an input so many times, a share of which was moved.
+/// Returns the stages of an operator that moves a share of its input near and then reads all of it `times` times.
 fn reading(share: f64, times: u32) -> Vec<Stage> {
     let near = Interleave::share(share, u64::from(CHUNKS));
     let side = |chunk: u32| if near.is_near(u64::from(chunk)) { Side::Near } else { Side::Far };
@@ -296,8 +296,8 @@ fn sort_takes_what_its_plan_says_and_its_runs_are_placed() {
     assert!(of(0.0) / of(share) > 1.8, "{} {}", of(0.0), of(share));
 }
 
-/// Joins of 8 MiB one after another, by the code that real ones go through: what is moved of the next side is what the
-/// queues of the last one said.
+/// Joins of 8 MiB run one after another. The share to move for the next side follows from the queues of the side before
+/// it.
 #[test]
 fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_wrong_by_two() {
     const PIECE: [u32; 2] = [16, 112];

@@ -1,39 +1,40 @@
-//! A share that corrects itself while an operator runs.
+//! Near share that corrects itself while an operator runs.
 //!
-//! The idea: workers take from two queues of morsels, near and far, and have as many of either under way as they can,
-//! so that both tiers are busy until their queue is drained. If one drains first, the other tier has had too much: with
-//! the share `w` near, rates `N` and `F` drain the queues after `w / N` and `(1 - w) / F`, and are even at
-//! `ln(w / (1 - w)) = ln(N / F)`. So the share moves, on that scale, by the logarithm of what the times differ by, and
-//! would be right after one piece of work if nothing else used the tiers. What else is moved on either tier, wherever
-//! the morsels lie, only makes a step shorter than it should be, never longer.
+//! The idea: workers take morsels from two queues, near and far, and have as many of each in flight as they can. Both
+//! tiers are busy until their queue is empty. If one queue is empty first, the other tier had too many morsels.
 //!
-//! It evens out one phase. Where a share also costs something in another phase (moving it there), that is the plan's
-//! business: bound the share from above by what the plan says.
+//! Given the near share `w` and rates `N` and `F`, the queues last `w / N` and `(1 - w) / F`. They last equally long at
+//! `ln(w / (1 - w)) = ln(N / F)`. On that logarithmic scale the share moves by the logarithm of the ratio of the two
+//! times. If nothing else uses the tiers, it is right after one measurement. Other traffic on either tier makes a step
+//! shorter than it should be, never longer.
+//!
+//! This balances one phase only. If moving a share costs time in another phase, the plan must limit the share from
+//! above ([`Balance::within`]).
 
-/// The near share of what is placed next.
+/// Near share of the data that is placed next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Balance {
-    /// `ln(w / (1 - w))`.
+    /// Logarithm of the odds of the share: `ln(w / (1 - w))`.
     log_odds: f64,
     seen: u32,
     least: f64,
     most: f64,
 }
 
-/// Either queue always has some, so that there is something to see.
+/// Least share of either tier. Each queue needs some morsels for its time to be measured.
 const SHARE_MIN: f64 = 1.0 / 64.0;
-/// Times that differ by more than so many times count as so many: somebody else was at the machine.
+/// Largest ratio of times that counts. A larger ratio comes from other users of the machine.
 const RATIO_MAX: f64 = 4.0;
-/// How much of what is seen is believed: all of the first, and never less than this.
+/// Least weight of a measurement, 0 to 1. The first has weight 1.
 const WEIGHT_MIN: f64 = 0.4;
 
 impl Balance {
-    /// From what a plan expects, whatever that is: shares beyond 1/64 and 63/64 are taken as these, NaN as a half.
+    /// Returns a balance that begins with the share of a plan. Shares are limited to 1/64..=63/64; NaN counts as 1/2.
     pub fn new(expected_share: f64) -> Balance {
         Balance::within(expected_share, SHARE_MIN, 1.0 - SHARE_MIN)
     }
 
-    /// The same for a share that may not leave these bounds.
+    /// Returns a balance whose share stays within these bounds.
     pub fn within(expected_share: f64, least: f64, most: f64) -> Balance {
         let least = least.clamp(SHARE_MIN, 1.0 - SHARE_MIN);
         let most = most.clamp(least, 1.0 - SHARE_MIN);
@@ -41,14 +42,14 @@ impl Balance {
         Balance { log_odds: log_odds(share.clamp(least, most)), seen: 0, least, most }
     }
 
-    /// What of the next piece of work should lie near.
+    /// Returns the near share for the next piece of work.
     pub fn share(&self) -> f64 {
         let odds = self.log_odds.exp();
         (odds / (1.0 + odds)).clamp(self.least, self.most)
     }
 
-    /// A piece of work was done whose queues began together and were drained after so long, in any unit. Times that are
-    /// no positive numbers say nothing.
+    /// Learns from a piece of work whose queues began together: the times until each was empty, in any unit. Ignores
+    /// times that are not finite and above 0.
     pub fn drained(&mut self, near: f64, far: f64) {
         let is_time = |time: f64| time.is_finite() && time > 0.0;
         if !is_time(near) || !is_time(far) {
@@ -76,7 +77,7 @@ mod tests {
         fn share_comes_to_where_both_queues_drain_together(
             prior in 0.0f64..=1.0, near in 1.0f64..8.0, far in 1.0f64..8.0, fixed in 0.0f64..0.3,
         ) {
-            // Traffic besides: some of either tier's time is taken whatever the share is.
+            // Other traffic takes a fixed time of either tier.
             let mut balance = Balance::new(prior);
             let times = |w: f64| (w / near + fixed / near, (1.0 - w) / far + fixed / far);
             for _ in 0..400 {

@@ -1,33 +1,34 @@
-//! Hash joins over two tiers as plans of phases: the four strategies of paper 002 (section 4.1), and those that its
-//! model leaves out.
+//! Hash joins over two tiers as plans of phases: the four strategies of paper 002 (section 4.1), and two that its model
+//! does not have.
 //!
-//! The idea: inputs lie far. Partitioning reads them, once or twice, and writes partitions; joining reads these once.
-//! Whatever is moved beforehand is read far once more than needed. So it pays more to read the far tier once and to
-//! choose where the partitions go (*the partition is the move*) than to move inputs, at any share.
+//! The idea: inputs lie far. Partitioning reads them once or twice and writes partitions, and joining reads the
+//! partitions once. Moving an input near beforehand reads it from the far tier once more than needed. It is cheaper to
+//! read the far tier once and write some partitions near (*the partition is the move*) than to move any share of the
+//! inputs.
 
 use super::phases::{ObjectId, Phase, Plan};
 use super::traffic::Side;
 
-/// How inputs become partitions. The first four are the paper's and read their input twice: for a histogram, and to
-/// scatter.
+/// How inputs become partitions. All but `OnePass` read the input twice: for a histogram, and to scatter. The first
+/// four are those of paper 002.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Partitioning {
-    /// Where the inputs lie.
+    /// Partitioning of the inputs where they lie.
     InFar,
-    /// All of them are copied near first.
+    /// Copy of all inputs near, then partitioning of the copy.
     CopyNear,
-    /// All of them are copied to a mix of both tiers first.
+    /// Copy of all inputs to a mix of both tiers, then partitioning of the copy.
     CopyMixed,
-    /// A share of them is copied near first: the paper's proposal.
+    /// Copy of a share of the inputs near, then partitioning: the proposal of the paper.
     MoveThenRun,
-    /// A share of them is kept near as the histogram reads them.
+    /// Partitioning that keeps a share of the inputs near while the histogram reads them.
     KeepWhileCounting,
-    /// They are read once, into lists of chunks, whose place is free.
+    /// Partitioning that reads the inputs once, into lists of chunks. The near share of the chunks is free.
     OnePass,
 }
 
 impl Partitioning {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Partitioning; 6] = [
         Partitioning::InFar,
         Partitioning::CopyNear,
@@ -37,7 +38,7 @@ impl Partitioning {
         Partitioning::OnePass,
     ];
 
-    /// In words.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Partitioning::InFar => "in the far tier",
@@ -49,32 +50,32 @@ impl Partitioning {
         }
     }
 
-    /// How often the input is read to be partitioned.
+    /// Returns how often the input is read to be partitioned.
     pub fn reads(self) -> u32 {
         if self == Partitioning::OnePass { 1 } else { 2 }
     }
 }
 
-/// What follows partitioning.
+/// Step that follows partitioning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Joining {
-    /// Nothing: the partition phase alone.
+    /// No join: the partition phase alone.
     Left,
-    /// Partitions are joined once all are there.
+    /// Join that begins after all partitions are complete.
     After,
-    /// The probe side is partitioned in so many batches, and each is joined while the next one is partitioned. The
-    /// build side's partitions are read again for each.
+    /// Join beside partitioning: the probe side is partitioned in batches. Each batch is joined while the next one is
+    /// partitioned. Each join of a batch reads the partitions of the build side again.
     Beside {
-        /// How many, 1 to [`BATCHES_MAX`]; one is the same as [`Joining::After`].
+        /// Number of batches, 1 to [`BATCHES_MAX`]. One batch is the same as [`Joining::After`].
         batches: u32,
     },
 }
 
-/// Most batches of a probe side: each is an object of the plan.
+/// Most batches of a probe side. Each batch is an object of the plan, which has a limit.
 pub const BATCHES_MAX: u32 = 12;
 
 impl Joining {
-    /// How many batches the probe side comes in.
+    /// Returns the number of batches of the probe side.
     pub fn batches(self) -> u32 {
         match self {
             Joining::Left | Joining::After => 1,
@@ -86,28 +87,28 @@ impl Joining {
 /// Bytes of both inputs of a join.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
-    /// Of the build side.
+    /// Bytes of the build side.
     pub build: f64,
-    /// Of the probe side.
+    /// Bytes of the probe side.
     pub probe: f64,
 }
 
-/// A partitioned join, whose shares are still free unless its strategy says them.
+/// Plan of a partitioned join. Shares that the strategy does not fix are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partitioned {
-    /// Its phases.
+    /// Phases of the join.
     pub plan: Plan,
-    /// The inputs; what of them is copied near.
+    /// Both inputs as one object; its share is copied near.
     pub input: ObjectId,
-    /// What the build side is partitioned into.
+    /// Partitions of the build side.
     pub build: ObjectId,
-    /// What the batches of the probe side are partitioned into.
+    /// Partitions of the probe side, one object for each batch.
     pub batches: Vec<ObjectId>,
 }
 
 impl Partitioned {
-    /// Of so many bytes. `mixed` is the near share of the mix of both tiers, to which the paper writes partitions
-    /// whatever the strategy.
+    /// Returns the plan for inputs of these sizes. `mixed` is the near share of a mix of both tiers. The strategies of
+    /// the paper always write partitions to that mix.
     pub fn new(partitioning: Partitioning, joining: Joining, inputs: Inputs, mixed: f64) -> Partitioned {
         let mut plan = Plan::default();
         let bytes = inputs.build + inputs.probe;
@@ -138,7 +139,7 @@ impl Partitioned {
         let reads = f64::from(partitioning.reads()) - f64::from(u8::from(keeps));
         let partition = |of: f64, into| {
             let phase = Phase::new("partition").reads(input, of * reads).writes(into, of);
-            // The histogram is a phase of its own only where it moves something else.
+            // The histogram is a phase of its own only if it moves other bytes than scattering.
             keeps
                 .then(|| Phase::new("partition").reads_on(Side::Far, of).keeps(input, of))
                 .into_iter()
@@ -166,7 +167,8 @@ impl Partitioned {
         if let (Some(batch), true) = (batches.last(), joining != Joining::Left) {
             plan.then(join(*batch));
         }
-        // What was copied is needed no longer once partitions are there, and partitions are not there before.
+        // Copies of inputs are needed until partitioning has ended. Partitions take memory from the phase that writes
+        // them. If `keeps`, each input has two phases, and partitions may count from a phase later than that.
         plan.lives(input, 0..read_in);
         let first = read_in - batches.len();
         plan.lives(build, first.saturating_sub(1)..usize::MAX);
@@ -184,37 +186,37 @@ pub struct Table {
     pub build_bytes: f64,
     /// Bytes of the probe side.
     pub probe_bytes: f64,
-    /// Bytes of a row of either.
+    /// Bytes of a row of either side.
     pub row_bytes: f64,
-    /// Bytes that looking a row up moves: 64 for a bucket that fills a line; less for slots of which several share one,
-    /// in a table so compact that what is moved is used.
+    /// Bytes that one lookup moves: 64 if a bucket fills a cache line. Less if several slots share a line and the table
+    /// is so compact that all of a line is used.
     pub slot_bytes: f64,
     /// Bytes of the table for each row of the build side.
     pub table_row_bytes: f64,
-    /// The near share of the table, and of the partitions that it is made of; free if there is none.
+    /// Near share of the table and of the partitions that it is built from; free if `None`.
     pub near_share: Option<f64>,
-    /// Whether a share of the inputs may be moved near before they are read.
+    /// True if a share of the inputs may be moved near before they are read.
     pub may_move: bool,
 }
 
-/// A join through one shared table.
+/// Plan of a join through one shared table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonPartitioned {
-    /// Its phases: moving and building, moving and probing.
+    /// Phases: moving, partitioning and building; then moving and probing.
     pub plan: Plan,
-    /// The build side; what of it is moved.
+    /// Build side; its share is moved near.
     pub build: ObjectId,
-    /// The probe side; what of it is moved.
+    /// Probe side; its share is moved near.
     pub probe: ObjectId,
-    /// What the build side is partitioned into, so that the table is made from its front to its end.
+    /// Partitions of the build side. They let the table be written sequentially.
     pub partitions: ObjectId,
-    /// The hash table.
+    /// Hash table.
     pub table: ObjectId,
 }
 
 impl NonPartitioned {
-    /// The build side is partitioned in one pass, and its partitions are read to write the table; looking up reads a
-    /// slot.
+    /// Returns the plan. The build side is partitioned in one pass, and its partitions are read to write the table.
+    /// Each lookup reads one slot.
     pub fn new(sizes: &Table) -> NonPartitioned {
         let Table { build_bytes, probe_bytes, row_bytes, slot_bytes, table_row_bytes, .. } = *sizes;
         let mut plan = Plan::default();

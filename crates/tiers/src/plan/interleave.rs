@@ -1,11 +1,15 @@
-//! Which of many pieces lie near, at any ratio exactly, and evenly mixed.
+//! Choice of which of many items lie near, at any ratio exactly and evenly mixed.
 //!
-//! The idea: piece `i` is near if `round((i + 1) near / of)` is more than `round(i near / of)`, as Bresenham draws a
-//! line: among the first `n` pieces as near to `n near / of` as can be are near, for every `n`. That pieces are mixed
-//! is a condition of all that this crate says about two tiers: with the near ones first and the far ones behind them,
-//! only one tier works at a time, and nothing is gained at any ratio.
+//! The idea: a straight line on a grid of pixels cannot be followed exactly, but Bresenham's rule stays within half a
+//! pixel of it everywhere. Here the line is the desired number of near items. Item `i` is near if
+//! `round((i + 1) near / of)` is more than `round(i near / of)`. Among the first `n` items, for every `n`, the number
+//! of near items is as close to `n near / of` as a whole number can be.
+//!
+//! Putting the near items first is simpler and has the same ratio. Then only one tier works at a time, and no ratio
+//! gains anything. All results of this crate about two tiers assume that items are mixed. Choosing at random mixes too,
+//! but then a short run of items may have far too many of one kind.
 
-/// So many of every so many are near.
+/// Ratio: `near` of every `of` items lie near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleave {
     near: u64,
@@ -13,32 +17,32 @@ pub struct Interleave {
 }
 
 impl Interleave {
-    /// All of them far.
+    /// All items far.
     pub const FAR: Interleave = Interleave { near: 0, of: 1 };
-    /// All of them near.
+    /// All items near.
     pub const NEAR: Interleave = Interleave { near: 1, of: 1 };
 
-    /// `near` to `far`, such as 3:2. Nothing if both are 0.
+    /// Returns the ratio `near` to `far`, such as 3:2; `None` if both are 0.
     pub fn ratio(near: u32, far: u32) -> Option<Interleave> {
         let of = u64::from(near) + u64::from(far);
         (of > 0).then_some(Interleave { near: u64::from(near), of })
     }
 
-    /// As near to a share as so many pieces can be. What is no share counts as the nearest one, NaN as none.
+    /// Returns the ratio closest to `share` that `pieces` items can have. Shares are limited to 0..=1; NaN counts as 0.
     pub fn share(share: f64, pieces: u64) -> Interleave {
         let of = pieces.max(1);
         let near = (share.clamp(0.0, 1.0) * of as f64).round() as u64;
         Interleave { near: near.min(of), of }
     }
 
-    /// Whether this piece is near.
+    /// Reports whether item number `piece` is near.
     pub fn is_near(&self, piece: u64) -> bool {
         self.near_of_first(u128::from(piece) + 1) > self.near_of_first(u128::from(piece))
     }
 
-    /// How many of the first so many pieces are near.
+    /// Returns how many of the first `pieces` items are near.
     pub fn near_among(&self, pieces: u64) -> u64 {
-        // No more than `pieces`, as `near` is no more than `of`.
+        // The result fits, because it is at most `pieces`: `near` is at most `of`.
         self.near_of_first(u128::from(pieces)) as u64
     }
 

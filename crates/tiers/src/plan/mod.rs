@@ -1,9 +1,10 @@
-//! Where objects should lie on two memory tiers, from bytes alone.
+//! Plans of which share of each object should lie near, computed from bytes alone.
 //!
-//! The idea: phases of an operator state their bytes on either tier ([`traffic`], [`phases`]), a small linear program
-//! finds where objects should lie, and a share corrects itself while it runs ([`balance`]).
+//! The idea: each phase of an operator states how many bytes it moves on either tier ([`traffic`], [`phases`]). A small
+//! linear program finds the shares of the objects that take least time. A share can also correct itself while an
+//! operator runs ([`balance`]).
 //!
-//! Never in this module: I/O, a clock, threads, randomness, locks, unsafe code; anything else of this crate.
+//! Never in this module: I/O, a clock, threads, randomness, locks, unsafe code; other modules of this crate.
 
 pub mod balance;
 pub mod hash_join;

@@ -1,25 +1,26 @@
 //! Other operators over two tiers as plans of phases.
 //!
-//! The idea: what counts is how often bytes are read and where results are written. A scan reads its input once, so
-//! moving it costs what it could win. Whatever reads its input repeatedly may move a share of it first; whatever writes
-//! results that are read again (runs, tables of groups) places these.
+//! The idea: only the number of reads of each byte and the place of what is written matter. A scan reads its input
+//! once, so moving the input costs as much as it could gain. An operator that reads its input repeatedly may gain by
+//! moving a share of it first. An operator that writes results and reads them again (sorted runs, tables of groups)
+//! gains by placing them.
 
 use super::phases::{ObjectId, Phase, Plan};
 use super::traffic::Side;
 
-/// A plan whose input lies far.
+/// Plan of an operator whose input lies far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverInput {
-    /// Its phases.
+    /// Phases of the operator.
     pub plan: Plan,
-    /// What of the input is moved near first.
+    /// Input; its share is moved near first.
     pub input: ObjectId,
-    /// Results that are read again, if there are any.
+    /// Results that are read again; `None` if there are none.
     pub results: Option<ObjectId>,
 }
 
-/// Reads an input so many times, having moved a share of it: once is a scan, three to five times a join with several
-/// others.
+/// Returns a plan that moves a share of an input, then reads all of it `times` times. A scan reads once; a join with
+/// several other tables reads three to five times.
 pub fn read_repeatedly(input_bytes: f64, times: f64) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.object("input", input_bytes);
@@ -28,7 +29,8 @@ pub fn read_repeatedly(input_bytes: f64, times: f64) -> OverInput {
     OverInput { plan, input, results: None }
 }
 
-/// The same with a mover beside the reader: no faster than both of them together.
+/// Returns a plan that moves and reads at the same time. Its gain is an upper bound: the reader gains from each byte as
+/// if it had been moved at the start.
 pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.object("input", input_bytes);
@@ -40,8 +42,8 @@ pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput 
     OverInput { plan, input, results: None }
 }
 
-/// Reads an input once, and for each of its rows reads and writes a slot of a table of groups, which is read at the
-/// end. The table's place is free.
+/// Returns a plan that reads an input once. Each row reads and writes a slot of a table of groups, and the table is
+/// read at the end. The near share of the table is free.
 pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);
@@ -52,12 +54,12 @@ pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64)
     OverInput { plan, input, results: Some(table) }
 }
 
-/// Reads an input once and writes sorted runs, then reads these and writes them merged, so many times. The place of the
-/// runs is free; the last merge is read by whoever asked, not written.
+/// Returns a plan that reads an input once, writes sorted runs, and merges them `merges` times. The last merge is not
+/// written, because the consumer reads it. The near share of the runs is free.
 pub fn sort(input_bytes: f64, merges: u32) -> OverInput {
     let mut plan = Plan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);
-    // What is read and what is written of a merge is there at the same time; both lie alike.
+    // A merge that is written needs memory for both its input and its output, at the same share.
     let copies = if merges > 1 { 2.0 } else { 1.0 };
     let runs = plan.object("runs", input_bytes * copies);
     plan.then(Phase::new("make runs").reads_on(Side::Far, input_bytes).writes(runs, input_bytes));

@@ -1,28 +1,29 @@
-//! The model of paper 002 ("Hash Joins Meet CXL"), section 3.2, as the case of one object that is moved before it is
+//! Model of paper 002 ("Hash Joins Meet CXL"), section 3.2: one object, a share of which is moved near before it is
 //! read.
 //!
-//! With `r` the rate of a phase over far data, `p = k r` that of moving data near, and `q = f(x) r` that of the phase
-//! once the share `x` was moved, moving and running cost `x / p + 1 / q` (equation 3). The paper takes `f(x) = m x + 1`
-//! and measures `k` and `m`; here both follow from bytes: `k` is the far bytes that the phase moves for each byte of
-//! its input.
+//! `r` is the rate of a phase over far data, `p = k r` the rate of moving data near, and `q = f(x) r` the rate of the
+//! phase after the share `x` was moved. Moving and running together cost `x / p + 1 / q` (equation 3). The paper takes
+//! `f(x) = m x + 1` and measures `k` and `m`. Here both follow from bytes: `k` is the far bytes that the phase moves
+//! for each byte of its input.
 
-/// The two numbers of the paper's machine and operator.
+/// The two parameters that the paper measures for a machine and an operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
-    /// Moving data, over running the phase over far data: `p / r`.
+    /// Rate of moving data, divided by the rate of the phase over far data: `p / r`.
     pub k: f64,
-    /// How much faster the phase is for each share that was moved: the slope of `f`.
+    /// Slope of `f`: speedup of the phase for each share that was moved.
     pub m: f64,
 }
 
-/// Table 1 of the paper: measured for partitioned hash joins.
+/// Parameters of partitioned hash joins, measured: table 1 of the paper.
 pub const PAPER_PARTITIONED: Linear = Linear { k: 2.3534, m: 1.0977 };
-/// The same for non-partitioned ones. Of these the paper prints `x*` = 0.5104, from which `m` follows.
+/// Parameters of non-partitioned hash joins. The paper prints `x*` = 0.5104 for these, from which `m` follows.
 pub const PAPER_NON_PARTITIONED: Linear = Linear { k: 3.7879, m: 0.3746 };
 
 impl Linear {
-    /// From times in any unit: of the phase over far data, of moving all of the data near, and of the phase with the
-    /// share `x` moved, of which `m` is the least-squares slope of `f(x) - 1` at twelve shares from 0 to `alpha`.
+    /// Returns the parameters that follow from times in any unit. `in_far` is the time of the phase over far data,
+    /// `move_all` that of moving all data near, and `with_moved(x)` that of the phase with the share `x` moved. `m` is
+    /// the least-squares slope of `f(x) - 1` at twelve shares up to `alpha`.
     pub fn of_times(in_far: f64, move_all: f64, with_moved: impl Fn(f64) -> f64, alpha: f64) -> Linear {
         let shares = (1..=SLOPE_POINTS).map(|at| alpha * f64::from(at) / f64::from(SLOPE_POINTS));
         let (mut above, mut below) = (0.0, 0.0);
@@ -33,14 +34,13 @@ impl Linear {
         Linear { k: in_far / move_all, m: above / below }
     }
 
-    /// `g(x) = (k m x + k) / (m x^2 + x + k)`: how many times as fast moving `x` and running are (equation 4).
+    /// Returns `g(x) = (k m x + k) / (m x^2 + x + k)`: the speedup of moving `x` and then running (equation 4).
     pub fn gain(&self, x: f64) -> f64 {
         let Linear { k, m } = *self;
         (k * m * x + k) / (m * x * x + x + k)
     }
 
-    /// `x* = (sqrt(m k) - 1) / m`, where `g` is greatest (from equation 5), but no more than `alpha` and no less
-    /// than 0.
+    /// Returns `x* = (sqrt(m k) - 1) / m`, where `g` is greatest (from equation 5), limited to 0..=`alpha`.
     pub fn best_share(&self, alpha: f64) -> f64 {
         let Linear { k, m } = *self;
         if m * k <= 1.0 {
@@ -49,13 +49,14 @@ impl Linear {
         (((m * k).sqrt() - 1.0) / m).min(alpha)
     }
 
-    /// `phi(m, k)`: `g(x*)` while `x*` is not held back by `alpha` (equation 6).
+    /// Returns `phi(m, k)`: `g(x*)` if `alpha` does not limit `x*` (equation 6).
     pub fn best_gain(&self) -> f64 {
         best_gain(self.m * self.k)
     }
 }
 
-/// `phi` by `lambda = m k`: `lambda / (2 sqrt(lambda) - 1)`, or 1 where nothing is won (equation 6, figure 6).
+/// Returns `phi` as a function of `lambda = m k`: `lambda / (2 sqrt(lambda) - 1)`, or 1 if moving gains nothing
+/// (equation 6, figure 6).
 pub fn best_gain(lambda: f64) -> f64 {
     if lambda < 1.0 { 1.0 } else { lambda / (2.0 * lambda.sqrt() - 1.0) }
 }
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn table_1_is_what_its_k_and_m_say_but_for_its_last_digits() {
-        // Printed: 0.5528 and 1.1703; 0.5104 and 1.0214.
+        // Table 1 of the paper prints these shares and gains: 0.5528 and 1.1703; 0.5104 and 1.0214.
         let partitioned = PAPER_PARTITIONED;
         assert!((partitioned.best_share(0.6) - 0.5532).abs() < 1e-4);
         assert!((partitioned.best_gain() - 1.1665).abs() < 1e-4);

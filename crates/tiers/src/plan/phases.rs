@@ -1,13 +1,25 @@
-//! Where objects of a plan should lie, so that all its phases together take least.
+//! Plans of phases, and the near share of each object at which all phases together take least time.
 //!
-//! The idea: an object (an input, a hash table, partitions, an output) has a share `w` that lies near. A phase moves
-//! bytes on either tier, so many for each object, and these are linear in the shares: what reads an object once reads
-//! `w` of it near and `1 - w` far. How long a phase takes is the greatest of a few linear terms ([`Rates`]), the phases
-//! follow one another, and near memory is bounded; so the least sum is that of a small linear program, found exactly
-//! ([`Plan::place`]). Moving data is a phase like any other. Phases that run at the same time are one phase with the
-//! traffic of both ([`Phase::beside`]).
+//! The idea: a cellar is emptied through a wide door and a narrow door. The work is done soonest if both doors are busy
+//! until the end, so each door gets its share of the boxes. If all boxes wait behind the wide door, the other door is
+//! idle. The best share also depends on where the boxes go later.
 //!
-//! A product of shares (of what is moved, so much near) is not linear: say it with two objects, or fix one of them.
+//! An object (an input, a hash table, partitions, an output) has a share `w` that lies near. A phase moves bytes of
+//! objects, and its bytes on either tier are linear in the shares: reading an object once reads `w` of it near and
+//! `1 - w` far. A phase takes as long as the greatest of a few linear terms ([`Rates`]). Phases run one after another,
+//! so the plan takes their sum. Near memory is bounded in each phase. The least sum is the answer of a linear program,
+//! which [`Plan::place`] solves exactly. Moving data is a phase like any other. Work that runs at the same time is one
+//! phase with the traffic of both ([`Phase::beside`]).
+//!
+//! If there is no near memory, all free shares are 0 and the plan takes what the far tier takes. If near memory is
+//! plentiful, shares still stop where both tiers are equally busy. If CPUs are the limit ([`Phase::takes_cpus`]),
+//! moving bytes gains nothing, and of equal placements the one with less near memory is taken.
+//!
+//! A rule of thumb such as "hash tables near, inputs far" is simpler. It leaves one tier idle for part of the time, and
+//! it has no answer for a table that does not fit.
+//!
+//! A product of two shares is not linear, for example "the near share of what was moved". Express it by two objects, or
+//! fix one of the shares.
 
 use super::simplex::{self, Row};
 use super::traffic::{NoRate, Rates, Side, TERMS, Traffic};
@@ -19,42 +31,42 @@ pub const OBJECTS_MAX: usize = 16;
 /// Most phases of a plan.
 pub const PHASES_MAX: usize = 64;
 
-/// An object of one plan.
+/// Identifier of an object within its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(usize);
 
 impl ObjectId {
-    /// For the shares of a [`Placement`].
+    /// Returns the index of the object in [`Placement::shares`].
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// What lies somewhere.
+/// Memory object whose near share is to be found, and its bounds.
 #[derive(Clone, Debug, PartialEq)]
 struct Object {
     name: &'static str,
-    /// Near memory that it takes if all of it is near.
+    /// Bytes of near memory that the object takes if all of it is near.
     bytes: f64,
-    /// The least and the most of it that may be near.
+    /// Bounds of the near share.
     least: f64,
     most: f64,
-    /// The phases during which it takes memory.
+    /// Phases during which the object takes memory.
     lives: Range<usize>,
 }
 
-/// A step of a plan: begins when the one before it has ended.
+/// Step of a plan. It begins when the step before it has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     name: &'static str,
-    /// Moved however the shares are.
+    /// Bytes that are moved whatever the shares are.
     fixed: Traffic,
-    /// What a share of 1 adds to it.
+    /// Change of the traffic if the share of an object goes from 0 to 1.
     by_share: Vec<(ObjectId, Traffic)>,
     cpu_seconds: f64,
 }
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy)]
 enum Way {
     Read,
@@ -62,39 +74,39 @@ enum Way {
 }
 
 impl Phase {
-    /// One that moves nothing yet.
+    /// Returns a phase that moves nothing.
     pub fn new(name: &'static str) -> Phase {
         Phase { name, fixed: Traffic::default(), by_share: Vec::new(), cpu_seconds: 0.0 }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// So many bytes of an object are read in all, near or far as it lies; more than it has if it is read repeatedly.
+    /// Adds reads of an object, `bytes` in all, on the tiers where it lies. An object that is read twice counts twice.
     pub fn reads(self, object: ObjectId, bytes: f64) -> Phase {
         self.touches(object, bytes, Way::Read)
     }
 
-    /// So many bytes of an object are written in all.
+    /// Adds writes of an object, `bytes` in all, on the tiers where it lies.
     pub fn writes(self, object: ObjectId, bytes: f64) -> Phase {
         self.touches(object, bytes, Way::Written)
     }
 
-    /// So many bytes are read from one tier in any case.
+    /// Adds reads from one tier that do not depend on shares.
     pub fn reads_on(mut self, side: Side, bytes: f64) -> Phase {
         self.fixed.of_mut(side).read += bytes;
         self
     }
 
-    /// So many bytes are written to one tier in any case.
+    /// Adds writes to one tier that do not depend on shares.
     pub fn writes_on(mut self, side: Side, bytes: f64) -> Phase {
         self.fixed.of_mut(side).written += bytes;
         self
     }
 
-    /// The near share of an object of so many bytes is copied there: read far, written near.
+    /// Adds the copying of an object's near share: its part of `bytes` is read far and written near.
     pub fn moves(mut self, object: ObjectId, bytes: f64) -> Phase {
         let mut moved = Traffic::default();
         moved.far.read = bytes;
@@ -103,7 +115,7 @@ impl Phase {
         self
     }
 
-    /// The near share of an object of so many bytes is written near, as its bytes are at hand.
+    /// Adds writing an object's near share near, while its bytes are in the CPU anyway. Nothing is read.
     pub fn keeps(mut self, object: ObjectId, bytes: f64) -> Phase {
         let mut kept = Traffic::default();
         kept.near.written = bytes;
@@ -111,13 +123,13 @@ impl Phase {
         self
     }
 
-    /// It takes the CPUs so long, whatever the memory does.
+    /// Adds CPU time in seconds. A phase takes at least its CPU time.
     pub fn takes_cpus(mut self, seconds: f64) -> Phase {
         self.cpu_seconds += seconds;
         self
     }
 
-    /// Both at the same time, so that all links are busy together.
+    /// Merges another phase into this one: both run at the same time and share the links.
     pub fn beside(mut self, other: Phase) -> Phase {
         self.fixed = self.fixed.plus(other.fixed, 1.0);
         self.by_share.extend(other.by_share);
@@ -125,13 +137,13 @@ impl Phase {
         self
     }
 
-    /// What it moves if objects lie so. An object without a share lies far.
+    /// Returns the bytes moved with these shares, by object index. An object without a share lies far.
     pub fn traffic(&self, shares: &[f64]) -> Traffic {
         let share = |object: &ObjectId| shares.get(object.0).copied().unwrap_or(0.0);
         self.by_share.iter().fold(self.fixed, |sum, (object, traffic)| sum.plus(*traffic, share(object)))
     }
 
-    /// How long it takes if objects lie so.
+    /// Returns the seconds that the phase takes with these shares.
     pub fn seconds(&self, rates: &Rates, shares: &[f64]) -> f64 {
         rates.seconds(&self.traffic(shares)).max(self.cpu_seconds)
     }
@@ -153,92 +165,95 @@ impl Phase {
     }
 }
 
-/// Objects, and phases one after another.
+/// Objects, and phases that run one after another.
+///
+/// [`object`](Plan::object) and [`fixed_object`](Plan::fixed_object) add objects, [`bound`](Plan::bound) and
+/// [`lives`](Plan::lives) restrict them, [`then`](Plan::then) adds phases in order. [`place`](Plan::place) finds the
+/// best shares; [`at`](Plan::at) and [`seconds`](Plan::seconds) compute the times of given shares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     objects: Vec<Object>,
     phases: Vec<Phase>,
 }
 
-/// Where objects lie, and how long that takes.
+/// Near shares of all objects of a plan, and the times that follow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// By object, the share that lies near.
+    /// Share of each object that lies near, by object index.
     pub shares: Vec<f64>,
-    /// By phase.
+    /// Seconds of each phase.
     pub phase_seconds: Vec<f64>,
-    /// The most near memory that is taken at any time.
+    /// Most bytes of near memory that are in use during any phase.
     pub near_bytes: f64,
 }
 
 impl Placement {
-    /// The near share of an object.
+    /// Returns the near share of an object.
     pub fn share(&self, object: ObjectId) -> f64 {
         self.shares.get(object.0).copied().unwrap_or(0.0)
     }
 
-    /// Of all phases.
+    /// Returns the seconds of all phases together.
     pub fn seconds(&self) -> f64 {
         self.phase_seconds.iter().sum()
     }
 }
 
 impl Plan {
-    /// An object that takes so many bytes of near memory if all of it is near, during all phases; where it lies is
-    /// free.
+    /// Adds an object with a free near share. It takes `bytes` of near memory if all of it is near, during all phases.
     pub fn object(&mut self, name: &'static str, bytes: f64) -> ObjectId {
         let lives = 0..usize::MAX;
         self.objects.push(Object { name, bytes, least: 0.0, most: 1.0, lives });
         ObjectId(self.objects.len() - 1)
     }
 
-    /// One whose near share is given. It takes near memory all the same.
+    /// Adds an object with a given near share. That share counts as near memory too.
     pub fn fixed_object(&mut self, name: &'static str, bytes: f64, share: f64) -> ObjectId {
         let id = self.object(name, bytes);
         self.bound(id, share, share);
         id
     }
 
-    /// Of an object, the least and the most that may lie near.
+    /// Sets the bounds of an object's near share.
     pub fn bound(&mut self, object: ObjectId, least: f64, most: f64) {
         (self.objects[object.0].least, self.objects[object.0].most) = (least, most);
     }
 
-    /// An object takes memory in these phases only, counted from 0.
+    /// Sets the phases, counted from 0, during which an object takes memory.
     pub fn lives(&mut self, object: ObjectId, phases: Range<usize>) {
         self.objects[object.0].lives = phases;
     }
 
-    /// The next phase.
+    /// Appends a phase.
     pub fn then(&mut self, phase: Phase) -> &mut Plan {
         self.phases.push(phase);
         self
     }
 
-    /// The phases in their order.
+    /// Returns the phases in order.
     pub fn phases(&self) -> &[Phase] {
         &self.phases
     }
 
-    /// Names of the objects, by index.
+    /// Returns the names of the objects, by object index.
     pub fn object_names(&self) -> impl Iterator<Item = &'static str> {
         self.objects.iter().map(|object| object.name)
     }
 
-    /// What all of it takes if objects lie so.
+    /// Returns the seconds of all phases with these shares.
     pub fn seconds(&self, rates: &Rates, shares: &[f64]) -> f64 {
         self.phases.iter().map(|phase| phase.seconds(rates, shares)).sum()
     }
 
-    /// The placement of these shares, whatever near memory it takes.
+    /// Returns the placement with these shares, without a bound on near memory.
     pub fn at(&self, rates: &Rates, shares: Vec<f64>) -> Placement {
         let phase_seconds = self.phases.iter().map(|phase| phase.seconds(rates, &shares)).collect();
         let near_bytes = (0..self.phases.len()).map(|phase| self.near_bytes(phase, &shares));
         Placement { near_bytes: near_bytes.fold(0.0, f64::max), phase_seconds, shares }
     }
 
-    /// The placement that takes least, with no more than so many bytes of near memory at any time. Of placements that
-    /// take as long, one with less near memory.
+    /// Finds the placement that takes least time with at most `near_bytes_max` of near memory in any phase. Of equal
+    /// placements, returns one with less near memory.
     pub fn place(&self, rates: &Rates, near_bytes_max: f64) -> Result<Placement, NoPlacement> {
         rates.check().map_err(NoPlacement::Rate)?;
         self.check()?;
@@ -255,10 +270,11 @@ impl Plan {
         Ok(self.at(rates, shares))
     }
 
-    /// The linear program: what shares are above their least, then the time of each phase.
+    /// Returns costs and rows of the linear program. Its variables are the shares above their lower bounds, then the
+    /// seconds of each phase.
     fn program(&self, rates: &Rates, least: &[f64], near_bytes_max: f64) -> (Vec<f64>, Vec<Row>) {
         let (objects, phases) = (self.objects.len(), self.phases.len());
-        // Times in units of all of it, so that no number is far from 1.
+        // Times are divided by the time of the whole plan, so that all numbers are near 1.
         let unit = self.seconds(rates, least).max(f64::MIN_POSITIVE);
         let all_bytes: f64 = self.objects.iter().map(|object| object.bytes).sum();
         let mut cost = vec![0.0; objects];
@@ -304,7 +320,7 @@ impl Plan {
         (cost, rows)
     }
 
-    /// Near memory that is taken during a phase.
+    /// Returns the bytes of near memory in use during a phase.
     fn near_bytes(&self, phase: usize, shares: &[f64]) -> f64 {
         let living = self.objects.iter().zip(shares).filter(|(object, _)| object.lives.contains(&phase));
         living.map(|(object, share)| object.bytes * share).sum()
@@ -346,52 +362,52 @@ impl Plan {
     }
 }
 
-/// What all near memory costs, in units of the time of the whole plan: nothing but a tie is decided by it.
+/// Cost of using all near memory, in units of the time of the whole plan. It is small enough to decide ties only.
 const TIE: f64 = 1e-7;
 
-/// Why there is no placement.
+/// Reason why no placement was found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoPlacement {
-    /// Of the machine.
+    /// A rate of the machine is invalid.
     Rate(NoRate),
-    /// What must lie near has no room there.
+    /// Objects that must lie near need more near memory than is permitted.
     Room {
         /// Bytes that must lie near.
         needed: f64,
-        /// Bytes that may.
+        /// Bytes of near memory that are permitted.
         permitted: f64,
     },
-    /// More than the solver takes.
+    /// The plan has more objects or phases than the solver accepts.
     TooMany {
-        /// Objects or phases.
+        /// `objects` or `phases`.
         what: &'static str,
-        /// How many there are.
+        /// Number of objects or phases in the plan.
         count: usize,
-        /// How many may be.
+        /// Greatest number that is permitted.
         permitted: usize,
     },
-    /// An object with an impossible size.
+    /// The size of an object is negative or not finite.
     Bytes {
-        /// Of the object.
+        /// Name of the object.
         name: &'static str,
-        /// Its size.
+        /// Size in bytes.
         bytes: f64,
     },
-    /// An object whose shares are none, or in the wrong order.
+    /// The bounds of an object's share are not within 0 to 1, or in the wrong order.
     Share {
-        /// Of the object.
+        /// Name of the object.
         name: &'static str,
-        /// The least that may be near.
+        /// Lower bound of the near share.
         least: f64,
-        /// The most that may be near.
+        /// Upper bound of the near share.
         most: f64,
     },
-    /// A phase that moves what is no number of bytes, or an object of another plan.
+    /// A phase moves a number of bytes that is not finite, or an object of another plan.
     Phase {
-        /// Of the phase.
+        /// Name of the phase.
         name: &'static str,
     },
-    /// The numbers are too far apart to be solved.
+    /// Sizes and rates differ by too many orders of magnitude for the solver.
     Unsolved,
 }
 

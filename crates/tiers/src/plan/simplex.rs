@@ -1,26 +1,36 @@
-//! A small linear program, exactly.
+//! Exact solver of small linear programs, by the simplex method.
 //!
-//! The idea: `min cost z` under `rows z >= bounds`, `z >= 0`, with no cost below zero. Its dual, `max bounds y` under
-//! `rows' y <= cost`, `y >= 0`, is met by `y = 0`, so the simplex method begins there at once, and the dual's dual is
-//! the answer: it stands in the last line of the tableau. Ten variables and a hundred rows take some tens of
-//! microseconds.
+//! The idea: imagine a room with slanted walls, whose lowest point you want. The lowest point of such a room is always
+//! a corner. The simplex method walks from corner to corner, each time to a better one, until no neighbour is better.
+//! It needs a corner to begin with.
+//!
+//! The program is `min cost z` under `rows z >= bounds` and `z >= 0`, with no cost below 0. Finding a first corner of
+//! it is work of its own. Its dual, `max bounds y` under `rows' y <= cost` and `y >= 0`, has the corner `y = 0` at
+//! once, because no cost is negative. The dual is solved here, and the `z` of the answer are then in the last row of
+//! the tableau.
+//!
+//! If no bound is above 0, the first corner is the answer. If corners tie, a plain simplex may walk in a circle;
+//! Bland's rule (take the first column and row that qualify) prevents that.
+//!
+//! Ten variables and a hundred rows take some tens of microseconds. Trying all shares on a grid is simpler, but slow
+//! beyond three objects.
 
-/// What is smaller than this is 0. Callers scale their numbers to about 1.
+/// Numbers smaller than this count as 0. Callers scale their numbers to about 1.
 const EPSILON: f64 = 1e-11;
-/// Bland's rule ends by itself, but for rounding.
+/// Most pivots. Bland's rule terminates in exact arithmetic; this bound is for rounding errors.
 const PIVOTS_MAX: usize = 20_000;
 
-/// `row z >= bound`.
+/// Constraint `row z >= bound`.
 pub(crate) struct Row {
     pub(crate) row: Vec<f64>,
     pub(crate) bound: f64,
 }
 
-/// The `z` of least cost; nothing if no `z` meets the rows. Costs must not be below 0.
+/// Returns the `z` of least cost, or `None` if no `z` meets all rows. No cost may be below 0.
 pub(crate) fn least(cost: &[f64], rows: &[Row]) -> Option<Vec<f64>> {
     let (variables, free) = (cost.len(), rows.len());
-    // A line for each of our variables: what the dual must stay below. Behind its columns come its slacks, and its
-    // bound.
+    // The tableau has a line for each variable of ours: a constraint of the dual. Its columns are those of the dual,
+    // then the slacks, then the bound.
     let width = free + variables + 1;
     let mut lines: Vec<Vec<f64>> = (0..variables)
         .map(|variable| {
@@ -35,7 +45,7 @@ pub(crate) fn least(cost: &[f64], rows: &[Row]) -> Option<Vec<f64>> {
     let mut goal = vec![0.0; width];
     rows.iter().zip(&mut goal).for_each(|(row, cell)| *cell = -row.bound);
     for _ in 0..PIVOTS_MAX {
-        // The first column that gains, and the line that allows least: with ties going to the first, this ends.
+        // Bland's rule: the first column that improves, and the line that allows least. Ties go to the first.
         let Some(entering) = (0..width - 1).find(|column| goal[*column] < -EPSILON) else {
             return Some(goal[free..free + variables].to_vec());
         };

@@ -1,28 +1,31 @@
-//! Bytes on two memory tiers, and how long they take.
+//! Bytes moved on two memory tiers, and the time that they take.
 //!
-//! The idea: an operator over memory that is bound by bandwidth takes as long as its busiest link. With `c` bytes on
-//! the far tier and `d` on the near one that is `T(c, d) = max(c / B_C, d / B_D, (c + d) / A)`: either tier by itself,
-//! or what the machine moves from both at once, which is less than their sum. Reads and writes of one tier may share
-//! wires (DDR) or have some of their own (CXL): what copying takes beside reading and writing alone says which.
+//! The idea: an operator that is bound by memory bandwidth takes as long as its busiest link. With `c` bytes on the far
+//! tier and `d` on the near one that is `T(c, d) = max(c / B_C, d / B_D, (c + d) / A)`. `B_C` and `B_D` are the rates
+//! of one tier by itself. `A` is the rate at which the machine moves bytes of both tiers at once, which is less than
+//! their sum.
 //!
-//! What is near and far here are tiers of one machine: DRAM, and the memory behind a CXL or another node's link.
+//! Reads and writes of one tier share one bus (DDR) or have wires of their own (CXL). The rate of copying, compared
+//! with the rates of reading alone and writing alone, shows which of the two it is.
+//!
+//! Both tiers belong to one machine: DRAM, and the memory behind a CXL link or on another NUMA node.
 
 use std::fmt;
 
-/// One of two memory tiers.
+/// Memory tier: near or far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
-    /// The faster one, of which there is less.
+    /// The faster tier, of which there is less.
     Near,
-    /// The slower one, where data lies to begin with.
+    /// The slower tier, where data lies at first.
     Far,
 }
 
 impl Side {
-    /// Both.
+    /// Both tiers, in the order of their index.
     pub const ALL: [Side; 2] = [Side::Near, Side::Far];
 
-    /// In a word.
+    /// Returns `near` or `far`.
     pub fn name(self) -> &'static str {
         match self {
             Side::Near => "near",
@@ -30,7 +33,7 @@ impl Side {
         }
     }
 
-    /// For arrays by side.
+    /// Returns the index of the tier in arrays by side: 0 for near, 1 for far.
     pub fn index(self) -> usize {
         match self {
             Side::Near => 0,
@@ -45,17 +48,17 @@ impl fmt::Display for Side {
     }
 }
 
-/// What is moved over one link.
+/// Bytes moved over the link of one tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bytes {
-    /// Towards the CPU.
+    /// Bytes from the memory to the CPU.
     pub read: f64,
-    /// Towards the memory.
+    /// Bytes from the CPU to the memory.
     pub written: f64,
 }
 
 impl Bytes {
-    /// Both ways.
+    /// Returns the sum of both directions.
     pub fn total(self) -> f64 {
         self.read + self.written
     }
@@ -65,17 +68,17 @@ impl Bytes {
     }
 }
 
-/// What is moved on both tiers.
+/// Bytes moved on both tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// On the near tier: `d`.
+    /// Bytes on the near tier; `d` in the formula.
     pub near: Bytes,
-    /// On the far tier: `c`.
+    /// Bytes on the far tier; `c` in the formula.
     pub far: Bytes,
 }
 
 impl Traffic {
-    /// What is moved on one tier.
+    /// Returns the bytes moved on one tier.
     pub fn of(&self, side: Side) -> Bytes {
         match side {
             Side::Near => self.near,
@@ -83,7 +86,7 @@ impl Traffic {
         }
     }
 
-    /// The same to be changed.
+    /// Returns the bytes moved on one tier, to change them.
     pub fn of_mut(&mut self, side: Side) -> &mut Bytes {
         match side {
             Side::Near => &mut self.near,
@@ -91,34 +94,34 @@ impl Traffic {
         }
     }
 
-    /// On both tiers, both ways.
+    /// Returns the sum over both tiers and directions.
     pub fn total(&self) -> f64 {
         self.near.total() + self.far.total()
     }
 
-    /// This and so many times the other.
+    /// Returns `self + times * other`.
     pub fn plus(self, other: Traffic, times: f64) -> Traffic {
         Traffic { near: self.near.plus(other.near, times), far: self.far.plus(other.far, times) }
     }
 }
 
-/// Bytes a second of one tier, all CPUs together.
+/// Rates of one tier in bytes a second, with all CPUs at work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lanes {
-    /// When it is only read.
+    /// Rate if the tier is only read.
     pub read: f64,
-    /// When it is only written.
+    /// Rate if the tier is only written.
     pub write: f64,
-    /// When as much is read as is written, both counted: `B`.
+    /// Rate if as many bytes are read as written; both count. `B` in the formula.
     pub both: f64,
 }
 
-/// Seconds of one byte.
+/// Seconds to move one byte over a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ByteCost {
-    /// That is read.
+    /// Seconds to read a byte.
     pub read: f64,
-    /// That is written.
+    /// Seconds to write a byte.
     pub written: f64,
 }
 
@@ -129,14 +132,14 @@ impl ByteCost {
 }
 
 impl Lanes {
-    /// A tier that moves as much in either direction as in both.
+    /// Returns the rates of a tier whose reads and writes share one bus: it moves as much in one direction as in both.
     pub const fn shared(rate: f64) -> Lanes {
         Lanes { read: rate, write: rate, both: rate }
     }
 
-    /// Two sums, of which the greater one is how long the tier takes: the least convex function that is right for
-    /// reading alone, writing alone and copying. Lanes that are wires of their own make it the greater of the two ways,
-    /// one bus for both their sum; copying counts as no slower than that.
+    /// Returns two linear costs; a tier takes as long as the greater of them. Their maximum is the least convex
+    /// function that is exact for reading alone, writing alone and copying. For a tier with separate wires it is the
+    /// maximum of the two directions, for one bus it is their sum. Copying counts as no slower than that sum.
     pub fn costs(&self) -> [ByteCost; 2] {
         let (read, written) = (1.0 / self.read, 1.0 / self.write);
         let copied = 2.0 / self.both;
@@ -147,31 +150,31 @@ impl Lanes {
     }
 }
 
-/// Bytes a second of two tiers.
+/// Rates of two tiers, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Of the near tier: `B_D`.
+    /// Rates of the near tier; `B_D` in the formula.
     pub near: Lanes,
-    /// Of the far tier: `B_C`.
+    /// Rates of the far tier; `B_C` in the formula.
     pub far: Lanes,
-    /// Of both at once: `A`.
+    /// Rate of both tiers used at once; `A` in the formula.
     pub together: f64,
 }
 
-/// Terms of which [`Rates::seconds`] is the greatest.
+/// Number of linear terms whose maximum is [`Rates::seconds`].
 pub(crate) const TERMS: usize = 5;
 
 impl Rates {
-    /// The machine of paper 002, section 4.1: DDR5 at 30.01 GB/s, CXL memory at 20.95, 47.50 together.
+    /// Machine of paper 002, section 4.1: DDR5 at 30.01 GB/s, CXL memory at 20.95 GB/s, 47.50 GB/s together.
     pub const PAPER: Rates =
         Rates { near: Lanes::shared(30.01e9), far: Lanes::shared(20.95e9), together: 47.50e9 };
 
-    /// Tiers that move as much in either direction as in both.
+    /// Returns the rates of two tiers whose reads and writes each share one bus.
     pub const fn shared(near: f64, far: f64, together: f64) -> Rates {
         Rates { near: Lanes::shared(near), far: Lanes::shared(far), together }
     }
 
-    /// Refuses what cannot be a rate.
+    /// Returns an error for the first rate that is not a finite number above 0.
     pub fn check(&self) -> Result<(), NoRate> {
         let Rates { near, far, together } = *self;
         let all = [
@@ -187,18 +190,18 @@ impl Rates {
         wrong.map_or(Ok(()), |(what, rate)| Err(NoRate { what, rate }))
     }
 
-    /// The share of data on the near tier at which both tiers are read for the same time: the paper's alpha, which it
-    /// rounds to 3:2.
+    /// Returns the near share of data at which reading both tiers takes the same time: alpha in paper 002, which rounds
+    /// it to 3:2.
     pub fn even_share(&self) -> f64 {
         self.near.both / (self.near.both + self.far.both)
     }
 
-    /// `T(c, d)`: the least time in which both tiers move so much, in seconds.
+    /// Returns `T(c, d)`: the least time in seconds to move this traffic.
     pub fn seconds(&self, traffic: &Traffic) -> f64 {
         self.terms(traffic).into_iter().fold(0.0, f64::max)
     }
 
-    /// What [`seconds`](Self::seconds) is the greatest of. Each is linear in the traffic.
+    /// Returns the terms whose maximum is [`seconds`](Self::seconds). Each is linear in the traffic.
     pub(crate) fn terms(&self, traffic: &Traffic) -> [f64; TERMS] {
         let [far_first, far_second] = self.far.costs().map(|cost| cost.seconds(traffic.far));
         let [near_first, near_second] = self.near.costs().map(|cost| cost.seconds(traffic.near));
@@ -206,12 +209,12 @@ impl Rates {
     }
 }
 
-/// What was given as a rate is none.
+/// Error: a rate is not a finite number above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoRate {
-    /// Which of them.
+    /// Name of the rate, such as `far write`.
     pub what: &'static str,
-    /// What was given.
+    /// Value that was given, in bytes a second.
     pub rate: f64,
 }
 

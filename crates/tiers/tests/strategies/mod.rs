@@ -1,4 +1,4 @@
-//! All strategies of joins over tiers, and what must come out of them: for tests on one node and on two.
+//! All strategies of joins over tiers, and the results that they must give. Used by tests on one node and on two.
 
 use farpool_join::{Exact, How, Kind, Settings, Sides, Sink, Tuple};
 use farpool_tiers::plan::balance::Balance;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 pub const ALPHA: f64 = 0.6;
 
-/// How many pairs, and sums of what came out that depend on which rows met.
+/// Number of pairs and of unmatched rows, and a sum that depends on which rows met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub pairs: u64,
@@ -60,18 +60,18 @@ pub fn drawn(place: u64) -> u64 {
     value ^ (value >> 29)
 }
 
-/// Rows whose keys are drawn by a power of their rank, about as Zipf's law has it, from so many keys.
+/// Returns rows with keys drawn from `keys` by a power law of their rank, like Zipf's law.
 pub fn tuples(rows: usize, keys: u64, skew: f64, seed: u64) -> Vec<Tuple> {
     let of_row = |row: u64| {
         let unit = (drawn(row ^ (seed << 40)) >> 11) as f64 / (1u64 << 53) as f64;
-        // The inverse of the integral of the power; even at a skew of 0.
+        // This is the inverse of the integral of the power. It is even at a skew of 0.
         let power = 1.0 - skew;
         let most = keys as f64;
         let rank = match power.abs() < 1e-9 {
             true => most.powf(unit),
             false => (1.0 + unit * (most.powf(power) - 1.0)).powf(1.0 / power),
         };
-        // Keys of all sizes, the least and the greatest among them.
+        // Keys have all sizes, the least and the greatest among them.
         let key = match rank as u64 {
             0 | 1 => i64::MIN,
             2 => i64::MAX,
