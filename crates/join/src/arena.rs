@@ -1,10 +1,10 @@
-//! Pieces of memory: what one thread writes bit by bit, and many read afterwards.
+//! Blocks of memory that one thread writes one after another and many threads read afterwards.
 //!
-//! The idea: an [`Arena`] cuts chunks into pieces of equal length, each handed out once; [`Pieces`] is the same when
-//! nothing is written any more.
+//! The idea: an [`Arena`] divides chunks into blocks of equal length and hands each one out once. [`Pieces`] gives
+//! access to the same blocks after writing has ended.
 //!
-//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: pieces by their number,
-//! which only grows.
+//! Invariant: a line is reached by one mutable reference, or by shared references, never by both. Blocks are told apart
+//! by their number, which only grows.
 #![allow(unsafe_code)]
 
 use crate::JoinError;
@@ -12,7 +12,7 @@ use crate::chunks::{CHUNK_LINES, Chunks, Purpose, take};
 use crate::memory::{Line, Memory};
 use std::cell::{Cell, RefCell};
 
-/// Cuts chunks into pieces while they are written by one thread.
+/// Divides chunks into blocks, which one thread writes.
 pub(crate) struct Arena<'m> {
     chunks: &'m dyn Chunks,
     purpose: Purpose,
@@ -22,14 +22,14 @@ pub(crate) struct Arena<'m> {
 }
 
 impl<'m> Arena<'m> {
-    /// Of pieces of so many lines, which must be a power of two and no more than a chunk has.
+    /// Returns an arena of blocks of `piece_lines` lines: a power of two, at most the lines of a chunk.
     pub(crate) fn new(chunks: &'m dyn Chunks, purpose: Purpose, piece_lines: usize) -> Arena<'m> {
         assert!(piece_lines.is_power_of_two() && piece_lines <= CHUNK_LINES, "pieces of {piece_lines} lines");
         Arena { chunks, purpose, piece_lines, memories: RefCell::default(), pieces: Cell::new(0) }
     }
 
-    /// The next piece; they are numbered from 0.
-    #[allow(clippy::mut_from_ref)] // Each piece is handed out once.
+    /// Returns the next block. Blocks are numbered from 0.
+    #[allow(clippy::mut_from_ref)] // Each block is handed out once.
     pub(crate) fn piece(&self) -> Result<&mut [Line], JoinError> {
         let piece = self.pieces.get();
         let in_chunk = CHUNK_LINES / self.piece_lines;
@@ -39,22 +39,22 @@ impl<'m> Arena<'m> {
         }
         self.pieces.set(piece + 1);
         let start = memories[piece / in_chunk].start();
-        // SAFETY: a memory has the lines of a chunk (`take` looks), of which this piece is a part that no other number
-        // names; it lives as long as `self`, wherever the vector moves to, for it only holds where the lines are. No
-        // reference to all lines of it is made before `self` is gone, and with it every piece.
+        // SAFETY: `take` checked that a memory has the lines of a chunk. This block is a part of it that belongs to no
+        // other number. It lives as long as `self`: if the vector moves its elements, the lines they point to stay in
+        // place. All lines are only referred to together after `self` is gone, and with it every block.
         Ok(unsafe {
             let first = start.as_ptr().add(piece % in_chunk * self.piece_lines);
             std::slice::from_raw_parts_mut(first, self.piece_lines)
         })
     }
 
-    /// What was written, to be read.
+    /// Ends writing, and returns the blocks for reading.
     pub(crate) fn finish(self) -> Pieces<'m> {
         Pieces { memories: self.memories.into_inner(), piece_lines: self.piece_lines }
     }
 }
 
-/// Pieces that are written no more.
+/// Blocks that are no longer written.
 #[derive(Debug)]
 pub(crate) struct Pieces<'m> {
     memories: Vec<Memory<'m>>,
@@ -62,7 +62,7 @@ pub(crate) struct Pieces<'m> {
 }
 
 impl Pieces<'_> {
-    /// The piece of this number.
+    /// Returns the block of this number.
     pub(crate) fn piece(&self, piece: usize) -> &[Line] {
         let in_chunk = CHUNK_LINES / self.piece_lines;
         let first = piece % in_chunk * self.piece_lines;

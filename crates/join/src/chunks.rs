@@ -1,56 +1,56 @@
-//! Where a join's memory comes from.
+//! Interface through which a join gets its memory.
 //!
-//! The idea: a join never allocates what is large. It asks its caller for chunks of 2 MiB, one at a time, and says what
-//! for; which tier each of them lies on is the caller's decision, and may be another for every chunk. A table is asked
-//! for as one run of chunks, whose addresses follow each other; its chunks may lie on different tiers all the same.
+//! The idea: a join never allocates large memory itself. It asks its caller for chunks of 2 MiB and states their
+//! purpose. The caller decides on which memory tier each chunk lies. A table is one run of chunks with consecutive
+//! addresses, which may still lie on different tiers.
 
 use crate::JoinError;
 use crate::memory::{Line, Memory};
 
-/// Bytes of a chunk: a huge page, the unit in which memory is placed.
+/// Bytes of a chunk: a huge page, the unit in which memory is placed on tiers.
 pub const CHUNK_BYTES: usize = 2 << 20;
-/// Lines of a chunk.
+/// Cache lines of a chunk.
 pub const CHUNK_LINES: usize = CHUNK_BYTES / size_of::<Line>();
 
-/// A side of a join.
+/// Side of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// What tables are made of: the smaller one, if the caller is wise.
+    /// Side from which tables are made. It should be the smaller one.
     Build,
-    /// What is looked up.
+    /// Side whose rows are looked up in the tables.
     Probe,
 }
 
-/// What memory is for.
+/// Purpose of memory that a join asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Partitions of a side, written once, front to back, and read once.
+    /// Partitions of a side: written once from front to back, and read once.
     Partition {
-        /// Which side.
+        /// Side of the join.
         side: Side,
-        /// The thread that writes it, from 0.
+        /// Thread that writes the memory, counted from 0.
         worker: usize,
     },
-    /// A table in memory, written by ranges and then read all over.
+    /// A table: written range by range, then read at random.
     Table,
-    /// What a thread works in, all of it in a cache if that is large enough.
+    /// Working memory of a thread. It should fit a cache.
     Scratch {
-        /// The thread, from 0.
+        /// Thread, counted from 0.
         worker: usize,
     },
 }
 
-/// Hands out memory in chunks.
+/// Source of memory in chunks.
 pub trait Chunks: Sync {
-    /// So many chunks in a row, aligned to [`CHUNK_BYTES`], of whatever content. They are given back by dropping what
-    /// is returned.
+    /// Returns `count` consecutive chunks, aligned to [`CHUNK_BYTES`], with any content. Dropping the result gives them
+    /// back.
     ///
     /// # Errors
-    /// [`JoinError::Memory`] with a reason, if there are none.
+    /// Returns [`JoinError::Memory`] with a reason if there is no memory.
     fn take(&self, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError>;
 }
 
-/// What a source handed out, if it is what was asked for.
+/// Takes chunks from a source and checks their size and alignment.
 pub(crate) fn take(chunks: &dyn Chunks, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
     let memory = chunks.take(purpose, count)?;
     let (bytes, asked) = (size_of_val(memory.lines()), count * CHUNK_BYTES);
@@ -61,7 +61,7 @@ pub(crate) fn take(chunks: &dyn Chunks, purpose: Purpose, count: usize) -> Resul
     }
 }
 
-/// Chunks for so many lines.
+/// Returns the number of chunks that hold `lines` lines.
 pub(crate) fn chunks_for(lines: usize) -> usize {
     lines.div_ceil(CHUNK_LINES)
 }

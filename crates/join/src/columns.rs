@@ -1,12 +1,12 @@
 //! Joins of Arrow columns.
 //!
-//! The idea: whatever the keys are, each row becomes a tuple of a word and its number. If the key columns fit 64 bits,
-//! the word is them, and equal words are equal keys. Otherwise it is a hash of the row's bytes in the form of
-//! `arrow-row`, and who meets is compared by those. Rows with a NULL among their keys match nothing, and are no tuples
-//! at all. Numbers of rows come out; `take` and `interleave` make columns of them.
+//! The idea: each row becomes a tuple of a word and the row's number. If the key columns fit 64 bits, the word is the
+//! key, and equal words are equal keys. Otherwise the word is a hash of the row's bytes in the form of `arrow-row`, and
+//! rows with equal words are compared by those bytes. Rows with a NULL among their keys match nothing, so no tuple is
+//! made of them. The output is row numbers; `take` and `interleave` make columns of them.
 //!
-//! Keys are equal as SQL has it: NaN equals itself, both zeros are equal, a dictionary is what it stands for, text is
-//! equal in whichever layout, and so are whole numbers of different widths.
+//! Keys are equal as in SQL. NaN equals itself, and both zeros are equal. A dictionary counts as the values it stands
+//! for. Text is equal in any layout, and so are integers of different widths.
 
 use crate::emit::{Equal, Exact, How, Kind, Sides, Sink};
 use crate::hash::{fold, mixed};
@@ -28,53 +28,54 @@ use arrow_schema::{DataType, TimeUnit};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How partitions meet.
+/// Method of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// PHJ: both sides are partitioned.
     Partitioned,
-    /// NPHJ: one table, in which the probe side is looked up as it lies.
+    /// NPHJ: one table, in which the probe side is looked up without being partitioned.
     Shared,
 }
 
-/// Stands for no row of the build side.
+/// Row number that stands for "no row of the build side".
 const NONE: u64 = u64::MAX;
 
-/// Numbers of rows that come out, some of them.
+/// Row numbers of some of the output rows.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     build: Vec<u64>,
     probe: Vec<u64>,
-    /// Whether rows of the probe side that come out alone have something beside them.
+    /// True if a row of the probe side without a partner has an entry in `build` too.
     is_padded: bool,
 }
 
 impl Pairs {
-    /// How many rows come out.
+    /// Returns the number of output rows.
     pub fn len(&self) -> usize {
         self.probe.len()
     }
 
-    /// Whether none does.
+    /// Reports whether there are no output rows.
     pub fn is_empty(&self) -> bool {
         self.probe.is_empty()
     }
 
-    /// Rows of the build side, NULL where there is none; without rows if the kind of join has nothing of that side.
+    /// Returns the row numbers of the build side, NULL where there is no partner. Empty if the kind of join outputs
+    /// only the probe side.
     pub fn build(&self) -> UInt64Array {
         let is_some = |row: &u64| *row != NONE;
         let nulls = NullBuffer::from_iter(self.build.iter().map(is_some));
         UInt64Array::new(self.build.clone().into(), (nulls.null_count() > 0).then_some(nulls))
     }
 
-    /// Rows of the probe side.
+    /// Returns the row numbers of the probe side.
     pub fn probe(&self) -> UInt64Array {
         self.probe.clone().into()
     }
 }
 
 impl Pairs {
-    /// Rows of the build side and of the probe side, of a join that leaves pairs only.
+    /// Returns the row numbers of build and probe side without copying. For joins that output pairs only.
     pub fn into_parts(self) -> (UInt64Array, UInt64Array) {
         (self.build.into(), self.probe.into())
     }
@@ -99,10 +100,11 @@ impl Sink for Pairs {
     }
 }
 
-/// Joins by key columns, one list for each side: which rows come out, from each thread.
+/// Joins by key columns, and returns the row numbers of the output, one `Pairs` for each thread. The columns of both
+/// sides are compared in order.
 ///
 /// # Errors
-/// [`JoinError::Keys`] if the columns cannot be compared, and what the phases say.
+/// Returns [`JoinError::Keys`] if the columns cannot be compared, and errors of the phases.
 pub fn join(
     settings: &Settings,
     chunks: &dyn Chunks,
@@ -138,7 +140,7 @@ pub fn join(
     Ok(pairs)
 }
 
-/// A build side in one table (NPHJ), for rows of the other side as they come.
+/// Table of a build side (NPHJ), in which batches of the other side are looked up as they come.
 #[derive(Debug)]
 pub struct Lookup<'m> {
     settings: Settings,
@@ -147,10 +149,11 @@ pub struct Lookup<'m> {
 }
 
 impl<'m> Lookup<'m> {
-    /// Of a side whose keys fit a word and are all different, so that no row finds more than one; nothing of another.
+    /// Makes a table of the build side. Returns `None` unless keys fit a word and are all different, so that each row
+    /// finds at most one.
     ///
     /// # Errors
-    /// [`JoinError::Keys`] if the columns are no keys, and what the phases say.
+    /// Returns [`JoinError::Keys`] if the columns cannot be keys, and errors of the phases.
     pub fn new(
         settings: &Settings,
         chunks: &'m dyn Chunks,
@@ -164,10 +167,11 @@ impl<'m> Lookup<'m> {
         Ok(table.is_distinct().then_some(Lookup { settings: *settings, types, table }))
     }
 
-    /// Which of these rows find one, and which.
+    /// Looks up rows, and returns the pairs.
     ///
     /// # Errors
-    /// [`JoinError::Keys`] if the columns are not of the build side's types, and what the phase says.
+    /// Returns [`JoinError::Keys`] if the types of the columns differ from those of the build side, and errors of the
+    /// phase.
     pub fn pairs(&self, outer: &[ArrayRef]) -> Result<Pairs, JoinError> {
         let types: Vec<&DataType> = outer.iter().map(|column| column.data_type()).collect();
         if !types.iter().copied().eq(&self.types) {
@@ -212,13 +216,13 @@ fn phases<E: Equal>(
     }
 }
 
-/// A word for each row.
+/// Input with a word for each row.
 struct Words {
     words: ScalarBuffer<i64>,
     nulls: Option<NullBuffer>,
 }
 
-/// Rows of which tuples are made at once.
+/// Most rows of which tuples are made at a time.
 const BLOCK_ROWS: usize = 1024;
 
 impl Source for Words {
@@ -241,7 +245,7 @@ impl Source for Words {
     }
 }
 
-/// Rows match if their keys do, byte for byte.
+/// Matches rows whose keys are equal byte by byte.
 struct SameRows {
     build: Rows,
     probe: Rows,
@@ -253,7 +257,7 @@ impl Equal for SameRows {
     }
 }
 
-/// What may be compared with each other.
+/// Class of types whose values can be compared with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Class {
     Whole,
@@ -261,20 +265,20 @@ enum Class {
     Bytes,
     Decimal128(i8),
     Decimal256(i8),
-    /// Of a moment, or of a time without a zone.
+    /// Unit, and true if the values have a time zone.
     Timestamp(TimeUnit, bool),
     Other(DataType),
 }
 
-/// Key columns of a side, made plain.
+/// Key columns of a side, in the form that [`plain`] returns.
 struct Columns {
     columns: Vec<ArrayRef>,
-    /// Rows without a NULL among their keys.
+    /// Valid where no key of the row is NULL.
     nulls: Option<NullBuffer>,
 }
 
 impl Columns {
-    /// Of columns of which some differ in type from those of the other side.
+    /// Converts the columns. `differ` is true where the type differs from that of the other side.
     fn new(columns: &[ArrayRef], differ: &[bool]) -> Result<Columns, JoinError> {
         let differ = differ.iter().copied().chain(std::iter::repeat(true));
         let columns = columns.iter().zip(differ).map(|(column, differs)| plain(column, differs));
@@ -305,7 +309,7 @@ impl Columns {
         self.columns.iter().map(class).collect()
     }
 
-    /// All key columns in one word, if they fit.
+    /// Returns all key columns packed into one word for each row; `None` if they do not fit.
     fn packed(&self) -> Option<Words> {
         let nulls = self.nulls.clone();
         if let [column] = self.columns.as_slice()
@@ -322,7 +326,7 @@ impl Columns {
         Some(Words { words: words.into(), nulls })
     }
 
-    /// All rows as bytes, and the hash of each.
+    /// Returns all rows as bytes, with a hash of each.
     fn rows(&self, seed: u64) -> Result<(Words, Rows), JoinError> {
         let refused = |error: arrow_schema::ArrowError| JoinError::Keys(error.to_string());
         let fields = self.columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();
@@ -343,8 +347,8 @@ fn hash_bytes(bytes: &[u8], secret: u64) -> u64 {
     words.fold(bytes.len() as u64 ^ secret, |state, word| fold(u64::from_le_bytes(*word) ^ state, factor))
 }
 
-/// A column in a form in which equal values look alike; whole numbers get the same width if that of the other side
-/// `differs`.
+/// Converts a column so that equal values have equal bits. Integers are widened to 64 bits if the type of the other
+/// side `differs`.
 fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
     macro_rules! whole {
         ($type:ty) => {
@@ -356,7 +360,7 @@ fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
         ($type:ty) => {{
             let nan = <$type as ArrowPrimitiveType>::Native::NAN;
             let zero = <$type as ArrowPrimitiveType>::Native::default();
-            // Not by arithmetic: adding a zero would quieten NaNs, and not make them one.
+            // Compared, not computed: adding a zero would make a NaN quiet, but not make all NaNs one.
             let plain = |value: <$type as ArrowPrimitiveType>::Native| match (value.is_nan(), value == zero) {
                 (true, _) => nan,
                 (_, true) => zero,
@@ -390,8 +394,8 @@ fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
     })
 }
 
-/// Adds the bits of a column's values to words in which so many are taken; how many more are then. Nothing if they do
-/// not fit.
+/// Adds the bits of a column's values to words of which `taken` bits are in use. Returns the number of bits added;
+/// `None` if they do not fit.
 fn pack(column: &ArrayRef, words: &mut [i64], taken: u32) -> Option<u32> {
     macro_rules! pack {
         ($($pattern:pat => ($type:ty, $bits:expr);)*) => {

@@ -1,45 +1,53 @@
-//! Tables of keys that lie close together: a place for each key that could be, and nothing but payloads in them.
+//! Tables indexed by rank, for keys that lie close together: an array of payloads without keys.
 //!
-//! The idea: two keys of one partition and of the same rank are equal ([`hash`](crate::hash)), so where ranks of a
-//! partition lie close together, as those of 1..N do, a rank is a place, and what lies there needs no key beside it.
-//! Such a table takes eight bytes a key instead of forty, and a lookup neither compares nor branches. It is made
-//! wherever it takes no more room than buckets would; a word that nobody has as payload says that a place is free.
-//! Ranks beyond both ends of a table share one place more, which stays free.
+//! The idea: a hotel with rooms 1 to 100 needs no guest list. To find the guest of room 42, look into room 42. If
+//! guests could have any number up to a billion, such a hotel would stand almost empty, and a list is better.
+//!
+//! Two keys of one partition with the same rank are equal ([`hash`](crate::hash)). Where ranks of a partition lie close
+//! together, as those of 1..N do, the rank minus the least rank is used as an array index, and no key is stored. Such a
+//! table takes eight bytes a key instead of forty. A lookup neither compares nor branches.
+//!
+//! It is made wherever it takes no more memory than buckets would. If keys are far apart, if a key occurs twice, or if
+//! a payload equals [`FREE`], buckets are used instead. Free slots hold `FREE`. Ranks outside the
+//! table are mapped to one additional slot at its end, which stays free, so they need no branch either.
+//!
+//! A hash table with open addressing would be the usual choice for all keys. It stores and compares keys, which dense
+//! keys do not need.
 
 use crate::hash::Hasher;
 use crate::partitioned::Partitioned;
 use crate::table::{BATCH_ROWS, Found, Hit};
 use crate::{Line, Tuple, memory::words};
 
-/// What a free place holds. A side that has it as a payload gets a table of buckets.
+/// Word of free slots. A build side with this payload gets a table of buckets.
 pub(crate) const FREE: i64 = 0x5bd1_9f0c_e4a6_7d23;
-/// Tuples between what is looked at and what is asked for from memory meanwhile.
+/// Number of tuples between prefetching a slot and looking at it.
 const AHEAD_ROWS: usize = 32;
-/// Words of the largest tables whose places are not asked for from memory ahead of being looked at: 384 KiB. Those of a
-/// quarter of a MiB take half as long again if they are.
+/// Most words of a table whose slots are not prefetched: 384 KiB. Prefetching makes lookups in tables of 256 KiB take
+/// half as long again.
 const NEAR_WORDS: usize = 3 << 14;
 const _: () = assert!(AHEAD_ROWS.is_power_of_two());
 
-/// Where the places of a partition lie.
+/// Range of ranks that the table of a partition covers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
-    /// The rank of the first place.
+    /// Rank of the first slot.
     pub(crate) base: i64,
-    /// The line that it begins.
+    /// First line of the table within its memory.
     first: u32,
-    /// How many there are, and the number of the one that is always free.
+    /// Number of ranks, and index of the additional slot that is always free.
     pub(crate) ranks: u32,
 }
 
 impl Span {
-    /// Of the rows of a partition, if they need no more lines than so many; their number otherwise does not matter.
+    /// Returns the range of a partition's ranks; `None` if the table would need more than `lines` lines.
     pub(crate) fn of(build: &Partitioned<'_>, partition: usize, lines: usize) -> Option<Span> {
         let (mut least, mut most) = (i64::MAX, i64::MIN);
         for tuples in build.slices(partition) {
             for tuple in tuples {
                 (least, most) = (least.min(tuple.key), most.max(tuple.key));
             }
-            // Two far apart are enough to know.
+            // Two keys far apart are enough to reject the partition.
             if least <= most && !fits(&build.hasher, least, most, lines) {
                 return None;
             }
@@ -53,49 +61,49 @@ impl Span {
         }
     }
 
-    /// The same with room for a rank more at both ends: what may do for another partition.
+    /// Returns the range with one rank more at both ends. It is the guess for the next partition.
     pub(crate) fn widened(self) -> Span {
         let base = self.base.saturating_sub(1);
         Span { base, ranks: self.ranks.saturating_add(2), ..self }
     }
 
-    /// The same from this line on.
+    /// Returns the range for a table that begins at this line.
     pub(crate) fn at_line(self, first: usize) -> Span {
         Span { first: first as u32, ..self }
     }
 
-    /// The place of a key of its partition.
+    /// Returns the slot of a key of this partition. Keys outside the range get the additional slot.
     #[inline(always)]
     pub(crate) fn place(&self, hasher: &Hasher, key: i64) -> usize {
         (hasher.rank(key).wrapping_sub(self.base) as u64).min(u64::from(self.ranks)) as usize
     }
 
-    /// Lines that it takes.
+    /// Returns the number of lines of the table.
     pub(crate) fn lines(&self) -> usize {
         self.ranks as usize / 8 + 1
     }
 }
 
-/// Whether these keys and all between them fit into so many lines.
+/// Reports whether a table from the rank of `least` to that of `most` fits into `lines` lines.
 fn fits(hasher: &Hasher, least: i64, most: i64, lines: usize) -> bool {
-    // A rank is short of a bit at least, so this does not overflow.
+    // Ranks are shorter than keys by at least a bit, so the difference does not overflow.
     let last = (hasher.rank(most) - hasher.rank(least)) as u64;
     last + 1 < (lines as u64 * 8).min(u64::from(u32::MAX))
 }
 
-/// Whether a table could be made.
+/// Result of making a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     All,
-    /// A rank is beyond its ends.
+    /// A rank is outside the range.
     Beyond,
     /// Two rows have the same key.
     Twice,
-    /// A payload is what free places hold.
+    /// A payload equals [`FREE`].
     Free,
 }
 
-/// Makes the table of a partition in these words, which are as many as its lines have.
+/// Makes the table of a partition in `table`, which has at least as many words as the range needs.
 pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table: &mut [i64]) -> Filled {
     let table = &mut table[..=span.ranks as usize];
     table.fill(FREE);
@@ -114,7 +122,7 @@ pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table
     }
 }
 
-/// What is looked up in: tables of all partitions, or one, for tuples that belong to it.
+/// Tables of all partitions for lookups, or the table of one partition for tuples that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Direct<'t> {
     hasher: Hasher,
@@ -123,14 +131,17 @@ pub(crate) struct Direct<'t> {
 }
 
 impl<'t> Direct<'t> {
+    /// Returns the tables.
+    ///
     /// # Panics
-    /// If spans are neither one nor as many as partitions.
+    /// Panics unless there is one span, or one for each partition.
     pub(crate) fn new(hasher: Hasher, lines: &'t [Line], spans: &'t [Span]) -> Direct<'t> {
         assert!(spans.len() == 1 || spans.len() == hasher.partitions(), "{} spans", spans.len());
         Direct { hasher, words: words(lines), spans }
     }
 
-    /// One table alone that lies in a cache: its words are as many as its ranks and one more.
+    /// Returns the range and the slots of the table if it is the only one and fits a cache. There is one slot more than
+    /// ranks.
     #[inline(always)]
     pub(crate) fn near(&self) -> Option<(&'t Span, &'t [i64])> {
         match self.spans {
@@ -145,7 +156,8 @@ impl<'t> Direct<'t> {
         self.hasher
     }
 
-    /// Looks tuples up: what was found, and how much that is. `ask` brings a word nearer.
+    /// Looks up a batch of tuples and returns the number of hits. `ask` prefetches an address; `ahead` is the next
+    /// batch.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -162,7 +174,7 @@ impl<'t> Direct<'t> {
         count
     }
 
-    /// The same for joins that want payloads and nothing else.
+    /// Looks up a batch of tuples and returns the number of hits. Writes only payloads of both sides.
     #[inline(always)]
     pub(crate) fn find_pairs(
         &self,
@@ -181,7 +193,7 @@ impl<'t> Direct<'t> {
         count
     }
 
-    /// Hands on the place of each tuple, in order, its payload, and what lies at its rank.
+    /// Calls `take` for each tuple in order: its index, its payload, and the word in its slot.
     #[inline(always)]
     fn each(
         &self,
@@ -193,7 +205,7 @@ impl<'t> Direct<'t> {
         assert!(tuples.len() <= BATCH_ROWS, "{} tuples", tuples.len());
         let hasher = self.hasher;
         if let Some((span, table)) = self.near() {
-            // Memory is what this waits for: the next batch is asked for, line by line.
+            // The tuples themselves are what this waits for, so the next batch is prefetched.
             for (line, tuples) in tuples.chunks(4).enumerate() {
                 ask(ahead.as_ptr().wrapping_add(line * 4).cast());
                 for (at, tuple) in tuples.iter().enumerate() {
@@ -213,7 +225,7 @@ impl<'t> Direct<'t> {
             let place = std::mem::replace(&mut places[at % AHEAD_ROWS], later);
             take(at, tuple.payload, self.words[place]);
         }
-        // Meanwhile what the next batch begins with is asked for.
+        // Slots of the first tuples of the next batch are prefetched during the last ones.
         let mut ahead = ahead.iter();
         for (at, tuple) in tuples.iter().enumerate().skip(tuples.len() - behind) {
             if let Some(later) = ahead.next() {
@@ -223,10 +235,10 @@ impl<'t> Direct<'t> {
         }
     }
 
-    /// The place of a key among those of all partitions.
+    /// Returns the index of a key's slot among the words of all tables.
     #[inline(always)]
     fn far_place(&self, key: i64) -> usize {
-        // One span is of all keys that are looked up.
+        // A single span is used for all keys.
         let partition = self.hasher.partition(key) & (self.spans.len() - 1);
         let span = &self.spans[partition];
         span.first as usize * 8 + span.place(&self.hasher, key)
@@ -250,7 +262,7 @@ mod tests {
         let filled = |partition| {
             let span = Span::of(&build, partition, buckets_for(build.count(partition)))?;
             let filled = fill(&build, partition, &span, &mut vec![0; span.lines() * 8]);
-            // What does for one does with more room; without the room of its last row it does not.
+            // A wider range gives the same result; a range without the last rank fails.
             let mut wide = vec![0; span.widened().lines() * 8];
             assert_eq!(fill(&build, partition, &span.widened(), &mut wide), filled);
             if build.count(partition) > 0 {

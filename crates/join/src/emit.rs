@@ -1,14 +1,14 @@
-//! What comes out of a join.
+//! Output of a join: which rows match, and where they go.
 
 use crate::Tuple;
 use crate::table::Hit;
 
-/// Which rows come out. What keeps rows of the build side is the same with the sides exchanged.
+/// Kind of join: which rows are output. Kinds that keep rows of the build side are these with the sides exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Every pair that matches.
+    /// All pairs that match.
     Inner,
-    /// The same, and rows of the probe side without a match.
+    /// All pairs that match, and rows of the probe side without a match.
     Left,
     /// Rows of the probe side with a match, each once.
     Semi,
@@ -17,34 +17,34 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Inner, Kind::Left, Kind::Semi, Kind::Anti];
 }
 
-/// Takes what comes out, on one thread. In which order, and on which thread, is not said.
+/// Receiver of output rows, one for each thread. Order and thread of a row are not defined.
 pub trait Sink: Send {
-    /// Payloads of a pair.
+    /// Takes the payloads of one pair.
     fn pair(&mut self, build: i64, probe: i64);
 
-    /// Payloads of some pairs at once, one of each for each.
+    /// Takes the payloads of several pairs; both slices have the same length.
     fn pairs(&mut self, builds: &[i64], probes: &[i64]) {
         builds.iter().zip(probes).for_each(|(build, probe)| self.pair(*build, *probe));
     }
 
-    /// The payload of a row of the probe side that comes out alone.
+    /// Takes the payload of a row of the probe side that is output without a partner.
     fn lone(&mut self, probe: i64);
 }
 
-/// Whether rows whose keys are equal match.
+/// Test of whether two rows with equal keys match.
 pub trait Equal: Sync {
-    /// Of these payloads.
+    /// Reports whether the rows with these payloads match.
     fn equal(&self, build: i64, probe: i64) -> bool;
 
-    /// Whether the answer is always yes.
+    /// True if rows with equal keys always match.
     const IS_EXACT: bool = false;
 }
 
-/// They always do: keys are what is joined by, and not hashes of it.
+/// Test that matches all rows with equal keys: for keys that are values and not hashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact;
 
@@ -57,12 +57,12 @@ impl Equal for Exact {
     const IS_EXACT: bool = true;
 }
 
-/// Which rows come out, and which of those whose keys are equal match.
+/// Kind of join, and test of rows with equal keys.
 #[derive(Debug)]
 pub struct How<'e, E> {
-    /// Which come out.
+    /// Kind of join.
     pub kind: Kind,
-    /// Which match.
+    /// Test of rows with equal keys.
     pub equal: &'e E,
 }
 
@@ -74,16 +74,16 @@ impl<E> Clone for How<'_, E> {
 
 impl<E> Copy for How<'_, E> {}
 
-/// Two sides that are joined.
+/// The two sides of a join.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<T> {
-    /// Of which tables are made.
+    /// Side from which tables are made.
     pub build: T,
-    /// Whose rows are looked up in them.
+    /// Side whose rows are looked up.
     pub probe: T,
 }
 
-/// What lies beside a key whose rows are listed elsewhere: where they begin and how many there are.
+/// Packs the position of a key's first row in a list, and the number of its rows, into the word stored with the key.
 #[inline(always)]
 pub(crate) fn listed(start: u32, count: u32) -> i64 {
     ((u64::from(start) << 32) | u64::from(count)) as i64
@@ -95,7 +95,8 @@ fn rows_of(word: i64, rows: &[i64]) -> &[i64] {
     &rows[start..start + count]
 }
 
-/// Hands on what the tuples of a batch found: words beside their keys, which are payloads, or places in `rows`.
+/// Outputs the matches of a batch. `rows` is `None` if the words found are payloads; otherwise they are positions in
+/// `rows`.
 #[inline(always)]
 pub(crate) fn emit<S: Sink, E: Equal>(
     how: How<'_, E>,

@@ -1,49 +1,49 @@
-//! Why a join could not be done.
+//! Errors of joins.
 
 use std::fmt;
 
-/// What went wrong, with the value and what is permitted.
+/// Reason why a join failed, with the value and what is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
     /// A setting is out of its range.
     Setting {
-        /// Which one.
+        /// Name of the setting.
         name: &'static str,
-        /// What it was.
+        /// Value of the setting.
         value: u64,
-        /// The least that is permitted.
+        /// Least value that is permitted.
         least: u64,
-        /// The most that is permitted.
+        /// Greatest value that is permitted.
         most: u64,
     },
-    /// The memory that was asked for is not to be had. What the source of it said is inside.
+    /// The source of chunks has no memory. The text is its reason.
     Memory(String),
-    /// A chunk is not as large or not aligned as asked for.
+    /// A chunk does not have the size or alignment that was asked for.
     Chunk {
-        /// Bytes of it.
+        /// Bytes of the chunk.
         bytes: usize,
         /// Bytes that were asked for.
         asked: usize,
-        /// Its address modulo the alignment wanted, 0 if that is right.
+        /// Address of the chunk modulo the alignment; 0 if it is aligned.
         misaligned: usize,
     },
-    /// A queue of morsels handed out something else than every row once.
+    /// A queue of morsels did not hand out each row once.
     Morsels {
         /// Rows of the input.
         rows: usize,
-        /// The end of the range that is beyond them, or the sum of all ranges.
+        /// Sum of all morsels, or the end of a morsel that goes beyond the rows.
         handed: usize,
     },
-    /// More rows than a table of this side holds.
+    /// A side has more rows than a join permits.
     TooManyRows {
-        /// How many there are.
+        /// Rows of the side.
         rows: usize,
-        /// How many are permitted.
+        /// Rows that are permitted.
         most: usize,
     },
-    /// Two inputs were partitioned by different numbers of bits or seeds.
+    /// The two sides were partitioned with different seeds or numbers of bits.
     Unlike,
-    /// Key columns cannot be compared.
+    /// Key columns cannot be compared. The text says why.
     Keys(String),
 }
 

@@ -1,28 +1,37 @@
-//! Where a key belongs.
+//! Hash function of joins: the partition of a key, and its bucket within the partition.
 //!
-//! The idea: a key is its low bits, as many as name a partition, and what is left of it: its *rank*. The rank under a
-//! secret is multiplied by a secret odd number, and both halves of the 128 bits are folded. The top bits of that *plus
-//! the low bits of the key* name the partition; all of it, mixed once more, names the bucket. So keys of one rank lie
-//! in partitions of their own, and of all keys in a partition no two have the same rank: keys that are close together,
-//! such as 1..N, have ranks close together in each partition, which can be places in a table
-//! ([`direct`](crate::direct)). Keys in steps of any length spread by the product. A fold takes three instructions more
-//! than the top of a plain product, which can lay keys in any arithmetic order into few places.
+//! The idea: a library has many rooms. The last digit of a book's number and a secret together name its room. In each
+//! room, books stand in the order of their number without that digit. Numbers 1 to N then fill each room without gaps,
+//! and a book's position follows from its number.
+//!
+//! Here the low bits of a key, as many as name a partition, play the last digit. The rest of the key is its *rank*. The
+//! rank and a secret are multiplied by a secret odd number, and both halves of the 128-bit product are XORed
+//! (*folded*). The top bits of that *plus the low bits of the key* are the partition. Keys of the same rank therefore
+//! lie in different partitions, and keys within a partition differ in rank. Keys that are close together, such as 1..N,
+//! have ranks close together in each partition. A table can then use the rank as an array index
+//! ([`direct`](crate::direct)).
+//!
+//! If keys come in large steps, ranks are far apart and the product spreads them; the whole hash, mixed once more,
+//! selects a bucket. A random seed makes the partitions of chosen keys hard to predict.
+//!
+//! The top bits of a plain product are the obvious hash. They save three instructions, but keys at some regular
+//! distances would fall into few partitions.
 
-/// Most bits that partitions are named by.
+/// Most bits of a partition's number.
 pub(crate) const BITS_MAX: u32 = 14;
 
-/// Spreads keys under a seed.
+/// Hash function under a seed, for one number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hasher {
     pub(crate) secret: u64,
     pub(crate) factor: u64,
-    /// How far a hash is shifted down to be the number of a partition: 64 less the bits.
+    /// Shift that turns a hash into a partition: 64 minus the number of bits.
     pub(crate) shift: u32,
-    /// Two keys that belong to different partitions.
+    /// Two keys of different partitions, for free slots of tables.
     markers: [i64; 2],
 }
 
-/// A number spread over 64 bits (splitmix64).
+/// Returns 64 well-mixed bits of a seed (splitmix64).
 pub(crate) fn mixed(seed: u64) -> u64 {
     let mut value = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +39,7 @@ pub(crate) fn mixed(seed: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Both halves of a product, folded.
+/// Multiplies to 128 bits and XORs both halves.
 #[inline(always)]
 pub(crate) fn fold(value: u64, factor: u64) -> u64 {
     let product = u128::from(value) * u128::from(factor);
@@ -38,57 +47,59 @@ pub(crate) fn fold(value: u64, factor: u64) -> u64 {
 }
 
 impl Hasher {
-    /// For 2 to the power of `bits` partitions; the caller has checked that it is 1 to [`BITS_MAX`].
+    /// Returns the hash function for 2 to the power of `bits` partitions. The caller checks that `bits` is 1 to
+    /// [`BITS_MAX`].
     pub(crate) fn new(seed: u64, bits: u32) -> Hasher {
         let secret = mixed(seed);
-        // Both markers have the same rank.
+        // Both markers have rank 0, so they are in different partitions.
         Hasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0, 1] }
     }
 
-    /// How many bits name a partition.
+    /// Returns the number of bits of a partition's number.
     pub fn bits(&self) -> u32 {
         64 - self.shift
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> usize {
         1 << self.bits()
     }
 
-    /// The hash of a key: its top bits are the partition.
+    /// Returns the hash of a key. Its top bits are the partition.
     #[inline(always)]
     pub fn hash(&self, key: i64) -> u64 {
         fold(self.rank(key) as u64 ^ self.secret, self.factor).wrapping_add((key as u64) << self.shift)
     }
 
-    /// What a key is beside its partition: two keys of the same partition and rank are equal.
+    /// Returns the rank of a key: its bits without those that name partitions. Keys of one partition with the same rank
+    /// are equal.
     #[inline(always)]
     pub(crate) fn rank(&self, key: i64) -> i64 {
         key >> (64 - self.shift)
     }
 
-    /// The partition that a key belongs to.
+    /// Returns the partition of a key.
     #[inline(always)]
     pub fn partition(&self, key: i64) -> usize {
         (self.hash(key) >> self.shift) as usize
     }
 
-    /// The marker of all partitions but that which it belongs to itself.
+    /// Returns the marker of all partitions, except the one that this marker belongs to.
     pub(crate) fn usual_marker(&self) -> i64 {
         self.markers[0]
     }
 
-    /// A key that does not belong to this partition: what free places of its table hold.
+    /// Returns a key that does not belong to this partition. Free slots of its table hold it.
     #[inline(always)]
     pub(crate) fn marker(&self, partition: usize) -> i64 {
         self.markers[usize::from(self.partition(self.markers[0]) == partition)]
     }
 }
 
-/// The bucket of a hash among so many.
+/// Returns the bucket of a hash among `buckets`.
 ///
-/// Hashes of keys in steps lie on a lattice: of those whose top bits say the same, bits further down can be few.
-/// Folding bits onto others and multiplying once more ends that.
+/// Hashes of keys in steps form a lattice: among hashes with the same top bits, few values of lower bits may occur.
+/// XORing bits onto others and multiplying once more spreads them.
 #[inline(always)]
 pub(crate) fn bucket(hash: u64, buckets: u32) -> usize {
     let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
@@ -99,7 +110,7 @@ pub(crate) fn bucket(hash: u64, buckets: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// As many keys are beyond the fourth of their bucket as would be by chance, whatever the step: less than 2 %.
+    /// Less than 2.5 % of keys do not fit their bucket of four, about as many as with random keys, whatever the step.
     #[test]
     fn keys_in_steps_spread_over_buckets_of_their_partition() {
         for (seed, bits, step) in

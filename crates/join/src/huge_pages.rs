@@ -1,7 +1,7 @@
-//! The plain source of chunks: one tier, huge pages.
+//! Source of chunks with one memory tier, in huge pages.
 //!
-//! What was given back is kept for the next join: the kernel zeroes each page that it hands out, which takes as long as
-//! partitioning into it does. [`HugePages::trim`] returns it.
+//! Memory that a join gave back is kept for the next one. The kernel zeroes each page that it hands out, which takes as
+//! long as partitioning into that page. [`HugePages::trim`] returns kept memory to the system.
 #![allow(unsafe_code)]
 
 use crate::JoinError;
@@ -10,25 +10,25 @@ use crate::memory::{Line, Memory};
 use farpool_lock::Mutex;
 use std::ptr::NonNull;
 
-/// Memory of this process, in pages of 2 MiB where the system has them.
+/// Private memory of this process, in pages of 2 MiB if the system has them.
 #[derive(Debug, Default)]
 pub struct HugePages {
-    /// What is nobody's at the moment.
+    /// Memory that is not lent.
     free: Mutex<Vec<Mapped>>,
 }
 
 impl HugePages {
-    /// Nothing yet: memory is mapped when it is asked for.
+    /// Returns an empty source. Memory is mapped when it is asked for.
     pub fn new() -> HugePages {
         HugePages::default()
     }
 
-    /// Bytes that it keeps for later.
+    /// Returns the bytes that are kept for later.
     pub fn kept_bytes(&self) -> usize {
         self.free.lock().iter().map(|mapped| mapped.chunks * CHUNK_BYTES).sum()
     }
 
-    /// Returns what it keeps to the system.
+    /// Returns the kept memory to the system.
     pub fn trim(&self) {
         self.free.lock().clear();
     }
@@ -54,7 +54,7 @@ impl Chunks for HugePages {
     }
 }
 
-/// Chunks that are out. Dropped, they are kept for the next who asks.
+/// Lent chunks. Dropping them keeps the memory for the next request.
 struct Loan<'p> {
     pages: &'p HugePages,
     mapped: Option<Mapped>,
@@ -66,21 +66,21 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Some mapped chunks.
+/// Mapping of some chunks.
 #[derive(Debug)]
 struct Mapped {
     start: NonNull<Line>,
     chunks: usize,
 }
 
-// SAFETY: it owns its range; that is accessed by whoever borrows it, by the rules of references.
+// SAFETY: it owns its range. Whoever borrows it accesses the range by the rules of references.
 unsafe impl Send for Mapped {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapped {}
 
 #[cfg(target_os = "linux")]
 impl Mapped {
-    /// Private zero pages on a huge-page boundary, none of them present yet.
+    /// Maps private zero pages on a huge-page boundary. No page is present yet.
     fn new(chunks: usize) -> Result<Mapped, JoinError> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
         let refused =
@@ -97,9 +97,9 @@ impl Mapped {
         let start: *mut u8 = start.map_err(|error| refused(&error))?.cast();
         let head = start.align_offset(CHUNK_BYTES);
         let tail = CHUNK_BYTES - head;
-        // SAFETY: head <= CHUNK_BYTES, so `base` and the end of what is kept lie in what was just mapped; the two
-        // pieces that are cut off lie outside of it, and nobody has seen their addresses. Which size pages have changes
-        // nothing of what they hold, so whether advice is taken does not matter.
+        // SAFETY: head <= CHUNK_BYTES, so `base` and the end of the kept part lie in the new mapping. The two unmapped
+        // parts lie outside the kept one, and nobody has seen their addresses. Advice on the size of pages does not
+        // change their contents, so it does not matter whether it is taken.
         unsafe {
             let base = start.add(head);
             if head > 0 {

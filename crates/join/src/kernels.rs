@@ -1,4 +1,4 @@
-//! Which instructions the hot loops use.
+//! Choice of instructions for the hot loops.
 
 use crate::direct::Direct;
 use crate::hash::Hasher;
@@ -7,7 +7,7 @@ use crate::portable;
 use crate::table::{Found, Hit, View};
 use crate::{JoinError, Line, Tuple};
 
-/// A set of instructions that this CPU has.
+/// Instruction set for the hot loops, which this CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels(Level);
 
@@ -21,10 +21,10 @@ enum Level {
 }
 
 impl Kernels {
-    /// Plain Rust.
+    /// Plain Rust without vector instructions.
     pub const PORTABLE: Kernels = Kernels(Level::Portable);
 
-    /// All that this CPU has, from the plainest to the best.
+    /// Returns all sets that this CPU has, the best one last.
     pub fn all() -> Vec<Kernels> {
         let mut all = vec![Kernels::PORTABLE];
         #[cfg(target_arch = "x86_64")]
@@ -35,12 +35,12 @@ impl Kernels {
         all
     }
 
-    /// The best of this CPU.
+    /// Returns the best set that this CPU has.
     pub fn best() -> Kernels {
         Kernels::all().pop().unwrap_or(Kernels::PORTABLE)
     }
 
-    /// What it is called.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Portable => "portable",
@@ -51,7 +51,8 @@ impl Kernels {
         }
     }
 
-    /// Appends tuples to their partitions.
+    /// Appends tuples to the buffers of their partitions. Writes full buffers out, and asks `refill` for a new block of
+    /// a partition.
     pub(crate) fn scatter<'a>(
         self,
         hasher: &Hasher,
@@ -68,7 +69,7 @@ impl Kernels {
         }
     }
 
-    /// Makes what was streamed past the caches visible to others, before they are told that it is there.
+    /// Makes streamed writes visible to other threads, before they learn of them.
     pub(crate) fn fence(self) {
         #[cfg(target_arch = "x86_64")]
         if self != Kernels::PORTABLE {
@@ -76,8 +77,8 @@ impl Kernels {
         }
     }
 
-    /// Puts tuples into the buckets of one partition, whose free places hold `marker`: how many, which is all of them
-    /// unless the next one has the key of one before it.
+    /// Inserts tuples into the buckets of one partition. Free slots hold `marker`. Returns how many were inserted: all,
+    /// unless a key occurs twice; then it stops at the second one.
     pub(crate) fn insert(
         self,
         hasher: &Hasher,
@@ -92,8 +93,8 @@ impl Kernels {
         }
     }
 
-    /// Looks tuples up: what was found, in their order. There may be no more tuples than `hits`. What is `ahead` is
-    /// asked for from memory if the table is large.
+    /// Looks up at most [`BATCH_ROWS`](crate::table::BATCH_ROWS) tuples. Returns the hits, in the order of the tuples.
+    /// `ahead` is the next batch, prefetched if the table is large.
     pub(crate) fn find<'h>(
         self,
         view: &View<'_>,
@@ -110,8 +111,8 @@ impl Kernels {
         &found.hits[..count]
     }
 
-    /// Looks tuples up: what lies beside the keys that were found, and the payloads of those that found it, in their
-    /// order.
+    /// Looks up tuples as [`Kernels::find`] does. Returns the words found and the payloads of the tuples that found
+    /// them, in order.
     #[inline]
     pub(crate) fn find_pairs<'h>(
         self,
@@ -129,7 +130,7 @@ impl Kernels {
         (&found.builds[..count], &found.probes[..count])
     }
 
-    /// What [`Kernels::find`] does, in a table by ranks.
+    /// Looks up tuples in a table indexed by rank. Otherwise like [`Kernels::find`].
     pub(crate) fn find_direct<'h>(
         self,
         direct: &Direct<'_>,
@@ -141,7 +142,7 @@ impl Kernels {
         &found.hits[..count]
     }
 
-    /// What [`Kernels::find_pairs`] does, in a table by ranks.
+    /// Looks up tuples in a table indexed by rank. Otherwise like [`Kernels::find_pairs`].
     #[inline]
     pub(crate) fn find_direct_pairs<'h>(
         self,
@@ -158,7 +159,7 @@ impl Kernels {
         (&found.builds[..count], &found.probes[..count])
     }
 
-    /// Asks for a line from memory, where there is an instruction for it.
+    /// Prefetches a cache line, if the CPU has an instruction for it.
     #[inline(always)]
     fn ask(self, at: *const u8) {
         #[cfg(target_arch = "x86_64")]

@@ -1,15 +1,17 @@
-//! Hash joins in memory whose place is the caller's to say (paper 002, "Hash Joins Meet CXL").
+//! Hash joins in memory that the caller places (paper 002, "Hash Joins Meet CXL").
 //!
-//! The idea: a join is phases that each read something once and write something once. *Partitioned* (PHJ): both sides
-//! are cut by hash into partitions that fit a cache ([`partition()`]), and partitions are joined one by one
-//! ([`join_partitions`]). *Non-partitioned* (NPHJ): the build side becomes one table in memory ([`Table::build`]),
-//! which the probe side is looked up in ([`probe`]). Each phase is a function of its own, so that it can be timed, and
-//! planned, alone. What a phase writes lies in memory from [`Chunks`], what it reads is handed out by [`Morsels`]: both
-//! are the caller's, so the same code runs over one tier or several. Rows are tuples of 16 bytes ([`Tuple`]), or
-//! columns of Arrow's behind them ([`columns`]). Matches go to a [`Sink`].
+//! The idea: a join consists of phases, each of which reads something once and writes something once. A *partitioned*
+//! join (PHJ) divides both sides by hash into partitions that fit a cache ([`partition()`]), and joins partitions one
+//! by one ([`join_partitions`]). A *non-partitioned* join (NPHJ) makes one table in memory of the build side
+//! ([`Table::build`]) and looks the probe side up in it ([`probe`]).
+//!
+//! Each phase is a function of its own. It can be timed and planned alone. Memory for what a phase writes comes from
+//! [`Chunks`], and the next rows to read come from [`Morsels`]. The caller implements both, so the same code runs over
+//! one memory tier or several. Rows are tuples of 16 bytes ([`Tuple`]), or Arrow columns converted to tuples
+//! ([`columns`]). Matches go to a [`Sink`].
 //!
 //! Never in this crate: I/O, clocks, sockets; knowledge of tiers, nodes of memory or planners; threads that outlive a
-//! call; unsafe code outside `arena`, `memory`, `huge_pages` and `x86`; a kernel without a portable one beside it.
+//! call; unsafe code outside `arena`, `memory`, `huge_pages` and `x86`; a kernel without a portable version.
 #![deny(unsafe_code)]
 
 mod arena;

@@ -1,26 +1,27 @@
-//! Memory that somebody else placed, as plain lines.
+//! Memory that the caller placed, as cache lines.
 //!
-//! The idea: [`Memory`] owns a range of lines together with whatever keeps it there.
+//! The idea: [`Memory`] owns a range of lines, together with a value that keeps them mapped.
 //!
-//! Invariant: a line is reached by one mutable reference, or by shared ones, never by both: by borrowing the memory.
+//! Invariant: a line is reached by one mutable reference, or by shared references, never by both. The borrow of the
+//! `Memory` ensures it.
 #![allow(unsafe_code)]
 
 use crate::Tuple;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A cache line of plain words: four tuples, or a bucket of four keys and what belongs to each.
+/// Cache line of eight words: four tuples, or a bucket of four keys and a word for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Line(pub [i64; 8]);
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// Lines, and what keeps them. Dropping it gives them back.
+/// Range of lines and the value that keeps them mapped. Dropping it gives the lines back.
 pub struct Memory<'m> {
     start: NonNull<Line>,
     lines: usize,
-    /// Dropped behind the last use of the lines.
+    /// Dropped after the last use of the lines.
     _keeper: Box<dyn Send + Sync + 'm>,
     owned: PhantomData<Line>,
 }
@@ -31,43 +32,43 @@ unsafe impl Send for Memory<'_> {}
 unsafe impl Sync for Memory<'_> {}
 
 impl<'m> Memory<'m> {
-    /// Of lines that begin at `start` and are given back by dropping `keeper`.
+    /// Returns the lines that begin at `start`. Dropping `keeper` gives them back.
     ///
     /// # Safety
-    /// Until `keeper` is dropped, wherever it is moved to, the lines are mapped, aligned, writable, initialised, and
-    /// accessed by nobody else.
+    /// The lines must be mapped, aligned, writable, initialised, and accessed by nobody else until `keeper` is dropped,
+    /// even if `keeper` is moved.
     pub unsafe fn new(start: NonNull<Line>, lines: usize, keeper: Box<dyn Send + Sync + 'm>) -> Memory<'m> {
         Memory { start, lines, _keeper: keeper, owned: PhantomData }
     }
 
-    /// No lines.
+    /// Returns a range of no lines.
     pub fn none() -> Memory<'m> {
         Memory { start: NonNull::dangling(), lines: 0, _keeper: Box::new(()), owned: PhantomData }
     }
 
-    /// Where they begin.
+    /// Returns the address of the first line.
     pub(crate) fn start(&self) -> NonNull<Line> {
         self.start
     }
 
-    /// All of them.
+    /// Returns all lines.
     pub fn lines(&self) -> &[Line] {
-        // SAFETY: what `new` was promised; whoever writes borrows `self` alone.
+        // SAFETY: the caller of `new` promised valid lines; writers borrow `self` exclusively.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
     }
 
-    /// All of them, to be written.
+    /// Returns all lines for writing.
     pub fn lines_mut(&mut self) -> &mut [Line] {
-        // SAFETY: what `new` was promised; `self` is borrowed by nobody else.
+        // SAFETY: the caller of `new` promised valid lines; `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
     }
 
-    /// All of them as tuples, four in each line.
+    /// Returns all lines as tuples, four to a line.
     pub fn tuples(&self) -> &[Tuple] {
         tuples(self.lines())
     }
 
-    /// The same, to be written.
+    /// Returns all lines as tuples for writing, four to a line.
     pub fn tuples_mut(&mut self) -> &mut [Tuple] {
         tuples_mut(self.lines_mut())
     }
@@ -79,31 +80,31 @@ impl std::fmt::Debug for Memory<'_> {
     }
 }
 
-/// Lines as the tuples that they hold, four each.
+/// Returns lines as tuples, four to a line.
 pub(crate) fn tuples(lines: &[Line]) -> &[Tuple] {
     // SAFETY: a line is as large as four tuples and stricter aligned, and both are plain numbers without gaps.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 4) }
 }
 
-/// The same to be written.
+/// Returns lines as tuples for writing, four to a line.
 pub(crate) fn tuples_mut(lines: &mut [Line]) -> &mut [Tuple] {
     // SAFETY: as for `tuples`; the lines are borrowed by nobody else meanwhile.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 4) }
 }
 
-/// Lines as words, eight each.
+/// Returns lines as words, eight to a line.
 pub(crate) fn words(lines: &[Line]) -> &[i64] {
     // SAFETY: a line is eight words, without gaps.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 8) }
 }
 
-/// The same to be written.
+/// Returns lines as words for writing, eight to a line.
 pub(crate) fn words_mut(lines: &mut [Line]) -> &mut [i64] {
     // SAFETY: as for `words`; the lines are borrowed by nobody else meanwhile.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 8) }
 }
 
-/// Words as halves, to be written.
+/// Returns words as 32-bit halves for writing, two to a word.
 pub(crate) fn halves_mut(words: &mut [i64]) -> &mut [u32] {
     // SAFETY: a word is two halves, without gaps, and stricter aligned; the words are borrowed by nobody else
     // meanwhile.

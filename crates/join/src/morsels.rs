@@ -1,27 +1,28 @@
-//! Which rows a thread takes next.
+//! Interface through which threads get their next rows.
 //!
-//! The idea: threads ask a queue for the next morsel of an input. The queue is the caller's: one that knows on which
-//! tier each row lies can mix near and far morsels, so that all tiers are busy all the time.
+//! The idea: threads ask a queue for the next morsel of an input, and the caller implements the queue. A caller that
+//! knows the memory tier of each row can mix near and far morsels. All tiers are then busy all the time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Rows of a morsel of [`Cursor`]: a mebibyte of tuples.
+/// Most rows of a morsel of [`Cursor`]: a mebibyte of tuples.
 pub const MORSEL_ROWS: usize = 1 << 16;
 
-/// Hands out the rows of one input, or the partitions of two, each of them once.
+/// Queue that hands out the rows of an input, or the numbers of partitions, each once.
 pub trait Morsels: Sync {
-    /// What this thread works on next, or nothing if all is handed out. Whoever asks is done with what it had before.
+    /// Returns the next rows for a thread; `None` if all are handed out. The call also means that the thread is done
+    /// with the rows before.
     fn next(&self, worker: usize) -> Option<Range<usize>>;
 
-    /// The thread that was handed these rows is about to read them once more, and is done with those before them: in
-    /// the order in which it was handed them, when all threads have read all rows once.
+    /// Notes that a thread is about to read these rows a second time. All threads have read all rows once by then. A
+    /// thread reads its morsels again in the order in which it got them, and is done with those before.
     fn again(&self, worker: usize, rows: &Range<usize>) {
         let _ = (worker, rows);
     }
 }
 
-/// The plain queue: from the first row to the last.
+/// Queue that hands out rows from first to last.
 #[derive(Debug)]
 pub struct Cursor {
     next: AtomicUsize,
@@ -30,9 +31,9 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Over so many rows.
+    /// Returns a queue over `rows` rows.
     pub fn new(rows: usize) -> Cursor {
-        // Short inputs are shared out as well.
+        // A sixteenth of a short input: several threads get some of it.
         Cursor { next: AtomicUsize::new(0), rows, step: (rows / 16).clamp(1024, MORSEL_ROWS) }
     }
 }

@@ -1,10 +1,14 @@
 //! Partitioning in one pass: each row is read once and written once.
 //!
-//! The idea: how many rows a partition gets is not counted beforehand. Each thread has a buffer of a few cache lines
-//! for every partition; a full buffer is written, past the caches, behind what the partition has of that thread
-//! already, which is a list of pieces of equal length. Pieces are cut from chunks one behind the other, so what is
-//! written at about the same time lies in few huge pages. The paper's partitioner ([`two_reads`](crate::two_reads))
-//! reads twice for the same.
+//! The idea: sort letters into boxes without counting them first. Letters are collected in small trays, one for each
+//! box. A full tray is emptied into its box, and a full box is continued in a new one. Here each thread has a buffer of
+//! some cache lines for every partition. A full buffer is written, bypassing the caches, to the end of the thread's
+//! blocks for that partition. Blocks have equal length and are taken from chunks in sequence, so rows that are written
+//! at about the same time lie in few huge pages.
+//!
+//! If there are few rows, blocks are short, so that little stays empty. If a partition gets far more rows than others,
+//! it just gets more blocks. The partitioner of paper 002 ([`two_reads`](crate::two_reads)) leaves no gaps, but reads
+//! its input twice.
 
 use crate::arena::Arena;
 use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
@@ -15,35 +19,35 @@ use crate::morsels::Morsels;
 use crate::partitioned::Run;
 use crate::{JoinError, Source};
 
-/// Lines that the buffers of all partitions have if there are few: 2 MiB. Memory takes longer runs at twice the rate of
-/// single lines, and the branch that sees a buffer full is foreseen more often; that buffers of all partitions leave
-/// the second cache costs less, but not more and more of it.
+/// Cache lines of the buffers of all partitions together: 2 MiB, unless a bound of [`BUFFER_LINES`] says otherwise.
+/// Long writes reach twice the rate of single lines, and the branch for a full buffer is predicted more often. Buffers
+/// that leave the second-level cache cost less than that gains, up to this size.
 const ALL_LINES: usize = 1 << 15;
-/// Lines of the buffer of a partition, at least and at most: 1 and 2 KiB.
+/// Least and most lines of a partition's buffer: 1 and 2 KiB.
 const BUFFER_LINES: [usize; 2] = [16, 32];
-/// Lines of the longest pieces, 64 KiB: of each partition and thread half a piece stays empty.
+/// Most lines of a block, 64 KiB. Half a block of each partition and thread stays empty on average.
 const PIECE_LINES_MAX: usize = 1024;
-/// Lines of the shortest.
+/// Least lines of a block: a full buffer fits.
 const PIECE_LINES_MIN: usize = BUFFER_LINES[1];
 
 const _: () = assert!(BUFFER_LINES[0].is_power_of_two() && BUFFER_LINES[1].is_power_of_two());
 
-/// Lines of the buffer of each of so many partitions: powers of two both.
+/// Returns the lines of the buffer of each of `partitions` partitions. Both are powers of two.
 pub(crate) fn buffer_lines(partitions: usize) -> usize {
     (ALL_LINES / partitions).clamp(BUFFER_LINES[0], BUFFER_LINES[1])
 }
 
-/// Where a partition goes on, for one thread.
+/// Free lines at which a partition continues, for one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Place<'a>(&'a mut [Line]);
 
 impl<'a> Place<'a> {
-    /// From these lines on.
+    /// Returns a place that begins with these free lines.
     pub(crate) fn new(lines: &'a mut [Line]) -> Place<'a> {
         Place(lines)
     }
 
-    /// The next lines; `refill` is asked when there are none.
+    /// Returns the next `lines` lines. Calls `refill` for a new block if there are not as many.
     #[inline(always)]
     pub(crate) fn next(
         &mut self,
@@ -63,23 +67,23 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What one thread writes partitions by.
+/// State of one thread while it partitions.
 #[derive(Debug)]
 pub(crate) struct Scatter<'a> {
-    /// As many lines for each partition.
+    /// Buffers of all partitions, `lines` lines for each.
     pub(crate) buffers: &'a mut [Line],
-    /// How many: a power of two.
+    /// Lines of each buffer: a power of two.
     pub(crate) lines: usize,
-    /// The slot of its next row in the buffers.
+    /// Position of each partition's next row in the buffers.
     pub(crate) next: Vec<u32>,
-    /// Rows of each partition that were written.
+    /// Number of rows of each partition that have left the buffers.
     pub(crate) counts: Vec<u32>,
-    /// Where the next buffer of each goes.
+    /// Free lines of each partition, where its next full buffer goes.
     pub(crate) places: Vec<Place<'a>>,
 }
 
 impl<'a> Scatter<'a> {
-    /// With buffers for so many places, and nothing in them.
+    /// Returns a state with empty buffers for as many partitions as there are places.
     pub(crate) fn new(buffers: &'a mut [Line], places: Vec<Place<'a>>) -> Scatter<'a> {
         let partitions = places.len();
         let lines = buffer_lines(partitions);
@@ -88,7 +92,7 @@ impl<'a> Scatter<'a> {
         Scatter { buffers, lines, next, counts: vec![0; partitions], places }
     }
 
-    /// Writes what is left in the buffers.
+    /// Writes the rows that are left in the buffers. Returns the number of rows of each partition.
     pub(crate) fn finish(
         self,
         refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
@@ -106,14 +110,14 @@ impl<'a> Scatter<'a> {
     }
 }
 
-/// One of the threads that partition a side.
+/// Identity of a thread that partitions a side.
 pub(crate) struct Part {
     pub(crate) side: Side,
     pub(crate) worker: usize,
     pub(crate) workers: usize,
 }
 
-/// The part of one thread.
+/// Partitions the rows that one thread gets. Returns them, and how many rows the thread got.
 pub(crate) fn write<'m, S: Source + ?Sized>(
     hasher: &Hasher,
     kernels: Kernels,
@@ -125,7 +129,7 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
     let Part { side, worker, workers } = part;
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
-    // An eighth of what a partition gets, so that little stays empty.
+    // An eighth of the expected rows of a partition, so that little of the last block stays empty.
     let piece_lines = (expected_lines / 8).next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
     let purpose = Purpose::Scratch { worker };
     let mut buffers = take(chunks, purpose, chunks_for(partitions * buffer_lines(partitions)))?;
@@ -153,7 +157,7 @@ pub(crate) fn write<'m, S: Source + ?Sized>(
     Ok((Run::of_pieces(arena.finish(), &owners, counts), handed))
 }
 
-/// How many rows a morsel has, if they are rows of the input.
+/// Returns the number of rows of a morsel. Returns an error if it goes beyond the input.
 pub(crate) fn check(rows: &std::ops::Range<usize>, all: usize) -> Result<usize, JoinError> {
     match rows.start <= rows.end && rows.end <= all {
         true => Ok(rows.len()),

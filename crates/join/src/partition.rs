@@ -1,4 +1,4 @@
-//! The partition phase.
+//! Partition phase of a join.
 
 use crate::chunks::{Chunks, Side};
 use crate::hash::Hasher;
@@ -7,11 +7,11 @@ use crate::partitioned::Partitioned;
 use crate::settings::{Partitioner, ROWS_MAX, Settings};
 use crate::{JoinError, Source, one_pass, threads, two_reads};
 
-/// Partitions one side of a join. `hasher` is that of [`Settings::hasher`] for the build side's rows; both sides need
-/// the same.
+/// Partitions one side of a join. Both sides need the same `hasher`: that of [`Settings::hasher`] for the rows of the
+/// build side.
 ///
 /// # Errors
-/// If there are too many rows or no memory, or the queue hands out anything but every row once.
+/// Returns an error if there are too many rows or no memory, or if `morsels` does not hand out each row once.
 pub fn partition<'m, S: Source + ?Sized>(
     settings: &Settings,
     hasher: &Hasher,

@@ -1,40 +1,40 @@
-//! An input in partitions.
+//! Input of a join after partitioning.
 
 use crate::arena::Pieces;
 use crate::hash::Hasher;
 use crate::memory::{Memory, tuples};
 use crate::{Line, Tuple};
 
-/// Rows of an input, each with the partition that its key belongs to. Memory is given back when it is dropped.
+/// Rows of an input, grouped by the partition of their key. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct Partitioned<'m> {
     pub(crate) hasher: Hasher,
-    /// What each thread wrote.
+    /// Rows written by each thread.
     runs: Vec<Run<'m>>,
-    /// All of it, if it lies in one piece.
+    /// Memory of all partitions if they lie in one range; `None` if threads wrote blocks of their own.
     whole: Option<Memory<'m>>,
-    /// Rows of each partition.
+    /// Number of rows of each partition.
     counts: Vec<usize>,
 }
 
-/// What one thread wrote.
+/// Rows that one thread wrote.
 #[derive(Debug)]
 pub(crate) struct Run<'m> {
-    /// Rows of each partition.
+    /// Number of rows of each partition.
     counts: Vec<u32>,
     laid: Laid<'m>,
 }
 
 #[derive(Debug)]
 enum Laid<'m> {
-    /// By pieces: the numbers of those of partition `p` are `numbers[starts[p]..starts[p + 1]]`.
+    /// Rows lie in blocks. Partition `p` has the blocks `numbers[starts[p]..starts[p + 1]]`.
     Pieces { pieces: Pieces<'m>, starts: Vec<u32>, numbers: Vec<u32> },
-    /// In one memory: partition `p` begins at line `starts[p]`.
+    /// Rows lie in one range. Partition `p` begins at line `starts[p]`.
     Whole { starts: Vec<usize> },
 }
 
 impl<'m> Run<'m> {
-    /// Of pieces that belong to these partitions.
+    /// Returns a run whose block `i` belongs to partition `owners[i]`.
     pub(crate) fn of_pieces(pieces: Pieces<'m>, owners: &[u16], counts: Vec<u32>) -> Run<'m> {
         let mut starts = vec![0_u32; counts.len() + 1];
         for owner in owners {
@@ -52,7 +52,7 @@ impl<'m> Run<'m> {
         Run { counts, laid: Laid::Pieces { pieces, starts, numbers } }
     }
 
-    /// Of partitions that begin at these lines of one memory.
+    /// Returns a run whose partitions begin at these lines of one range.
     pub(crate) fn of_whole(starts: Vec<usize>, counts: Vec<u32>) -> Run<'m> {
         Run { counts, laid: Laid::Whole { starts } }
     }
@@ -65,28 +65,28 @@ impl<'m> Partitioned<'m> {
         Partitioned { hasher, runs, whole, counts }
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> usize {
         self.counts.len()
     }
 
-    /// Rows of a partition.
+    /// Returns the number of rows of a partition.
     ///
     /// # Panics
-    /// If there is no such partition.
+    /// Panics if there is no such partition.
     pub fn count(&self, partition: usize) -> usize {
         self.counts[partition]
     }
 
-    /// Rows of all of them.
+    /// Returns the number of rows of all partitions.
     pub fn rows(&self) -> usize {
         self.counts.iter().sum()
     }
 
-    /// The rows of a partition, as they lie.
+    /// Returns the rows of a partition, as slices of the memory where they lie.
     ///
     /// # Panics
-    /// If there is no such partition.
+    /// Panics if there is no such partition.
     pub fn slices(&self, partition: usize) -> impl Iterator<Item = &[Tuple]> {
         self.runs.iter().flat_map(move |run| {
             let count = run.counts[partition] as usize;

@@ -1,9 +1,9 @@
-//! The join phases: partitions against each other, or rows against one table.
+//! Join phases: partitions against each other, or rows against one table.
 //!
-//! The idea: a partition is one task for one thread, which makes its table in a scratch that stays in the thread's
-//! cache. If many rows of the probe side have one key, their partition would keep one thread busy while others have
-//! nothing left; so tables of such *heavy* partitions are made first, among the other tasks, and then looked up in by
-//! all threads.
+//! The idea: one thread joins one partition at a time. Its table lies in scratch memory that stays in the thread's
+//! cache. If many rows of the probe side have the same key, their partition would keep one thread busy while the others
+//! have nothing left. Tables of such *heavy* partitions are made first. After all other partitions, all threads look
+//! rows up in them together.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
 use crate::direct::{Direct, Filled, Span, fill};
@@ -20,13 +20,15 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A partition is heavy if one thread would be at it for more than one part in so many of its share of all rows.
+/// Divisor of a thread's even share of the probe rows. A partition with more rows than the quotient, and than
+/// [`MORSEL_ROWS`], is heavy.
 const HEAVY_PARTS: usize = 8;
 
-/// Joins partitions (PHJ, the second phase), with a sink for each thread.
+/// Joins partitions (second phase of a PHJ), with a sink for each thread.
 ///
 /// # Errors
-/// If the sides were not partitioned alike, there are not as many sinks as threads, or there is no memory.
+/// Returns an error if the sides were partitioned differently, if there are not as many sinks as threads, or if there
+/// is no memory.
 pub fn join_partitions<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn Chunks,
@@ -35,7 +37,7 @@ pub fn join_partitions<S: Sink, E: Equal>(
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     let Sides { build, probe } = sides;
-    // The heavy ones first, as they take longest.
+    // Heavy partitions come first, because they take longest.
     let is_heavy = |partition: &usize| is_heavy(settings, probe, *partition);
     let heavy = (0..build.partitions()).filter(is_heavy);
     let others = (0..build.partitions()).filter(|partition| !is_heavy(partition));
@@ -43,11 +45,10 @@ pub fn join_partitions<S: Sink, E: Equal>(
     join_partitions_by(settings, chunks, sides, &order, how, sinks)
 }
 
-/// The same, where `morsels` hands out which partitions a thread joins next, by their numbers. It may leave some out:
-/// those are not joined.
+/// Joins the partitions that `morsels` hands out, by number. Partitions that it leaves out are not joined.
 ///
 /// # Errors
-/// Those of [`join_partitions`], and if partitions are handed out that there are not.
+/// Returns the errors of [`join_partitions`], and an error if `morsels` hands out a partition that does not exist.
 pub fn join_partitions_by<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn Chunks,
@@ -61,7 +62,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
         return Err(JoinError::Unlike);
     }
     check_sinks(settings, &sinks)?;
-    // One thread alone has nobody to share with, and may be here for a single partition.
+    // A single thread has nobody to share heavy partitions with, and may be called for one partition only.
     let candidates = if settings.threads > 1 { build.partitions() } else { 0 };
     let heavy: Vec<usize> =
         (0..candidates).filter(|partition| is_heavy(settings, probe, *partition)).collect();
@@ -119,13 +120,13 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     })
 }
 
-/// Whether a partition would keep one thread busy for long.
+/// Reports whether a partition would keep one thread busy for too long.
 fn is_heavy(settings: &Settings, probe: &Partitioned<'_>, partition: usize) -> bool {
     let rows = (probe.rows() / settings.threads / HEAVY_PARTS).max(MORSEL_ROWS);
     settings.threads > 1 && probe.count(partition) > rows
 }
 
-/// Partitions one after the other, in this order.
+/// Queue that hands out partitions in this order.
 struct InOrder {
     partitions: Vec<usize>,
     next: AtomicUsize,
@@ -138,16 +139,16 @@ impl Morsels for InOrder {
     }
 }
 
-/// The table of one partition in memory of its own.
+/// Table of a heavy partition, in memory of its own.
 struct Alone<'m> {
     memory: Memory<'m>,
     made: Made,
 }
 
-/// The table of one partition, at the front of some memory.
+/// Layout of a partition's table, which begins at the first line of its memory.
 enum Made {
     Direct(Span),
-    /// With lines of rows behind its buckets, if it is one of groups.
+    /// Buckets. If the table has groups, as many lines of payloads follow.
     Buckets(Entry, Option<usize>),
 }
 
@@ -166,7 +167,7 @@ impl Made {
     }
 }
 
-/// Makes the table of a partition at the front of `memory`, which is exchanged if it is too small.
+/// Makes the table of a partition at the front of `memory`. Replaces `memory` if it is too small.
 fn make<'m>(
     settings: &Settings,
     chunks: &'m dyn Chunks,
@@ -182,7 +183,7 @@ fn make<'m>(
     reserve(memory, chunks, purpose, buckets)?;
     match make_direct(build, partition, &mut memory.lines_mut()[..buckets], guess) {
         Some((span, Filled::All)) => return Ok(Made::Direct(span)),
-        // Neither will buckets do.
+        // A key occurs twice, so a plain table of buckets would fail too.
         Some((_, Filled::Twice)) => {}
         _ if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) => {
             return Ok(Made::Buckets(entry, None));
@@ -198,8 +199,8 @@ fn make<'m>(
     Ok(Made::Buckets(entry, Some(lines)))
 }
 
-/// Makes a table by ranks in these lines, if that could do. Partitions of one side tend to have the same ranks, so the
-/// ends of the last one are the `guess`, without which rows are read twice.
+/// Makes a table indexed by rank in these lines; returns `None` if the ranks need more lines. Partitions of one side
+/// tend to have the same ranks. `guess` has the ranks of the last partition; without it rows are read twice.
 fn make_direct(
     build: &Partitioned<'_>,
     partition: usize,
@@ -225,17 +226,17 @@ fn reserve<'m>(
     lines: usize,
 ) -> Result<(), JoinError> {
     if memory.lines().len() < lines {
-        // First given back: what is asked for may be the same.
+        // Gives the old memory back first: the source may hand it out again.
         *memory = Memory::none();
         *memory = take(chunks, purpose, chunks_for(lines))?;
     }
     Ok(())
 }
 
-/// Looks rows up in one table (NPHJ, the second phase), with a sink for each thread.
+/// Looks rows up in one table (second phase of an NPHJ), with a sink for each thread.
 ///
 /// # Errors
-/// If there are not as many sinks as threads, or the queue hands out anything but every row once.
+/// Returns an error if there are not as many sinks as threads, or if `morsels` does not hand out each row once.
 pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
     settings: &Settings,
     table: &Table<'_>,
@@ -272,7 +273,7 @@ fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
     }
 }
 
-/// Looks tuples up and hands on what they find. What comes `behind` them is asked for meanwhile.
+/// Looks tuples up and outputs their matches. The tuples of `behind` come next and are prefetched meanwhile.
 fn look_up<S: Sink, E: Equal>(
     kernels: Kernels,
     lookup: &Lookup<'_>,

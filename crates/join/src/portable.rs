@@ -1,4 +1,4 @@
-//! What the kernels do, in plain Rust.
+//! Kernels in plain Rust, for CPUs without vector instructions and as a reference for tests.
 
 use crate::hash::{Hasher, bucket};
 use crate::memory::tuples_mut;
@@ -6,7 +6,7 @@ use crate::one_pass::Scatter;
 use crate::table::{Found, Hit, View, follow};
 use crate::{JoinError, Line, Tuple};
 
-/// See [`Kernels::scatter`](crate::Kernels).
+/// Portable version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter<'a>(
     hasher: &Hasher,
     tuples: &[Tuple],
@@ -29,7 +29,7 @@ pub(crate) fn scatter<'a>(
     Ok(())
 }
 
-/// See [`Kernels::insert`](crate::Kernels).
+/// Portable version of [`Kernels::insert`](crate::Kernels).
 pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
     for (at, tuple) in tuples.iter().enumerate() {
         let mut place = bucket(hasher.hash(tuple.key), buckets.len() as u32);
@@ -49,7 +49,7 @@ pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], ma
     tuples.len()
 }
 
-/// See [`Kernels::find`](crate::Kernels).
+/// Portable version of [`Kernels::find`](crate::Kernels).
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for (at, tuple) in tuples.iter().enumerate() {
@@ -61,7 +61,7 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usiz
     count
 }
 
-/// See [`Kernels::find_pairs`](crate::Kernels).
+/// Portable version of [`Kernels::find_pairs`](crate::Kernels).
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for tuple in tuples {
@@ -73,12 +73,12 @@ pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -
     count
 }
 
-/// What lies beside a key in a table.
+/// Returns the word stored with a key; `None` if the key is not in the table.
 pub(crate) fn find_one(view: &View<'_>, key: i64) -> Option<i64> {
     let hash = view.hasher.hash(key);
     let (buckets, marker) = view.buckets_of(hash);
     let mut place = bucket(hash, buckets.len() as u32);
-    // There is a free place in every table, where this ends.
+    // The loop ends, because every table has a free slot.
     loop {
         let Line(line) = &buckets[place];
         match (0..4).find(|lane| line[*lane] == key || line[*lane] == marker) {

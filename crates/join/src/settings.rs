@@ -1,49 +1,49 @@
-//! How a join is done.
+//! Settings of a join.
 
 use crate::JoinError;
 use crate::hash::{BITS_MAX, Hasher};
 use crate::kernels::Kernels;
 
-/// Most threads.
+/// Most threads of a join.
 pub(crate) const THREADS_MAX: usize = 256;
-/// Most rows of a side: places in it are 31 bits.
+/// Most rows of a side, because positions in a table have 31 bits.
 pub(crate) const ROWS_MAX: usize = 1 << 31;
 
-/// How an input is partitioned.
+/// Method of partitioning an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioner {
-    /// Read once: partitions grow by pieces as rows come.
+    /// One read of the rows. Partitions grow block by block as rows come.
     OnePass,
-    /// The paper's: read once to count, then once more to lay partitions out without gaps.
+    /// Two reads of the rows, as in paper 002: one to count, one to write partitions without gaps.
     TwoReads,
 }
 
-/// How a join is done: the same for all of its phases.
+/// Settings of all phases of a join.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Threads, 1 to 256.
     pub threads: usize,
-    /// What keys are spread under. Random, if keys are somebody else's.
+    /// Seed of the hash function. It should be random if keys come from untrusted users.
     pub seed: u64,
-    /// The number of partitions as a power of two, 1 to 14; nothing lets [`Settings::hasher`] choose.
+    /// Logarithm to base 2 of the number of partitions, 1 to 14. `None` lets [`Settings::hasher`] choose.
     pub bits: Option<u32>,
-    /// How inputs are partitioned.
+    /// Method of partitioning.
     pub partitioner: Partitioner,
-    /// Which instructions are used.
+    /// Instructions to use.
     pub kernels: Kernels,
 }
 
 impl Settings {
-    /// So many threads, one pass, and all that the CPU has.
+    /// Returns settings for one-pass partitioning with the best instructions of this CPU.
     pub fn new(threads: usize, seed: u64) -> Settings {
         let (bits, partitioner) = (None, Partitioner::OnePass);
         Settings { threads, seed, bits, partitioner, kernels: Kernels::best() }
     }
 
-    /// What both sides are partitioned by, for a build side of so many rows.
+    /// Returns the hash function for both sides, given the rows of the build side.
     ///
     /// # Errors
-    /// If a setting is out of its range, or there are too many rows.
+    /// Returns an error if a setting is out of its range, or if there are too many rows.
     pub fn hasher(&self, build_rows: usize) -> Result<Hasher, JoinError> {
         let within = |name, value: u64, least, most| match (least..=most).contains(&value) {
             true => Ok(()),
@@ -62,10 +62,12 @@ impl Settings {
     }
 }
 
-/// Rows of the build side in a partition. A table by rank then takes 128 KiB, one of buckets 680; smaller tables of the
-/// latter would be faster by what more partitions cost.
+/// Rows of the build side in a partition, if the number of partitions is chosen here. A table indexed by rank then
+/// takes 128 KiB and one of buckets 680 KiB. Smaller tables of buckets would be faster, but need more partitions, which
+/// costs as much.
 const PARTITION_ROWS: usize = 1 << 14;
-/// More partitions than this cost more, by what their lines take of the caches, than smaller tables save.
+/// Most bits that are chosen here. The write buffers of more partitions take more of the caches than smaller tables
+/// save.
 const CHOSEN_BITS_MAX: u32 = 12;
 
 fn bits_for(build_rows: usize) -> u32 {

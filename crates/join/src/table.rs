@@ -1,11 +1,13 @@
-//! Tables: keys, and what lies beside them.
+//! Hash tables of joins.
 //!
-//! The idea: a bucket is a cache line of four keys and a word for each, three eighths full on average, so that a look
-//! at one line nearly always answers. Buckets of a partition lie together, and what does not fit into one goes to the
-//! next of the same partition. Free places hold a key that belongs to another partition, so every key is permitted and
-//! nothing else says what is free. The word is the payload while all keys of a table differ. As soon as two rows have
-//! the same key, the table is made anew by groups: the word says where the payloads of all rows of the key lie, one
-//! behind the other. So a key of a million rows takes one place, and nobody walks past its rows.
+//! The idea: a bucket is a cache line with four keys and a word for each key. On average three eighths of a table are
+//! in use, so one cache line nearly always answers a lookup. Buckets of a partition lie together. A key that does not
+//! fit its bucket goes to the next one of the partition. A free slot holds a key that belongs to another partition, so
+//! every key is permitted and no separate mark for free slots is needed.
+//!
+//! If all keys differ, the word is the payload. As soon as two rows have the same key, the table is built again by
+//! groups. The word then says where the payloads of all rows of the key lie, one after another. A key with a million
+//! rows takes one slot, and lookups of other keys do not walk past its rows.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
 use crate::direct::{self, Direct, Filled, Span};
@@ -22,28 +24,28 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Tuples that are looked up at once.
+/// Most tuples of a batch, which is looked up together.
 pub(crate) const BATCH_ROWS: usize = 512;
-/// Tables from so many lines on (a quarter of a MiB) are asked for from memory ahead of being looked at.
+/// Least number of lines, a quarter of a MiB, for a table's buckets to be prefetched.
 pub(crate) const FAR_LINES: usize = 4096;
 
-/// What one tuple found.
+/// Match of one tuple of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Beside its key.
+    /// Word stored with the key.
     pub(crate) word: i64,
-    /// Its number in the batch.
+    /// Index of the tuple in the batch.
     pub(crate) at: u32,
 }
 
-/// Room for what is found at once.
+/// Buffers for the matches of a batch.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) hits: [Hit; BATCH_ROWS + 1],
-    /// What lies beside keys that were found, for joins that want nothing else, and the payloads of who found them.
+    /// Words found, and payloads of the tuples that found them; for joins that need no more.
     pub(crate) builds: [i64; BATCH_ROWS + 1],
     pub(crate) probes: [i64; BATCH_ROWS + 1],
-    /// The bucket of each tuple, for kernels that ask for it some tuples before they look.
+    /// Bucket of each tuple, for kernels that prefetch buckets.
     pub(crate) places: [u32; BATCH_ROWS],
 }
 
@@ -55,27 +57,30 @@ impl Found {
     }
 }
 
-/// Where the buckets of a partition lie.
+/// Buckets of a partition: a range of lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) first: u32,
     pub(crate) buckets: u32,
-    /// What free places hold.
+    /// Key that free slots hold.
     pub(crate) marker: i64,
 }
 
-/// What is looked up in: a table of all partitions, or of one, for tuples that belong to it.
+/// Table of all partitions for lookups, or that of one partition for tuples that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'t> {
     pub(crate) hasher: Hasher,
     pub(crate) lines: &'t [Line],
-    /// Of all partitions or of one. All are within the lines.
+    /// Buckets of all partitions, or of one. All are within `lines`.
     entries: &'t [Entry],
 }
 
 impl<'t> View<'t> {
+    /// Returns the view.
+    ///
     /// # Panics
-    /// If entries are neither one nor as many as partitions, or one has no buckets or such that are beyond the lines.
+    /// Panics unless there is one entry, or one for each partition, each with at least one bucket, and all within the
+    /// lines.
     pub(crate) fn new(hasher: Hasher, lines: &'t [Line], entries: &'t [Entry]) -> View<'t> {
         assert!(entries.len() == 1 || entries.len() == hasher.partitions(), "{} entries", entries.len());
         for Entry { first, buckets, .. } in entries {
@@ -89,7 +94,7 @@ impl<'t> View<'t> {
         self.entries
     }
 
-    /// What free places of all partitions hold but of one.
+    /// Returns the key in free slots. If there are all partitions, one of them has another marker.
     pub(crate) fn usual_marker(&self) -> i64 {
         match self.entries {
             [entry] => entry.marker,
@@ -97,7 +102,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The buckets of a key of this hash, and what their free places hold.
+    /// Returns the buckets for a hash, and the key in their free slots.
     #[inline(always)]
     pub(crate) fn buckets_of(&self, hash: u64) -> (&'t [Line], i64) {
         let at = if self.entries.len() == 1 { 0 } else { (hash >> self.hasher.shift) as usize };
@@ -106,31 +111,31 @@ impl<'t> View<'t> {
     }
 }
 
-/// What tuples are looked up in.
+/// Table in one of its layouts, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup<'t> {
     Direct(Direct<'t>),
-    /// With the rows of its groups, if two have the same key.
+    /// Buckets. If two rows have the same key, the payloads of all groups are the second part.
     Buckets(View<'t>, Option<&'t [i64]>),
 }
 
-/// The bucket behind a full one.
+/// Returns the index of the bucket after a full one.
 #[inline(always)]
 pub(crate) fn follow(place: usize, buckets: usize) -> usize {
     if place + 1 == buckets { 0 } else { place + 1 }
 }
 
-/// Buckets for so many rows. There always is one, and a free place in it.
+/// Returns the number of buckets for `rows` rows. There is at least one, and always a free slot.
 pub(crate) fn buckets_for(rows: usize) -> usize {
     rows / 3 * 2 + 2
 }
 
-/// Bytes of the buckets of a partition of so many rows.
+/// Returns the bytes of the buckets of a partition with `rows` rows.
 pub fn table_bytes(rows: usize) -> usize {
     buckets_for(rows) * size_of::<Line>()
 }
 
-/// Makes a table of one partition's payloads; false if two of its rows have the same key.
+/// Makes a table whose words are payloads. Returns false if two rows of the partition have the same key.
 pub(crate) fn build_plain(
     kernels: Kernels,
     build: &Partitioned<'_>,
@@ -149,8 +154,8 @@ fn clear(buckets: &mut [Line], marker: i64) {
     buckets.fill(Line(free));
 }
 
-/// Makes a table of one partition's groups: `rows`, as many as the partition has, gets the payloads, of which the first
-/// is the `base`th of all; `scratch` has as many words.
+/// Makes a table whose words are positions of groups. `rows` has a word for each row of the partition and receives the
+/// payloads. Its first word is number `base` of all payloads. `scratch` has as many words as `rows`.
 pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
@@ -178,7 +183,7 @@ pub(crate) fn build_groups(
     let counts = &mut counts[..known as usize];
     let mut start = base;
     for count in &mut *counts {
-        // From here on it is where the group begins.
+        // `count` is the position at which the group begins, from here on.
         start += std::mem::replace(count, start);
     }
     let ends = |counts: &[u32], group: usize| counts.get(group + 1).copied().unwrap_or(start);
@@ -197,7 +202,7 @@ pub(crate) fn build_groups(
     }
 }
 
-/// The number of a key's group: `next` if it is new.
+/// Returns the group of a key, which is `next` if the key is new.
 #[inline(always)]
 fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u32 {
     let mut place = bucket(hash, buckets.len() as u32);
@@ -215,11 +220,11 @@ fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u
     }
 }
 
-/// One table of all rows of the build side, for the non-partitioned join.
+/// Table of all rows of the build side, for a non-partitioned join.
 ///
-/// It is made by ranges: the build side is partitioned first, and each thread fills what belongs to whole partitions,
-/// which fits its cache. No thread waits for another, and memory is written once, in sequence. If keys of all
-/// partitions lie close together, it is one of places by rank, else of buckets.
+/// The build side is partitioned first. Each thread then fills the ranges of whole partitions, each of which fits its
+/// cache. No thread waits for another, and memory is written once, in sequence. If the keys of every partition lie
+/// close together, the table is indexed by rank; otherwise it has buckets.
 #[derive(Debug)]
 pub struct Table<'m> {
     hasher: Hasher,
@@ -230,15 +235,15 @@ pub struct Table<'m> {
 #[derive(Debug)]
 enum Layout<'m> {
     Direct(Vec<Span>),
-    /// With the payloads by groups, if two rows have the same key.
+    /// Buckets. If two rows have the same key, the payloads by group are the second part.
     Buckets(Vec<Entry>, Option<Memory<'m>>),
 }
 
 impl<'m> Table<'m> {
-    /// Of a side in partitions.
+    /// Makes a table of a partitioned side.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// Returns an error if there is no memory.
     pub fn build(
         settings: &Settings,
         chunks: &'m dyn Chunks,
@@ -247,10 +252,10 @@ impl<'m> Table<'m> {
         Table::build_by(settings, chunks, build, &Each::of(build))
     }
 
-    /// The same, where `morsels` hands out whose rows a thread puts in next, by the numbers of partitions.
+    /// Makes a table of a partitioned side. `morsels` hands out the partitions that a thread inserts next, by number.
     ///
     /// # Errors
-    /// If there is no memory, or the queue hands out anything but every partition once.
+    /// Returns an error if there is no memory, or if `morsels` does not hand out each partition once.
     pub fn build_by(
         settings: &Settings,
         chunks: &'m dyn Chunks,
@@ -288,7 +293,8 @@ impl<'m> Table<'m> {
         Ok(Table { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
 
-    /// One of places by rank, if keys are close together and differ. If it is filled, the `first` queue is used up.
+    /// Makes a table indexed by rank; returns `None` if keys are far apart or not distinct. Takes `first` if it begins
+    /// to fill the table, because a queue can be used once only.
     fn direct(
         settings: &Settings,
         chunks: &'m dyn Chunks,
@@ -336,7 +342,7 @@ impl<'m> Table<'m> {
         Ok(is_direct.into_inner().then(|| Table { hasher: build.hasher, lines, layout }))
     }
 
-    /// Makes all of it anew by groups, and returns their rows.
+    /// Builds the table again by groups, and returns the payloads of the groups.
     fn group(
         settings: &Settings,
         chunks: &'m dyn Chunks,
@@ -359,7 +365,7 @@ impl<'m> Table<'m> {
         fill(settings, sizes, lines.lines_mut(), &Each::of(build), |worker, partition, buckets| {
             let mut part = parts[partition].lock();
             let (rows, base) = &mut *part;
-            // Kept by its source, so asking for each partition is cheap.
+            // The source keeps scratch memory, so asking for it for each partition is cheap.
             let scratch = chunks_for(rows.len().div_ceil(8));
             let mut scratch = take(chunks, Purpose::Scratch { worker }, scratch)?;
             build_groups(build, partition, buckets, rows, *base, words_mut(scratch.lines_mut()));
@@ -369,7 +375,7 @@ impl<'m> Table<'m> {
         Ok(memory)
     }
 
-    /// Whether no two rows have the same key.
+    /// Reports whether all keys differ.
     pub(crate) fn is_distinct(&self) -> bool {
         !matches!(self.layout, Layout::Buckets(_, Some(_)))
     }
@@ -385,7 +391,7 @@ impl<'m> Table<'m> {
     }
 }
 
-/// The numbers of all partitions.
+/// Queue that hands out all partitions by number.
 struct Each {
     next: AtomicUsize,
     partitions: usize,
@@ -404,7 +410,8 @@ impl Morsels for Each {
     }
 }
 
-/// Has threads fill the lines of all partitions, each of which has so many.
+/// Calls `fill` on several threads for each partition, with the partition's own lines. `sizes` has their number for
+/// each partition.
 fn fill(
     settings: &Settings,
     sizes: Vec<usize>,

@@ -1,8 +1,9 @@
-//! Threads for one phase.
+//! Threads of one phase.
 
 use crate::JoinError;
 
-/// Runs `work` as each of so many workers, one of them on this thread, and collects what they return.
+/// Runs `work` once for each input, each on a thread of its own, the first one on this thread. Returns the results in
+/// order. A panic of a thread continues here.
 pub(crate) fn each<I: Send, R: Send>(
     inputs: Vec<I>,
     work: impl Fn(usize, I) -> Result<R, JoinError> + Sync,

@@ -1,29 +1,28 @@
-//! Rows as a join sees them, and where they come from.
+//! Rows of a join, and inputs that supply them.
 
 use std::ops::Range;
 
-/// A key and what belongs to it: a value, or the number of a row. 16 bytes, as in the paper.
+/// Row of a join: a key, and a value or a row number. 16 bytes, as in paper 002.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C, align(16))]
 pub struct Tuple {
-    /// What is joined by. Every value is permitted.
+    /// Key that rows are joined by. Every value is permitted.
     pub key: i64,
-    /// What comes out.
+    /// Value or row number that is output.
     pub payload: i64,
 }
 
 const _: () = assert!(size_of::<Tuple>() == 16);
 
-/// An input of a join.
+/// Input of a join.
 pub trait Source: Sync {
-    /// How many rows there are.
+    /// Returns the number of rows.
     fn rows(&self) -> usize;
 
-    /// Hands the tuples of these rows to `take`, some at a time and in order. Rows that can match nothing may be left
-    /// out.
+    /// Passes the tuples of these rows to `take`, in order, some at a time. May leave out rows that can match nothing.
     ///
     /// # Panics
-    /// If the range goes beyond the rows.
+    /// Panics if the range goes beyond the rows.
     fn tuples(&self, rows: Range<usize>, take: &mut dyn FnMut(&[Tuple]));
 }
 

@@ -1,8 +1,8 @@
-//! The paper's partitioner, as a baseline: one read to count, one to write.
+//! Partitioner of paper 002, as a baseline: reads once to count, and once more to write.
 //!
-//! The idea (paper section 2.2, and its public code): with the counts of all threads known, each thread has a place of
-//! its own in every partition, and partitions lie one behind the other without gaps. Here places begin on lines, so
-//! that a buffer that is written past the caches never reaches into a neighbour's.
+//! The idea (paper section 2.2, and its published code): after all threads have counted, each thread knows its own
+//! range in every partition. Partitions lie one after another without gaps. Here ranges begin at cache lines, so that a
+//! buffer written past the caches never overlaps the range of another thread.
 
 use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
 use crate::hash::Hasher;
@@ -14,7 +14,7 @@ use crate::partitioned::{Partitioned, Run};
 use crate::{JoinError, Source, threads};
 use std::ops::Range;
 
-/// Partitions an input.
+/// Partitions an input. Returns the partitions, and the number of rows handed out.
 pub(crate) fn partition<'m, S: Source + ?Sized>(
     hasher: &Hasher,
     kernels: Kernels,
@@ -60,7 +60,7 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
         let buffers = chunks_for(partitions * buffer_lines(partitions));
         let mut buffers = take(chunks, Purpose::Scratch { worker }, buffers)?;
         let mut scatter = Scatter::new(buffers.lines_mut(), places);
-        // A source that shows other tuples the second time has more than it said.
+        // A source that shows other tuples in the second read is refused when they do not fit.
         let mut refill = |_| Err(JoinError::Morsels { rows: source.rows(), handed: source.rows() });
         for rows in taken {
             morsels.again(worker, rows);

@@ -1,8 +1,8 @@
-//! The kernels with AVX2 and AVX-512.
+//! Kernels with AVX2 and AVX-512.
 //!
-//! Two kinds of unsafe code: calls of functions that need instructions which [`has_avx2`] or [`has_avx512`] has found,
-//! as [`Kernels`](crate::Kernels) are made of; and accesses through pointers, whose bounds the note at each block
-//! argues.
+//! There are two kinds of unsafe code. Some blocks call functions that need instructions which [`has_avx2`] or
+//! [`has_avx512`] has found; [`Kernels`](crate::Kernels) are only made if they are there. Other blocks access memory
+//! through pointers; the note at each block argues why the bounds hold.
 #![allow(unsafe_code)]
 
 use crate::direct::{Direct, FREE};
@@ -13,7 +13,7 @@ use crate::table::{BATCH_ROWS, Entry, FAR_LINES, Found, Hit, View, follow};
 use crate::{JoinError, Line, Tuple, portable};
 use std::arch::x86_64::*;
 
-/// Tuples between what is looked at and what is asked for from memory meanwhile.
+/// Number of tuples between prefetching a bucket and looking at it.
 const AHEAD_ROWS: usize = 24;
 
 pub(crate) fn has_avx2() -> bool {
@@ -27,20 +27,20 @@ pub(crate) fn has_avx512() -> bool {
     has_avx2() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
-/// See [`Kernels::fence`](crate::Kernels).
+/// x86-64 version of [`Kernels::fence`](crate::Kernels).
 pub(crate) fn fence() {
-    // SAFETY: part of every CPU of this architecture.
+    // SAFETY: every CPU of this architecture has the instruction.
     unsafe { _mm_sfence() };
 }
 
-/// Asks for a line from memory.
+/// Prefetches a cache line.
 #[inline(always)]
 pub(crate) fn ask(at: *const u8) {
-    // SAFETY: asking for memory is no access to it; the instruction is part of every CPU of this architecture.
+    // SAFETY: a prefetch is not an access. Every CPU of this architecture has the instruction.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
 }
 
-/// See [`Kernels::scatter`](crate::Kernels).
+/// AVX2 version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter_avx2<'a>(
     hasher: &Hasher,
     tuples: &[Tuple],
@@ -68,7 +68,7 @@ pub(crate) fn scatter_avx2<'a>(
     unsafe { with_avx2(hasher, tuples, scatter, refill) }
 }
 
-/// See [`Kernels::scatter`](crate::Kernels).
+/// AVX-512 version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter_avx512<'a>(
     hasher: &Hasher,
     tuples: &[Tuple],
@@ -94,7 +94,7 @@ pub(crate) fn scatter_avx512<'a>(
     unsafe { with_avx512(hasher, tuples, scatter, refill) }
 }
 
-/// Scatters; `stream` writes a line past the caches.
+/// Scatters tuples. `stream` writes a line, bypassing the caches.
 #[inline(always)]
 fn scatter_by<'a>(
     hasher: &Hasher,
@@ -112,8 +112,8 @@ fn scatter_by<'a>(
     let next = next.as_mut_ptr();
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        // SAFETY: a partition is some bits of a hash, as many as name all partitions, each of which has a next slot,
-        // one of the rows of its buffer: it goes back to the first when it would leave the last.
+        // SAFETY: `partition` has as many bits as name all partitions, so it has an entry in `next`. That entry is a
+        // slot of the partition's buffer, because it returns to the first slot when it would leave the last.
         let behind = unsafe {
             let next = next.add(partition);
             let slot = *next;
@@ -122,11 +122,11 @@ fn scatter_by<'a>(
             slot.wrapping_add(1)
         };
         if behind & last == 0 {
-            // SAFETY: as above. First of all, so that what follows may fail.
+            // SAFETY: as above. This comes first, so that the state is consistent if the calls below fail.
             unsafe { *next.add(partition) = behind.wrapping_sub(rows as u32) };
             counts[partition] += rows as u32;
             let to = places[partition].next(lines, || refill(partition))?;
-            // SAFETY: as above; the buffer is lines, and nobody else refers to it meanwhile.
+            // SAFETY: as above; the buffer consists of whole lines, and nobody else refers to it meanwhile.
             let from =
                 unsafe { std::slice::from_raw_parts(slots.add(partition * rows).cast::<Line>(), lines) };
             from.iter().zip(to).for_each(|(from, to)| stream(from, to));
@@ -135,7 +135,7 @@ fn scatter_by<'a>(
     Ok(())
 }
 
-/// See [`Kernels::insert`](crate::Kernels).
+/// AVX2 version of [`Kernels::insert`](crate::Kernels).
 pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
@@ -165,22 +165,22 @@ pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], ma
     unsafe { with_avx2(hasher, tuples, buckets, marker) }
 }
 
-/// The lanes that are all ones, as bits.
+/// Returns a bit for each SIMD lane, set if all bits of the lane are set.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn lanes(vector: __m256i) -> u32 {
     _mm256_movemask_pd(_mm256_castsi256_pd(vector)) as u32
 }
 
-/// See [`Kernels::find`](crate::Kernels).
+/// AVX2 version of [`Kernels::find`](crate::Kernels).
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
         let Found { hits, places, .. } = found;
         let mut count = 0;
         by_entries(view, tuples, ahead, places, |at, _, word, is_found| {
-            // SAFETY: fewer tuples were found than there are, and there are no more than places (`by_entries` looks),
-            // so there is room for one more.
+            // SAFETY: at most as many tuples were found as came before this one. `by_entries` checked that a batch has
+            // at most `BATCH_ROWS` tuples, so there is room for one more.
             *unsafe { hits.get_unchecked_mut(count) } = Hit { word, at: at as u32 };
             count = count.wrapping_add(usize::from(is_found));
         });
@@ -190,7 +190,7 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &m
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// See [`Kernels::find_pairs`](crate::Kernels).
+/// AVX2 version of [`Kernels::find_pairs`](crate::Kernels).
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
@@ -210,8 +210,8 @@ pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], fou
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// Hands on the place of each tuple, in order, its payload, what lies beside its key, and whether that was found at
-/// all. Only for functions that have AVX2, into which all of it goes.
+/// Calls `take` for each tuple in order: its index, its payload, the word stored with its key, and whether the key was
+/// found. Must be inlined into a function with AVX2.
 #[inline(always)]
 fn by_entries(
     view: &View<'_>,
@@ -226,14 +226,14 @@ fn by_entries(
         [entry] => find_far(view, |_| *entry, tuples, ahead, places, take),
         entries => {
             let shift = view.hasher.shift;
-            // SAFETY: there are as many entries as these bits name, as `View::new` saw.
+            // SAFETY: `View::new` checked that there are as many entries as these bits can name.
             let entry = |hash: u64| unsafe { *entries.get_unchecked((hash >> shift) as usize) };
             find_far(view, entry, tuples, ahead, places, take);
         }
     }
 }
 
-/// In a table that lies in a cache.
+/// Looks up tuples in a table that lies in a cache.
 #[inline(always)]
 fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnMut(usize, i64, i64, bool)) {
     let hasher = view.hasher;
@@ -241,7 +241,7 @@ fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnM
     let lines = view.lines[first as usize..].as_ptr();
     for (at, tuple) in tuples.iter().enumerate() {
         let place = bucket(hasher.hash(tuple.key), buckets);
-        // SAFETY: a bucket is among those of its entry, which are within the lines, as `View::new` saw.
+        // SAFETY: `View::new` checked that all buckets of an entry are within the lines.
         let (word, is_found) = unsafe { look(lines.add(place), tuple.key, marker) };
         match word {
             Some(word) => take(at, tuple.payload, word, is_found),
@@ -250,10 +250,11 @@ fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnM
     }
 }
 
-/// What lies beside a key in a bucket and whether it was found; no word if that is not certain as the bucket is full.
+/// Looks for a key in a bucket. Returns the word stored with it and whether it was found. The word is `None` if the
+/// bucket is full and does not have the key, which may then be in the next bucket.
 ///
 /// # Safety
-/// The CPU has AVX2; the line is there.
+/// The CPU must have AVX2, and `line` must be valid.
 #[inline(always)]
 unsafe fn look(line: *const Line, key: i64, marker: i64) -> (Option<i64>, bool) {
     // SAFETY: the first half of a line is 32 bytes, aligned to 64; its words are eight.
@@ -261,7 +262,8 @@ unsafe fn look(line: *const Line, key: i64, marker: i64) -> (Option<i64>, bool) 
         let line = line.cast::<i64>();
         let keys = _mm256_load_si256(line.cast());
         let equal = lanes(_mm256_cmpeq_epi64(keys, _mm256_set1_epi64x(key)));
-        // One branch, which depends on the key in few cases: neither found, nor certainly nowhere.
+        // One branch for both certain results, found and not in the table. It hardly depends on the key, so it is
+        // predicted well.
         let is_open = u32::from(*line.add(3) == marker);
         if equal | is_open == 0 {
             return (None, false);
@@ -271,7 +273,7 @@ unsafe fn look(line: *const Line, key: i64, marker: i64) -> (Option<i64>, bool) 
     }
 }
 
-/// Looks a tuple up whose bucket is full, or of whose table free places hold something odd.
+/// Looks up a tuple whose bucket is full, or whose partition has an unusual marker in its free slots.
 #[inline(always)]
 fn behind(view: &View<'_>, at: usize, tuple: &Tuple, take: &mut impl FnMut(usize, i64, i64, bool)) {
     match slowly(view, tuple.key) {
@@ -286,7 +288,7 @@ fn slowly(view: &View<'_>, key: i64) -> Option<i64> {
     portable::find_one(view, key)
 }
 
-/// In a table that lies in memory: a bucket is asked for some tuples before it is looked at.
+/// Looks up tuples in a table that lies in memory. Buckets are prefetched some tuples ahead.
 #[inline(always)]
 fn find_far(
     view: &View<'_>,
@@ -304,10 +306,10 @@ fn find_far(
         first.wrapping_add(bucket(hash, buckets) as u32) | (u32::from(own != marker) << 31)
     };
     let ask = |place: u32| {
-        // SAFETY: asking for memory is no access to it.
+        // SAFETY: a prefetch is not an access.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add((place & !ODD) as usize).cast()) };
     };
-    // The first ones were asked for by the batch before this.
+    // The batch before this one prefetched the buckets of these.
     let first = tuples.len().min(AHEAD_ROWS);
     for (tuple, into) in tuples[..first].iter().zip(&mut *places) {
         *into = place(tuple.key);
@@ -319,7 +321,7 @@ fn find_far(
             places[(at + AHEAD_ROWS) % BATCH_ROWS] = later;
             ask(later);
         } else if let Some(later) = ahead.next() {
-            // What the next batch begins with.
+            // First tuples of the next batch.
             ask(place(later.key));
         }
         let place = places[at % BATCH_ROWS];
@@ -332,10 +334,10 @@ fn find_far(
     }
 }
 
-/// Set in a place if what free places of its partition hold is not what they hold elsewhere.
+/// Bit that is set in a place if free slots of the partition hold another marker than usual.
 const ODD: u32 = 1 << 31;
 
-/// See [`Kernels::find_direct_pairs`](crate::Kernels). Four tuples at once if the table lies in a cache.
+/// AVX2 version of [`Kernels::find_direct_pairs`](crate::Kernels): four tuples at a time if the table lies in a cache.
 pub(crate) fn find_direct_pairs(
     direct: &Direct<'_>,
     tuples: &[Tuple],
@@ -354,7 +356,8 @@ pub(crate) fn find_direct_pairs(
         );
         let (hasher, Found { builds, probes, .. }) = (direct.hasher(), found);
         let bits = hasher.bits();
-        // There is no arithmetic shift of 64 bits: keys are made positive, which their ranks are then too large by.
+        // AVX2 has no arithmetic right shift of 64 bits. Flipping the sign bit makes all keys positive. Their ranks are
+        // then too large by a constant, which `base` includes.
         let sign = _mm256_set1_epi64x(i64::MIN);
         let base = _mm256_set1_epi64x(span.base.wrapping_add(1 << (63 - bits)));
         let (shift, ranks) = (_mm_cvtsi32_si128(bits as i32), i64::from(span.ranks));
@@ -364,20 +367,20 @@ pub(crate) fn find_direct_pairs(
         let (blocks, rest) = tuples.as_chunks::<4>();
         for (line, block) in blocks.iter().enumerate() {
             ask(ahead.as_ptr().wrapping_add(line * 4).cast());
-            // SAFETY: four tuples are twice 32 bytes, of key and payload in turns.
+            // SAFETY: four tuples are twice 32 bytes, with key and payload alternating.
             let (front, back) = unsafe {
                 let block = block.as_ptr().cast::<__m256i>();
                 (_mm256_loadu_si256(block), _mm256_loadu_si256(block.add(1)))
             };
-            // Lanes are of the tuples 0, 2, 1 and 3.
+            // The lanes belong to tuples 0, 2, 1 and 3.
             let (keys, payloads) = (_mm256_unpacklo_epi64(front, back), _mm256_unpackhi_epi64(front, back));
             let ranks = _mm256_sub_epi64(_mm256_srl_epi64(_mm256_xor_si256(keys, sign), shift), base);
             let is_beyond = _mm256_cmpgt_epi64(_mm256_xor_si256(ranks, sign), above);
             let places = _mm256_blendv_epi8(ranks, most, is_beyond);
-            // SAFETY: a place is at most the ranks, of which the table has one word more.
+            // SAFETY: an index is at most `ranks`, and the table has one word more than that.
             let words = unsafe { _mm256_i64gather_epi64::<8>(table.as_ptr(), places) };
             let hits = lanes(_mm256_cmpeq_epi64(words, free)) ^ 0b1111;
-            // SAFETY: fewer tuples were found than there are in front of these four, so there is room for four more.
+            // SAFETY: at most as many tuples were found as came before these four, so there is room for four more.
             unsafe {
                 let order = _mm256_load_si256(ORDERS.0[hits as usize & 15].as_ptr().cast());
                 let (build, probe) = (builds.as_mut_ptr().add(count), probes.as_mut_ptr().add(count));
@@ -397,7 +400,7 @@ pub(crate) fn find_direct_pairs(
     unsafe { with_avx2(direct, tuples, ahead, found) }
 }
 
-/// What brings lanes of the tuples 0, 2, 1 and 3 into order, those in front whose bit is set.
+/// Permutations that bring the lanes of tuples 0, 2, 1 and 3 into order, hits first, by the bits of the hits.
 #[repr(align(32))]
 struct Orders([[u32; 8]; 16]);
 

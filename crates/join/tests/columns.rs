@@ -1,4 +1,4 @@
-//! Joins of columns give what a map gives, whatever types their keys have.
+//! Joins of columns give what a join by a map gives, for all types of keys.
 
 use arrow_array::types::{Int8Type, Int32Type};
 use arrow_array::{
@@ -21,14 +21,14 @@ fn cases() -> u32 {
 
 type Value = Option<i8>;
 
-/// Columns that hold the same small numbers, each in its own way; those of a row may be compared with each other.
+/// Number of forms of a column. All forms hold the same small numbers, each in a type of its own.
 const FORMS: usize = 20;
 
 fn column(form: usize, values: &[Value]) -> ArrayRef {
     let each = |value: &Value| value.map(i64::from);
     let text = |value: &Value| value.map(|value| format!("a key of some length {value}"));
     let texts: Vec<Option<String>> = values.iter().map(text).collect();
-    // Both zeros, and NaNs of several kinds, depending on where they stand.
+    // Both zeros and several kinds of NaN occur, depending on the row.
     let float = |(row, value): (usize, &Value)| {
         value.map(|value| match value {
             0 if row % 2 == 0 => -0.0,
@@ -78,7 +78,7 @@ fn column(form: usize, values: &[Value]) -> ArrayRef {
     }
 }
 
-/// The form that the other side may have instead.
+/// Returns a form with another type that may be compared with this one.
 fn other_form(form: usize, choice: usize) -> usize {
     match form {
         0..=2 => choice % 3,
@@ -87,7 +87,7 @@ fn other_form(form: usize, choice: usize) -> usize {
     }
 }
 
-/// What a form makes of a value, as far as it tells values apart.
+/// Returns the value as a form stores it: some forms map different values to the same key.
 fn seen(form: usize, value: Value) -> Value {
     match form {
         18 => value.map(|value| i8::from(value % 2 == 0)),
@@ -128,7 +128,7 @@ fn values(rows: usize, span: i8) -> impl Strategy<Value = Vec<Value>> {
     proptest::collection::vec(value, rows)
 }
 
-/// Forms of the key columns, what picks those of the other side, and the values of both.
+/// Forms of the key columns, the choice of the other side's forms, and the values of both sides.
 type Inputs = (Vec<usize>, usize, Vec<Vec<Value>>, Vec<Vec<Value>>);
 
 fn columns() -> impl Strategy<Value = Inputs> {
@@ -202,7 +202,7 @@ fn lookup_gives_what_an_inner_join_gives_if_keys_are_words_and_differ() {
             forms.iter().zip(values).map(|(form, values)| column(*form, values)).collect()
         };
         let wanted = naive(&forms, &build, &probe, Kind::Inner);
-        // Each row of the build side against the others: whether a key is there twice.
+        // The build side is joined with itself, to see if a key occurs twice.
         let same = naive(&forms, &build, &build, Kind::Inner);
         let differ = same.iter().all(|(build, probe)| *build == Some(*probe));
         let bits = |form: &usize| [64, 8, 16, 0, 0, 0, 0, 0, 64, 32, 0, 0, 32, 64, 64, 32, 0, 0, 1][*form];

@@ -1,4 +1,4 @@
-//! Joins of tuples give what a map gives, whatever the sizes, keys, skew, threads, kernels and kind.
+//! Joins of tuples give what a join by a map gives, for any sizes, keys, skew, threads, kernels and kind.
 
 use farpool_join::{
     Chunks, Cursor, Exact, How, HugePages, JoinError, Kernels, Kind, Memory, Morsels, Partitioner, Purpose,
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many random joins are tried: `FARPOOL_JOIN_CASES`.
+/// Returns the number of random joins to try, from `FARPOOL_JOIN_CASES`.
 fn cases() -> u32 {
     std::env::var("FARPOOL_JOIN_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
 }
 
-/// Everything that comes out.
+/// Sink that collects all output rows.
 #[derive(Default)]
 struct Rows(Vec<(Option<i64>, i64)>);
 
@@ -39,7 +39,7 @@ fn sorted(sinks: Vec<Rows>) -> Vec<(Option<i64>, i64)> {
     rows
 }
 
-/// What a map makes of it.
+/// Joins by a map, as the reference.
 fn naive(build: &[Tuple], probe: &[Tuple], kind: Kind) -> Vec<(Option<i64>, i64)> {
     let mut map: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
     build.iter().for_each(|tuple| map.entry(tuple.key).or_default().push(tuple.payload));
@@ -92,20 +92,20 @@ fn run(
     Ok(sorted(sinks))
 }
 
-/// How keys are drawn.
+/// Distribution of keys.
 #[derive(Clone, Copy, Debug)]
 enum Draw {
-    /// Evenly among so many.
+    /// Uniform among this many keys.
     Even(u64),
-    /// The first key most often, the others ever more rarely, as Zipf's law has it with this exponent, in hundredths.
+    /// Zipf's law among this many keys. The exponent is given in hundredths.
     Zipf(u64, u32),
-    /// From one end of all numbers to the other, and the odd ones.
+    /// The least and the greatest values, and those around 0.
     Extremes,
-    /// One behind the other, times so much.
+    /// Consecutive multiples of this number.
     Steps(u64),
-    /// The same from this key on: close together.
+    /// Consecutive multiples of the second number, beginning at the first one.
     From(i64, u64),
-    /// One key alone.
+    /// A single key.
     Hot,
 }
 
@@ -123,7 +123,7 @@ fn tuples(rows: usize, draw: Draw, seed: u64) -> Vec<Tuple> {
         let key = match draw {
             Draw::Even(keys) => (drawn % keys) as i64 - (keys / 2) as i64,
             Draw::Zipf(keys, exponent) => {
-                // The inverse of the integral of a power, near enough to Zipf's law.
+                // The inverse of the integral of a power law, close to Zipf's law.
                 let power = 1.0 - f64::from(exponent) / 100.0;
                 let top = (keys as f64 + 1.0).powf(power);
                 (1.0 + unit * (top - 1.0)).powf(1.0 / power) as i64
@@ -172,7 +172,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Rows that come out of a join of many on many are as many as their product: no more than this are asked for.
+/// Most output rows of a join. A join of many rows on many others gives their product.
 const ROWS_MAX: u64 = 300_000;
 
 fn pairs(build: &[Tuple], outer: &[Tuple]) -> u64 {
@@ -193,7 +193,7 @@ fn join_of_tuples_gives_what_a_map_gives() {
     let result =
         runner.run(&all, |(settings, algorithm, kind, (rows, draw, outer_rows, outer_draw, seed))| {
             let mut build = tuples(rows, draw, seed);
-            // Often like the build side, so that much is found.
+            // Often drawn like the build side, so that many rows match.
             let mut outer = tuples(outer_rows, outer_draw.unwrap_or(draw), !seed);
             while pairs(&build, &outer) > ROWS_MAX {
                 build.truncate(build.len() / 2);
@@ -214,7 +214,7 @@ fn join_of_tuples_gives_what_a_map_gives() {
     }
 }
 
-/// One key of most rows makes its partition heavy; it is looked up by all threads, and comes out once.
+/// Most rows have one key, so its partition is heavy. All threads look it up, and each row is output once.
 #[test]
 fn heavy_partition_is_shared_out_and_each_row_comes_out_once() {
     let pages = HugePages::new();
@@ -234,7 +234,7 @@ fn heavy_partition_is_shared_out_and_each_row_comes_out_once() {
     }
 }
 
-/// What is partitioned by one set of instructions is what every other makes of it, row for row.
+/// Partitions are equal row by row, whatever instructions made them.
 #[test]
 fn kernels_lay_partitions_out_alike() {
     let pages = HugePages::new();
@@ -262,7 +262,7 @@ fn kernels_lay_partitions_out_alike() {
     }
 }
 
-/// A queue that leaves something out.
+/// Queue that leaves rows out or hands out wrong ones.
 struct Lazy(AtomicUsize, Vec<Range<usize>>);
 
 impl Morsels for Lazy {
@@ -301,7 +301,7 @@ fn settings_out_of_range_are_refused_with_the_range() {
     assert!(refused(settings, usize::MAX).is_some_and(|error| error.contains("at most 2147483648")));
 }
 
-/// Memory that ends.
+/// Source of chunks with a limited number of chunks.
 struct Scarce {
     pages: HugePages,
     left: AtomicUsize,
@@ -318,7 +318,7 @@ impl Chunks for Scarce {
     }
 }
 
-/// However early memory ends, that is an error, and everything is given back.
+/// Too little memory is an error in every phase. All memory is given back.
 #[test]
 fn memory_that_ends_is_an_error_of_every_phase() {
     let build = tuples(50_000, Draw::Even(20_000), 4);
@@ -340,7 +340,7 @@ fn memory_that_ends_is_an_error_of_every_phase() {
     }
 }
 
-/// A source that is not a slice: its odd rows can match nothing.
+/// Source that leaves out rows with odd payloads.
 struct Halves<'t>(&'t [Tuple]);
 
 impl Source for Halves<'_> {
